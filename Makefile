@@ -1,0 +1,52 @@
+# make demo    trains the embedded example, plain DDP and gradwire side by side
+# make test    everything CI checks: lint, types, native tests under sanitizers, Python tests
+# Both set up what they need (a virtual environment in .venv, torch, the native core) and are quick the second time.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check
+NATIVE := $(shell find native -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt') CMakeLists.txt
+
+.PHONY: demo test setup stubs lint types test-native test-python clean
+
+demo: setup
+	$(BIN)/gradwire demo
+
+test: lint types test-native test-python
+
+setup: $(VENV)/.native
+
+$(VENV)/.deps: pyproject.toml constraints.txt
+	@scripts/preflight $(PYTHON)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install -q -c constraints.txt torch numpy scikit-build-core nanobind ninja
+	$(PIP) install -q -c constraints.txt --no-build-isolation -e '.[dev]'
+	@touch $@
+
+$(VENV)/.native: $(VENV)/.deps $(NATIVE)
+	@scripts/preflight $(BIN)/python
+	$(PIP) install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+# The native module's stub is generated, kept in the tree for type checkers and editors, and compared by a test.
+stubs: setup
+	$(BIN)/python -m nanobind.stubgen -q -m gradwire._native -o src/gradwire/_native.pyi
+
+lint: setup
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples
+
+types: setup
+	$(BIN)/mypy
+
+test-native: setup
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/native-tests -G Ninja -DGRADWIRE_BINDINGS=OFF -DGRADWIRE_TESTS=ON -DGRADWIRE_SANITIZE=ON > build/native-tests.log 2>&1 || { cat build/native-tests.log; exit 1; }
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/native-tests
+	ctest --test-dir build/native-tests --output-on-failure
+
+test-python: setup
+	$(BIN)/python -m pytest
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,9 @@
+// The Python face of the native core. Bindings hold no logic: pointers in, results out, the GIL released.
+#pragma once
+#include <nanobind/nanobind.h>
+
+namespace gradwire {
+
+void bind_kernels(nanobind::module_& m);
+
+}  // namespace gradwire

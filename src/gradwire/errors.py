@@ -1,0 +1,23 @@
+"""The error tree. Missing data is a result (`Delivery.missing`), never one of these.
+
+GradwireError
+├── ConfigError      the caller's mistake, found at assembly; names the setting and the fix
+├── LinkError        the network's doing: a peer lost, a deadline passed
+└── IntegrityError   corruption or a bug of ours: training must stop
+"""
+
+
+class GradwireError(Exception):
+    """Whatever gradwire raises on purpose."""
+
+
+class ConfigError(GradwireError, ValueError):
+    """A setting is wrong; the message names it and says what to write instead."""
+
+
+class LinkError(GradwireError, ConnectionError):
+    """The network failed us: which peer, since when, and what to try."""
+
+
+class IntegrityError(GradwireError, RuntimeError):
+    """Bytes are not what their sender made them, or replicas disagree."""

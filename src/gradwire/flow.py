@@ -1,0 +1,95 @@
+"""The nouns that pass between the rooms. All frozen; nothing here computes, sends or decides.
+
+Bucket -> View -> Decision -> Payload -> Plan -> Delivery -> Update
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gradwire.level import Level
+
+__all__ = ["Bucket", "Decision", "Level", "LinkView", "ParameterSlice", "Plan", "Tree", "View"]
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterSlice:
+    """Where one parameter's gradient lies in a bucket's flat buffer, in elements."""
+
+    name: str
+    offset: int
+    shape: tuple[int, ...]
+    numel: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """One flat stretch of gradient, ready to be synchronised at `step`."""
+
+    index: int
+    step: int
+    numel: int
+    itemsize: int
+    slices: tuple[ParameterSlice, ...]
+    is_last: bool
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * self.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class LinkView:
+    """What is known of one directed link (or of the group as a whole, where only collectives are seen).
+
+    Seconds and bytes per second; None where nothing identifies the value yet.
+    """
+
+    rtprop: float | None = None
+    bandwidth: float | None = None
+    queueing: float = 0.0
+    variation: float = 0.0
+    loss: float = 0.0
+    age: float = 0.0
+    confidence: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the network is like now: the group as one link, and each known directed pair (source, destination)."""
+
+    group: LinkView
+    links: dict[tuple[int, int], LinkView] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One level for one bucket, with the sentence that explains it and the version all ranks agreed on."""
+
+    level: Level
+    reason: str
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A rooted aggregation tree: `parents[m]` is where member m sends its sum; the root is its own parent.
+
+    Sums flow up to the root, the result flows down the same edges. `share` is this tree's part of the gradient.
+    """
+
+    root: int
+    parents: dict[int, int]
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a sum travels: trees whose shares add up to one, side routes, and what the planner expects of it."""
+
+    version: int
+    planner: str
+    trees: tuple[Tree, ...]
+    predicted: float
+    reason: str
+    auxiliary: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = field(default_factory=dict)

@@ -1,0 +1,104 @@
+"""Level: how hard a bucket is compressed, as one value that people can write and ranks can agree on.
+
+A level is a chain in a fixed order: prune, then sparsify or factorise, then quantise what is left, then a lossless
+stage. Its text joins the stages with "+": "fp16", "int8", "topk:0.01+int8", "prune:0.5+topk:0.01+fp16+zstd",
+"lowrank:4", "off". Parsing is strict and the canonical text parses back to the same level.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from gradwire.errors import ConfigError
+
+Values = Literal["fp32", "fp16", "bf16", "int8", "int4"]
+Select = Literal["all", "topk", "exactk", "sharedk", "randk", "lowrank"]
+
+VALUES: Final[tuple[Values, ...]] = ("fp32", "fp16", "bf16", "int8", "int4")
+SPARSE: Final[tuple[Select, ...]] = ("topk", "exactk", "sharedk", "randk")
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What is kept (`select`, `ratio` or `rank`, less `prune`) and how each kept value is written (`values`)."""
+
+    select: Select = "all"
+    ratio: float = 1.0
+    rank: int = 0
+    values: Values = "fp32"
+    prune: float = 0.0
+    lossless: bool = False
+
+    @property
+    def off(self) -> bool:
+        """Plain DDP: nothing is changed, not even a rounding."""
+        return self == Level()
+
+    @property
+    def sparse(self) -> bool:
+        return self.select in SPARSE
+
+    @property
+    def lossy(self) -> bool:
+        return not (self.select == "all" and self.values == "fp32" and self.prune == 0)
+
+    def __str__(self) -> str:
+        stages = [f"prune:{self.prune:g}"] if self.prune else []
+        if self.select == "lowrank":
+            stages.append(f"lowrank:{self.rank}")
+        elif self.sparse:
+            stages.append(f"{self.select}:{self.ratio:g}")
+        if self.values != "fp32":
+            stages.append(self.values)
+        if self.lossless:
+            stages.append("zstd")
+        return "+".join(stages) or "off"
+
+    @classmethod
+    def parse(cls, text: str, setting: str = "level") -> Level:
+        """Read a level's text; ConfigError names `setting`, the wrong stage and what is allowed."""
+        if text.strip().lower() in ("off", "fp32", "none"):
+            return cls()
+        level: dict[str, object] = {}
+        order = -1
+        for stage in text.strip().lower().split("+"):
+            place, fields = _parse_stage(stage.strip(), setting, text)
+            if place <= order:
+                raise ConfigError(
+                    f"{setting}: {stage!r} is out of place or repeated in {text!r}; "
+                    "the order is prune, topk/exactk/sharedk/randk/lowrank, fp16/bf16/int8/int4, zstd"
+                )
+            order = place
+            level |= fields
+        return cls(**level)  # type: ignore[arg-type]
+
+
+def _parse_stage(stage: str, setting: str, text: str) -> tuple[int, dict[str, object]]:
+    name, _, argument = stage.partition(":")
+    if name == "prune":
+        return 0, {"prune": _fraction(name, argument, setting)}
+    if name in SPARSE:
+        return 1, {"select": name, "ratio": _fraction(name, argument, setting)}
+    if name == "lowrank":
+        if not argument.isdigit() or not 1 <= int(argument) <= 256:
+            raise ConfigError(f"{setting}: lowrank takes a rank from 1 to 256, as in lowrank:4, not {argument!r}")
+        return 1, {"select": "lowrank", "rank": int(argument)}
+    if name in VALUES and name != "fp32" and not argument:
+        return 2, {"values": name}
+    if name == "zstd" and not argument:
+        return 3, {"lossless": True}
+    raise ConfigError(
+        f"{setting}: {stage!r} in {text!r} is not a stage; allowed are off, prune:P, "
+        "topk:R, exactk:R, sharedk:R, randk:R, lowrank:N, fp16, bf16, int8, int4, zstd"
+    )
+
+
+def _fraction(name: str, argument: str, setting: str) -> float:
+    try:
+        value = float(argument)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1:
+        raise ConfigError(f"{setting}: {name} takes a share between 0 and 1, as in {name}:0.01, not {argument!r}")
+    return value

@@ -1,0 +1,68 @@
+"""The house keeps its shape: imports point down DESIGN's list, and thinking rooms touch neither torch nor sockets."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import gradwire
+
+ROOT = Path(gradwire.__file__).parent
+# From the ground up. A module may import from its own layer and from those before it.
+LAYERS = [
+    {"units", "errors", "clock", "level", "flow", "events", "_native"},
+    {"link"},
+    {"sense", "decide", "compress", "plan", "transport", "observe"},
+    {"aggregate"},
+    {"session", "config"},
+    {"assemble"},
+    {"ddp", "backend", "run"},
+    {"emulate", "simulate"},
+    {"cli"},
+]
+# These rooms know nouns, not each other.
+ROOMS = {"sense", "decide", "compress", "plan", "transport", "observe"}
+NO_TORCH_NO_SOCKETS = {"sense", "decide", "plan", "link", "simulate", "emulate"}
+OUTSIDE_THE_RULE = {"__init__", "__main__"}
+
+
+def layer_of(module: str) -> int:
+    return next(index for index, names in enumerate(LAYERS) if module in names)
+
+
+def imports(path: Path) -> list[str]:
+    """Dotted names imported by a file, leaving out blocks that only type checkers read."""
+    found: list[str] = []
+    todo: list[ast.AST] = [ast.parse(path.read_text())]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute here"
+            module = node.module or ""
+            found += [f"{module}.{alias.name}" for alias in node.names]
+        todo += ast.iter_child_nodes(node)
+    return found
+
+
+FILES = sorted(
+    path for path in ROOT.rglob("*.py") if path.relative_to(ROOT).parts[0].removesuffix(".py") not in OUTSIDE_THE_RULE
+)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_point_down_the_flow(path: Path) -> None:
+    room = path.relative_to(ROOT).parts[0].removesuffix(".py")
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] == "gradwire" and len(parts) > 1 and parts[1] not in ("__version__", room):
+            other = parts[1]
+            assert layer_of(other) <= layer_of(room), f"{room} imports {name}, which lies above it"
+            assert not {room, other} <= ROOMS, f"{room} imports {name}: rooms know nouns, not each other"
+        if room in NO_TORCH_NO_SOCKETS:
+            assert parts[0] not in ("torch", "socket"), f"{room} must not import {name}"
