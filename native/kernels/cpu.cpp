@@ -1,5 +1,6 @@
 #include "kernels/cpu.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <string_view>
 
@@ -7,12 +8,14 @@ namespace gradwire {
 namespace {
 
 Isa supported() {
-#if defined(__x86_64__)
+#if defined(GRADWIRE_X86)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512dq"))
+  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi") &&
+              __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
+  if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
     return Isa::avx512;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) return Isa::avx2;
+  if (avx2) return Isa::avx2;
 #endif
   return Isa::scalar;
 }
@@ -25,11 +28,19 @@ Isa asked(Isa most) {
   return wanted < most ? wanted : most;
 }
 
+std::atomic<Isa>& active() {
+  static std::atomic<Isa> isa = asked(supported());
+  return isa;
+}
+
 }  // namespace
 
-Isa best_isa() {
-  static const Isa isa = asked(supported());
-  return isa;
+Isa best_isa() { return active().load(std::memory_order_relaxed); }
+
+Isa set_isa(Isa wanted) {
+  static const Isa most = supported();
+  active() = wanted < most ? wanted : most;
+  return best_isa();
 }
 
 const char* isa_name(Isa isa) {

@@ -1,0 +1,111 @@
+// The output advances by popcount after every vector, without asking whether anything was found: at 1 % one vector
+// in seven finds something, which a branch predictor cannot learn, and the loop waits for memory anyway.
+#include "kernels/cpu.h"
+#include "kernels/floats.h"
+#include "kernels/select.h"
+
+#if defined(GRADWIRE_X86)
+#include <immintrin.h>
+
+#include <array>
+#include <bit>
+
+namespace gradwire {
+namespace {
+
+// For each 8-bit mask, the positions of its set bits first, one byte each: AVX2 has no compress.
+constexpr std::array<uint64_t, 256> compress_table() {
+  std::array<uint64_t, 256> table{};
+  for (unsigned mask = 0; mask < 256; ++mask) {
+    int place = 0;
+    for (unsigned lane = 0; lane < 8; ++lane)
+      if (mask >> lane & 1) table[mask] |= static_cast<uint64_t>(lane) << (8 * place++);
+  }
+  return table;
+}
+constexpr auto kCompress = compress_table();
+
+Selected behind(const Selected& so_far, const Gradient& in, int64_t begin, int64_t end, uint32_t limit, const Pairs& out) {
+  Selected more = select_scalar(in, begin, end, limit,
+                                {out.indices + so_far.count, out.values + so_far.count, out.capacity - so_far.count});
+  return {so_far.count + more.count, so_far.nonfinite + more.nonfinite};
+}
+
+template <bool Feedback>
+GRADWIRE_AVX2 Selected select8(const Gradient& in, int64_t begin, int64_t end, uint32_t limit_bits, const Pairs& out) {
+  const __m256i mask = _mm256_set1_epi32(kMagnitude), last_finite = _mm256_set1_epi32(kInfinity - 1);
+  const __m256i iota = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  // a >= limit as a > limit - 1; magnitudes and -1 compare as signed integers.
+  __m256i below = _mm256_set1_epi32(static_cast<int>(limit_bits) - 1);
+  Selected found;
+  int64_t i = begin;
+  for (; i + 8 <= end; i += 8) {
+    __m256 a = _mm256_loadu_ps(in.g + i);
+    if constexpr (Feedback) a = _mm256_add_ps(a, _mm256_loadu_ps(in.r + i));
+    __m256i m = _mm256_and_si256(_mm256_castps_si256(a), mask);
+    __m256i hit = _mm256_cmpgt_epi32(m, below);
+    __m256i wild = _mm256_cmpgt_epi32(m, last_finite);
+    bool rare = !_mm256_testz_si256(wild, wild) || found.count + 8 > out.capacity;
+    if (__builtin_expect(rare, 0)) {
+      if (found.count == out.capacity && _mm256_testz_si256(wild, wild)) {
+        if constexpr (Feedback) _mm256_storeu_ps(in.r + i, a);
+      } else {
+        found = behind(found, in, i, i + 8, limit_bits, out);
+      }
+      continue;
+    }
+    unsigned bits = static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(hit)));
+    if constexpr (Feedback) _mm256_storeu_ps(in.r + i, _mm256_andnot_ps(_mm256_castsi256_ps(hit), a));
+    if (bits) {  // the table look-up is dear enough to branch around
+      __m256i order = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<long long>(kCompress[bits])));
+      _mm256_storeu_ps(out.values + found.count, _mm256_permutevar8x32_ps(a, order));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out.indices + found.count),
+                          _mm256_add_epi32(_mm256_set1_epi32(static_cast<int>(i)), _mm256_permutevar8x32_epi32(iota, order)));
+      found.count += std::popcount(bits);
+    }
+  }
+  return behind(found, in, i, end, limit_bits, out);
+}
+
+template <bool Feedback>
+GRADWIRE_AVX512 Selected select16(const Gradient& in, int64_t begin, int64_t end, uint32_t limit_bits, const Pairs& out) {
+  const __m512i mask = _mm512_set1_epi32(kMagnitude), infinity = _mm512_set1_epi32(kInfinity);
+  const __m512i limit = _mm512_set1_epi32(static_cast<int>(limit_bits));
+  const __m512i iota = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  Selected found;
+  int64_t i = begin;
+  for (; i + 16 <= end; i += 16) {
+    __m512 a = _mm512_loadu_ps(in.g + i);
+    if constexpr (Feedback) a = _mm512_add_ps(a, _mm512_loadu_ps(in.r + i));
+    __m512i m = _mm512_and_si512(_mm512_castps_si512(a), mask);
+    __mmask16 hit = _mm512_cmpge_epi32_mask(m, limit);
+    __mmask16 wild = _mm512_cmpge_epi32_mask(m, infinity);
+    if (__builtin_expect(wild || found.count + 16 > out.capacity, 0)) {
+      if (found.count == out.capacity && !wild) {
+        if constexpr (Feedback) _mm512_storeu_ps(in.r + i, a);
+      } else {
+        found = behind(found, in, i, i + 16, limit_bits, out);
+      }
+      continue;
+    }
+    if constexpr (Feedback) _mm512_storeu_ps(in.r + i, _mm512_maskz_mov_ps(_knot_mask16(hit), a));
+    _mm512_storeu_ps(out.values + found.count, _mm512_maskz_compress_ps(hit, a));
+    _mm512_storeu_si512(out.indices + found.count,
+                        _mm512_maskz_compress_epi32(hit, _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(i)), iota)));
+    found.count += std::popcount(static_cast<unsigned>(hit));
+  }
+  return behind(found, in, i, end, limit_bits, out);
+}
+
+}  // namespace
+
+Selected select_avx2(const Gradient& in, int64_t begin, int64_t end, uint32_t limit, const Pairs& out) {
+  return in.r ? select8<true>(in, begin, end, limit, out) : select8<false>(in, begin, end, limit, out);
+}
+
+Selected select_avx512(const Gradient& in, int64_t begin, int64_t end, uint32_t limit, const Pairs& out) {
+  return in.r ? select16<true>(in, begin, end, limit, out) : select16<false>(in, begin, end, limit, out);
+}
+
+}  // namespace gradwire
+#endif

@@ -1,0 +1,1 @@
+"""The compress room: gradients in, payloads out, nothing lost."""

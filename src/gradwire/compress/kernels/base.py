@@ -1,0 +1,56 @@
+"""The interface that the native kernels and their torch reference both fill: modules, checked by mypy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+INT8_BLOCK = 256
+INT4_BLOCK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """How many pairs a selection wrote, and how many elements were not finite."""
+
+    count: int
+    nonfinite: int
+
+
+class Kernels(Protocol):
+    """Arguments have been checked for size; the package's functions of the same names say what each does."""
+
+    def encode_half(self, g: Tensor, r: Tensor | None, out: Tensor, threads: int) -> int: ...
+
+    def decode_half(self, src: Tensor, out: Tensor, weight: float, add: bool, threads: int) -> None: ...
+
+    def encode_int8(
+        self, g: Tensor, r: Tensor | None, q: Tensor, scales: Tensor, seed: int | None, threads: int
+    ) -> int: ...
+
+    def encode_int4(
+        self, g: Tensor, r: Tensor | None, q: Tensor, scales: Tensor, seed: int | None, threads: int
+    ) -> int: ...
+
+    def decode_int8(self, q: Tensor, scales: Tensor, out: Tensor, weight: float, add: bool, threads: int) -> None: ...
+
+    def decode_int4(self, q: Tensor, scales: Tensor, out: Tensor, weight: float, add: bool, threads: int) -> None: ...
+
+    def threshold(self, g: Tensor, r: Tensor | None, k: int) -> float: ...
+
+    def select(
+        self, g: Tensor, r: Tensor | None, threshold: float, indices: Tensor, values: Tensor, threads: int
+    ) -> Selected: ...
+
+    def select_exact(
+        self, g: Tensor, r: Tensor | None, k: int, indices: Tensor, values: Tensor, threads: int
+    ) -> Selected: ...
+
+    def gather(self, g: Tensor, r: Tensor | None, indices: Tensor, values: Tensor, count: int) -> int: ...
+
+    def accumulate(self, g: Tensor, r: Tensor, threads: int) -> int: ...
+
+    def scatter_add(self, indices: Tensor, values: Tensor, count: int, out: Tensor, weight: float) -> bool: ...

@@ -1,0 +1,226 @@
+"""The kernels in torch operations, for any device, dtype and stride: what the native code must equal, bit for bit.
+
+Clarity first: several passes, temporaries. Each function takes the native one's arguments (threads is ignored).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from gradwire.compress.kernels.base import INT4_BLOCK, INT8_BLOCK, Selected
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_SMALLEST = torch.finfo(torch.float32).tiny
+_LARGEST = torch.finfo(torch.float32).max
+
+
+def encode_half(g: Tensor, r: Tensor | None, out: Tensor, threads: int = 1) -> int:
+    a, wild = _compensated(g, r)
+    limit = torch.finfo(out.dtype).max
+    half = torch.where(wild, a, a.clamp(-limit, limit)).to(out.dtype)
+    out.copy_(torch.where(torch.isnan(half), torch.full_like(half, torch.nan), half))
+    _keep(r, a - half.float(), wild)
+    return int(wild.sum())
+
+
+def decode_half(src: Tensor, out: Tensor, weight: float, add: bool, threads: int = 1) -> None:
+    _write(out, _weight(weight, out) * src.float(), add)
+
+
+def encode_int8(g: Tensor, r: Tensor | None, q: Tensor, scales: Tensor, seed: int | None, threads: int = 1) -> int:
+    whole, count = _quantise(g, r, scales, seed, INT8_BLOCK, 127.0)
+    q.copy_(whole.to(torch.int8))
+    return count
+
+
+def encode_int4(g: Tensor, r: Tensor | None, q: Tensor, scales: Tensor, seed: int | None, threads: int = 1) -> int:
+    whole, count = _quantise(g, r, scales, seed, INT4_BLOCK, 7.0)
+    nibbles = torch.zeros(2 * q.numel(), dtype=torch.int32, device=g.device)
+    nibbles[: g.numel()] = whole.to(torch.int32) & 15
+    q.copy_((nibbles[::2] | nibbles[1::2] << 4).to(torch.uint8))
+    return count
+
+
+def decode_int8(q: Tensor, scales: Tensor, out: Tensor, weight: float, add: bool, threads: int = 1) -> None:
+    _write(out, _weight(weight, out) * (q.float() * _spread(scales.float(), INT8_BLOCK, q.numel())), add)
+
+
+def decode_int4(q: Tensor, scales: Tensor, out: Tensor, weight: float, add: bool, threads: int = 1) -> None:
+    wide = q.to(torch.int32)
+    nibbles = torch.stack((wide & 15, wide >> 4), dim=1).flatten()[: out.numel()]
+    signed = ((nibbles ^ 8) - 8).float()
+    _write(out, _weight(weight, out) * (signed * _spread(scales.float(), INT4_BLOCK, out.numel())), add)
+
+
+def threshold(g: Tensor, r: Tensor | None, k: int) -> float:
+    n = g.numel()
+    if k <= 0:
+        return float("inf")
+    if k >= n:
+        return _SMALLEST
+    places = _sample(n, k, g.device)
+    a, wild = _compensated(g if places is None else g[places], r if r is None or places is None else r[places])
+    found = a[~wild].abs()
+    if found.numel() == 0:
+        return _SMALLEST
+    rank = min(max((k * found.numel() + n // 2) // n, 1), found.numel())
+    return max(_SMALLEST, float(found.kthvalue(found.numel() - rank + 1).values))
+
+
+def select(
+    g: Tensor, r: Tensor | None, threshold: float, indices: Tensor, values: Tensor, threads: int = 1
+) -> Selected:
+    a, wild = _compensated(g, r)
+    limit = torch.tensor(threshold, dtype=torch.float32, device=g.device)
+    return _emit(a, wild, ((a.abs() >= limit) | wild).nonzero().flatten(), r, indices, values)
+
+
+def select_exact(g: Tensor, r: Tensor | None, k: int, indices: Tensor, values: Tensor, threads: int = 1) -> Selected:
+    a, wild = _compensated(g, r)
+    size = torch.where(wild, torch.inf, a.abs())
+    places = torch.sort(size, descending=True, stable=True).indices[: max(k, 0)].sort().values
+    return _emit(a, wild, places, r, indices, values)
+
+
+def gather(g: Tensor, r: Tensor | None, indices: Tensor, values: Tensor, count: int) -> int:
+    """Returns -1, with nothing written, if an index is out of range."""
+    places = indices[:count].long()
+    if count and not (int(places.min()) >= 0 and int(places.max()) < g.numel()):
+        return -1
+    a, wild = _compensated(g, r)
+    values[:count] = a[places]
+    rest = a.clone()
+    rest[places] = 0.0
+    _keep(r, rest, wild)
+    return int(wild.sum())
+
+
+def accumulate(g: Tensor, r: Tensor, threads: int = 1) -> int:
+    a, wild = _compensated(g, r)
+    _keep(r, a, wild)
+    return int(wild.sum())
+
+
+def scatter_add(indices: Tensor, values: Tensor, count: int, out: Tensor, weight: float) -> bool:
+    """False, with nothing written, if an index is out of range."""
+    places = indices[:count].long()
+    if count and not (int(places.min()) >= 0 and int(places.max()) < out.numel()):
+        return False
+    out.index_add_(0, places, (_weight(weight, values) * values[:count].float()).to(out.dtype))
+    return True
+
+
+def noise(seed: int, n: int, device: torch.device) -> Tensor:
+    """Uniform multiples of 2^-24 in [0, 1) from (seed, element index); noise.h says how."""
+    place = torch.arange(n, dtype=torch.int64, device=device)
+    run = torch.arange(-(-n // 256), dtype=torch.int64, device=device)
+    key = (run + 1) * _signed(0x9E3779B97F4A7C15) + _signed(seed)
+    key = (key ^ _shift(key, 30, 64)) * _signed(0xBF58476D1CE4E5B9)
+    key = (key ^ _shift(key, 27, 64)) * _signed(0x94D049BB133111EB)
+    key = (key ^ _shift(key, 31, 64)).repeat_interleave(256)[:n]
+    x = _low((place % 256) * 0x9E3779B9 + _low(key))
+    return ((_mix(x) ^ _shift(key, 32, 64)) >> 8).float() * 2.0**-24
+
+
+def _mix(x: Tensor) -> Tensor:
+    x = _low((x ^ x >> 16) * 0x7FEB352D)
+    x = _low((x ^ x >> 15) * 0x846CA68B)
+    return x ^ x >> 16
+
+
+def _low(x: Tensor) -> Tensor:
+    return x & 0xFFFFFFFF
+
+
+def _shift(x: Tensor, by: int, width: int) -> Tensor:
+    """A logical shift to the right: int64's own drags the sign along."""
+    return (x >> by) & ((1 << (width - by)) - 1)
+
+
+def _signed(x: int) -> int:
+    x &= 2**64 - 1
+    return x - 2**64 if x >= 2**63 else x
+
+
+def _compensated(g: Tensor, r: Tensor | None) -> tuple[Tensor, Tensor]:
+    a = g.float() if r is None else g.float() + r.float()
+    return a, ~torch.isfinite(a)
+
+
+def _keep(r: Tensor | None, rest: Tensor, wild: Tensor) -> None:
+    """What was not sent becomes the residual, except where it is not finite."""
+    if r is not None:
+        r.copy_(torch.where(wild, r.float(), rest))
+
+
+def _write(out: Tensor, x: Tensor, add: bool) -> None:
+    out.copy_(out + x if add else x)
+
+
+def _weight(weight: float, like: Tensor) -> Tensor:
+    return torch.tensor(weight, dtype=torch.float32, device=like.device)
+
+
+def _spread(per_block: Tensor, block: int, n: int) -> Tensor:
+    return per_block.repeat_interleave(block)[:n]
+
+
+def _quantise(
+    g: Tensor, r: Tensor | None, scales: Tensor, seed: int | None, block: int, levels: float
+) -> tuple[Tensor, int]:
+    a, wild = _compensated(g, r)
+    n = a.numel()
+    padded = torch.zeros(scales.numel() * block, dtype=torch.float32, device=g.device)
+    padded[:n] = a
+    rows = padded.view(-1, block)
+    bad = ~torch.isfinite(rows).all(dim=1)
+    largest = torch.where(bad, 0.0, rows.abs().amax(dim=1)) if n else rows.new_zeros(0)
+    scale = (largest / levels).clamp(max=_scale_cap(levels))
+    scale = torch.where(scale >= _SMALLEST, scale, 0.0)
+    inverse = torch.where(scale > 0, 1.0 / scale, 0.0)
+    scales.copy_(torch.where(bad, torch.nan, scale))
+    t = a * _spread(inverse, block, n)
+    whole = t.round()
+    if seed is not None:
+        whole = t.floor()
+        whole = whole + (noise(seed, n, g.device) < t - whole).float()
+    whole = whole.clamp(-levels, levels)
+    bad_element = _spread(bad, block, n)
+    _keep(r, a - whole * _spread(scale, block, n), bad_element)
+    return torch.where(bad_element, 0.0, whole), int(wild.sum())
+
+
+def _scale_cap(levels: float) -> float:
+    cap = torch.tensor(_LARGEST, dtype=torch.float32) / levels
+    while not torch.isfinite(cap * levels):
+        cap = torch.nextafter(cap, torch.zeros(()))
+    return float(cap)
+
+
+def _sample(n: int, k: int, device: torch.device) -> Tensor | None:
+    """The places threshold.cpp looks at: a cache line from each stratum, or None for all of them."""
+    size = max(64 * 1024, n * 1200 // k)
+    if size > n // 4:
+        return None
+    strata, lines = size // 16, n // 16
+    s = torch.arange(strata, dtype=torch.int64, device=device)
+    step = (lines << 20) // strata
+    begin, end = s * step >> 20, (s + 1) * step >> 20
+    line = begin + (_mix(s) * (end - begin) >> 32)
+    return (line[:, None] * 16 + torch.arange(16, device=device)).flatten()
+
+
+def _emit(
+    a: Tensor, wild: Tensor, places: Tensor, r: Tensor | None, indices: Tensor, values: Tensor
+) -> Selected:  # fmt: skip
+    places = places[: indices.numel()]
+    indices[: places.numel()] = places.to(indices.dtype)
+    values[: places.numel()] = a[places]
+    rest = a.clone()
+    rest[places] = 0.0
+    _keep(r, rest, wild)
+    return Selected(places.numel(), int(wild.sum()))
