@@ -16,10 +16,10 @@ LAYERS = [
     {"link"},
     {"sense", "decide", "compress", "plan", "transport", "observe"},
     {"aggregate"},
-    {"session", "config"},
+    {"session", "config", "pipeline"},
     {"assemble"},
     {"ddp", "backend", "run"},
-    {"emulate", "simulate"},
+    {"emulate", "simulate", "demo"},
     {"cli"},
 ]
 # These rooms know nouns, not each other.

@@ -8,7 +8,7 @@ namespace gradwire {
 namespace {
 
 constexpr uint8_t kRice = 0, kBitmap = 1;
-constexpr int kWindow = 57;  // bits that one unaligned 8-byte access is sure to hold
+constexpr int kWindow = 56;  // with up to 7 bits waiting from before, one 64-bit word holds this many more
 
 int64_t bytes_of(int64_t bits) { return (bits + 7) / 8; }
 bool trivial(int64_t count, int64_t numel) { return count <= 0 || count >= numel; }

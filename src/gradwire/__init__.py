@@ -1,3 +1,39 @@
-"""gradwire: data-parallel PyTorch training that adapts to the network it runs on."""
+"""gradwire: data-parallel PyTorch training that adapts to the network it runs on.
+
+Importing this costs nothing; torch is imported when something that needs it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from gradwire.config import Config
+    from gradwire.ddp import Handle, attach
+    from gradwire.errors import ConfigError, GradwireError, IntegrityError, LinkError
+    from gradwire.level import Level
+
+__all__ = ["Config", "ConfigError", "GradwireError", "Handle", "IntegrityError", "Level", "LinkError", "attach"]
+
+_HOME = {
+    "attach": "gradwire.ddp",
+    "Handle": "gradwire.ddp",
+    "Config": "gradwire.config",
+    "Level": "gradwire.level",
+    "ConfigError": "gradwire.errors",
+    "GradwireError": "gradwire.errors",
+    "IntegrityError": "gradwire.errors",
+    "LinkError": "gradwire.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'gradwire' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,41 @@
+"""Level -> Codec: the one place that knows which class serves which stage, and which chains make sense."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gradwire.compress.base import Codec
+from gradwire.compress.dense import Dense
+from gradwire.compress.lossless import Lossless
+from gradwire.compress.masked import Masked
+from gradwire.compress.prune import Pruned
+from gradwire.compress.sparse import TopK
+from gradwire.errors import ConfigError
+from gradwire.level import Level
+
+
+def build_codec(level: Level, zero_pruned: bool = False) -> Codec:
+    """Assemble the chain for a level whose frames stand alone (everything but low rank)."""
+    check_chain(level)
+    inner = _selecting(replace(level, prune=0.0, lossless=False))
+    if level.prune:
+        inner = Pruned(replace(level, lossless=False), inner, zero_pruned)
+    return Lossless(level, inner) if level.lossless else inner
+
+
+def check_chain(level: Level, setting: str = "level") -> None:
+    """Refuse chains that cannot work, before anything is sent."""
+    if level.select == "lowrank" and (level.values != "fp32" or level.prune or level.lossless):
+        raise ConfigError(f"{setting}: lowrank stands alone; write lowrank:{level.rank} instead of {level}")
+    if level.select == "sharedk" and (level.prune or level.lossless):
+        raise ConfigError(f"{setting}: sharedk composes with fp16, bf16, int8 and int4 only, not {level}")
+
+
+def _selecting(level: Level) -> Codec:
+    if level.select in ("topk", "exactk"):
+        return TopK(level)
+    if level.select in ("randk", "sharedk"):
+        return Masked(level)
+    if level.select == "all":
+        return Dense(level)
+    raise ConfigError(f"level: {level} has no frames of its own")

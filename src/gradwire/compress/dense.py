@@ -1,0 +1,39 @@
+"""Dense: every element travels, each in fewer bits. Feedback, rounding and packing are one pass over memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from gradwire.compress.base import Encoded, Stretch
+from gradwire.compress.frame import HEADER, aligned, open_frame, seal
+from gradwire.compress.values import CODECS
+from gradwire.errors import IntegrityError
+from gradwire.level import Level
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """All elements, written as `level.values` says."""
+
+    level: Level
+
+    def size_of(self, numel: int) -> int:
+        return aligned(HEADER + CODECS[self.level.values].nbytes(numel))
+
+    def encode(
+        self, gradient: Tensor, residual: Tensor | None, frame: Tensor, stretch: Stretch, seed: int | None
+    ) -> Encoded:
+        numel = gradient.numel()
+        body = CODECS[self.level.values].nbytes(numel)
+        out = frame[HEADER : HEADER + body]
+        nonfinite = CODECS[self.level.values].encode(gradient, residual, out, seed)
+        seal(frame, self.level, numel, numel, body)
+        return Encoded(numel, nonfinite)
+
+    def decode(self, frame: Tensor, out: Tensor, stretch: Stretch, weight: float = 1.0, add: bool = False) -> None:
+        header = open_frame(frame, self.level, out.numel())
+        if header.body != CODECS[self.level.values].nbytes(out.numel()):
+            raise IntegrityError(f"payload body of {header.body} bytes does not hold {out.numel()} values")
+        CODECS[self.level.values].decode(frame[HEADER : HEADER + header.body], out, weight, add)

@@ -1,0 +1,99 @@
+"""The payload's wire layout: a 32-byte header, then the sections a codec asks for, each at a known offset.
+
+    offset  bytes  field
+    0       2      magic "gw"
+    2       1      layout version
+    3       1      select (what is kept)
+    4       1      values (how a kept value is written)
+    5       3      reserved, zero
+    8       4      numel: elements in the stretch
+    12      4      count: elements carried
+    16      4      index: bytes of the index section, which is padded to a multiple of eight; the values follow it
+    20      4      body: bytes used after the header
+    24      4      reserved, zero
+    28      4      CRC-32C of the header's first 28 bytes, xor that of the body
+
+All little-endian. A frame may be longer than header + body; the rest is padding and not checked. Frames are whole
+multiples of eight bytes, so that frames laid side by side can be viewed as numbers in place.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from gradwire.compress import kernels
+from gradwire.errors import IntegrityError
+from gradwire.level import SPARSE, VALUES, Level
+
+VERSION: Final = 1
+HEADER: Final = 32
+_STRUCT: Final = struct.Struct("<2sBBB3xIIII4xI")
+_SELECTS: Final = ("all", *SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A parsed and verified frame header."""
+
+    select: str
+    values: str
+    numel: int
+    count: int
+    index: int
+    body: int
+
+
+def aligned(nbytes: int) -> int:
+    """The next multiple of eight."""
+    return -(-nbytes // 8) * 8
+
+
+def seal(frame: Tensor, level: Level, numel: int, count: int, body: int, index: int = 0) -> None:
+    """Write the header of a frame whose body is already in place."""
+    fields = (b"gw", VERSION, _SELECTS.index(level.select), VALUES.index(level.values), numel, count, index, body)
+    head = bytearray(_STRUCT.pack(*fields, 0))
+    _write(frame, head)
+    struct.pack_into("<I", head, HEADER - 4, _checksum(frame, body))
+    _write(frame, head)
+
+
+def open_frame(frame: Tensor, level: Level, numel: int) -> Header:
+    """Verify a frame against what the receiver expects and return its header."""
+    if frame.numel() < HEADER:
+        raise IntegrityError(f"payload of {frame.numel()} bytes is shorter than its {HEADER}-byte header")
+    head = bytes(frame[:HEADER].cpu().numpy())
+    magic, version, select, values, got_numel, count, index, body, checksum = _STRUCT.unpack(head)
+    if magic != b"gw":
+        raise IntegrityError("payload does not start with gradwire's magic bytes; another program's data?")
+    if version != VERSION:
+        raise IntegrityError(f"payload layout {version} met a reader of layout {VERSION}; run one gradwire version")
+    if select >= len(_SELECTS) or values >= len(VALUES):
+        raise IntegrityError("payload header names an unknown form")
+    if (_SELECTS[select], VALUES[values]) != (level.select, level.values):
+        raise IntegrityError(
+            f"payload is {_SELECTS[select]}/{VALUES[values]}, expected {level}: ranks disagree on the level"
+        )
+    if got_numel != numel or count > numel:
+        raise IntegrityError(f"payload carries {count} of {got_numel} elements, expected a stretch of {numel}")
+    if body > frame.numel() - HEADER:
+        raise IntegrityError(f"payload is truncated: {body} bytes announced, {frame.numel() - HEADER} there")
+    if index > body:
+        raise IntegrityError(f"payload announces {index} bytes of indices in a body of {body}")
+    if checksum != _checksum(frame, body):
+        raise IntegrityError("payload checksum does not match: corrupted on the way")
+    return Header(_SELECTS[select], VALUES[values], got_numel, count, index, body)
+
+
+def _write(frame: Tensor, head: bytearray) -> None:
+    frame[:HEADER].copy_(torch.frombuffer(head, dtype=torch.uint8))
+
+
+def _checksum(frame: Tensor, body: int) -> int:
+    """CRC-32C of the body, mixed with the CRC of the header's fields."""
+    fields = kernels.checksum(frame[: HEADER - 4])
+    return fields ^ kernels.checksum(frame[HEADER : HEADER + body])

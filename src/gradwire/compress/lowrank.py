@@ -1,0 +1,139 @@
+"""Low rank: a matrix M travels as two thin factors, M ~ P Q^T (PowerSGD, one warm-started power iteration a step).
+
+    1. M += residual                     what earlier steps left out
+    2. P = M Q            -> all-reduce  Q is last step's, so the subspace is tracked over time
+    3. P = orthonormal(P)
+    4. Q = M^T P          -> all-reduce
+    5. M^ = P Q^T, residual = M - M^     the same M^ on every rank, because P and Q are
+
+Vectors (biases, norms) and matrices that would not shrink travel as they are, beside P.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradwire.flow import ParameterSlice
+from gradwire.level import Level
+
+# An all-zero gradient would make P singular; this keeps its columns independent without being seen in float32.
+_RIDGE = 1e-8
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """One parameter seen as rows x columns, at its offset in the bucket, approximated with `rank`."""
+
+    name: str
+    offset: int
+    rows: int
+    columns: int
+    rank: int
+
+    @property
+    def numel(self) -> int:
+        return self.rows * self.columns
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a bucket splits into matrices to factorise and stretches (start, numel) to send whole."""
+
+    matrices: tuple[Matrix, ...]
+    whole: tuple[tuple[int, int], ...]
+
+    @property
+    def left_numel(self) -> int:
+        """Elements of the first all-reduce: all P, then what travels whole."""
+        return sum(m.rows * m.rank for m in self.matrices) + sum(numel for _, numel in self.whole)
+
+    @property
+    def right_numel(self) -> int:
+        """Elements of the second all-reduce: all Q."""
+        return sum(m.columns * m.rank for m in self.matrices)
+
+
+class LowRank:
+    """Factorises the matrices of a bucket; keeps each Q for the next step's warm start."""
+
+    def __init__(self, level: Level, seed: int = 0) -> None:
+        self.level = level
+        self._seed = seed
+        self._right: dict[str, Tensor] = {}
+
+    def layout(self, slices: Sequence[ParameterSlice]) -> Layout:
+        matrices: list[Matrix] = []
+        whole: list[tuple[int, int]] = []
+        for part in slices:
+            rows = part.shape[0] if len(part.shape) > 1 else 1
+            columns = part.numel // max(rows, 1)
+            rank = min(self.level.rank, rows, columns)
+            if (rows + columns) * rank < part.numel:
+                matrices.append(Matrix(part.name, part.offset, rows, columns, rank))
+            else:
+                whole.append((part.offset, part.numel))
+        return Layout(tuple(matrices), tuple(whole))
+
+    def size_of(self, slices: Sequence[ParameterSlice]) -> int:
+        """Bytes of both all-reduces' inputs."""
+        layout = self.layout(slices)
+        return 4 * (layout.left_numel + layout.right_numel)
+
+    def left(self, waiting: Tensor, layout: Layout) -> Tensor:
+        """Step 2: every P = M Q, and the whole stretches, in one flat tensor."""
+        parts = [(_matrix(waiting, m) @ self._warm(m, waiting)).flatten() for m in layout.matrices]
+        parts += [waiting[start : start + numel] for start, numel in layout.whole]
+        return torch.cat(parts) if parts else waiting.new_empty(0)
+
+    def right(self, waiting: Tensor, layout: Layout, left: Tensor) -> Tensor:
+        """Steps 3 and 4: orthonormalise each summed P in place, return every Q = M^T P in one flat tensor."""
+        parts: list[Tensor] = []
+        for m, p in self._lefts(layout, left):
+            basis, _ = torch.linalg.qr(p + _RIDGE * torch.eye(*p.shape, device=p.device))
+            p.copy_(basis)
+            parts.append((_matrix(waiting, m).T @ p).flatten())
+        return torch.cat(parts) if parts else waiting.new_empty(0)
+
+    def restore(self, layout: Layout, left: Tensor, right: Tensor, out: Tensor) -> None:
+        """Step 5: out = P Q^T and the whole stretches; each averaged Q is kept for the next step."""
+        place = 0
+        for m, p in self._lefts(layout, left):
+            q = right[place : place + m.columns * m.rank].view(m.columns, m.rank)
+            place += q.numel()
+            torch.matmul(p, q.T, out=_matrix(out, m))
+            self._right[m.name] = q.clone()
+        place = sum(m.rows * m.rank for m in layout.matrices)
+        for start, numel in layout.whole:
+            out[start : start + numel] = left[place : place + numel]
+            place += numel
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return dict(self._right)
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self._right = dict(state)
+
+    def _warm(self, m: Matrix, like: Tensor) -> Tensor:
+        known = self._right.get(m.name)
+        if known is None or known.shape != (m.columns, m.rank):
+            # The first Q is drawn from the name, so that all ranks draw the same one in any order.
+            seed = self._seed ^ (sum(ord(c) * 31**i for i, c in enumerate(m.name)) & 0x7FFFFFFF)
+            generator = torch.Generator().manual_seed(seed)
+            known = torch.randn(m.columns, m.rank, generator=generator).to(like.device)
+        return known
+
+    @staticmethod
+    def _lefts(layout: Layout, left: Tensor) -> list[tuple[Matrix, Tensor]]:
+        place, found = 0, []
+        for m in layout.matrices:
+            found.append((m, left[place : place + m.rows * m.rank].view(m.rows, m.rank)))
+            place += m.rows * m.rank
+        return found
+
+
+def _matrix(flat: Tensor, m: Matrix) -> Tensor:
+    return flat[m.offset : m.offset + m.numel].view(m.rows, m.columns)

@@ -1,0 +1,96 @@
+"""Sparse: the largest elements travel, with their places; the rest waits in the residual.
+
+`topk` picks by a sampled threshold in one fused pass (add residual, compare, pack, update residual) and hits the
+requested share within 10 %; `exactk` is exact. A frame holds the count, Rice-coded or bitmap indices, then the values.
+
+The frame's size is fixed by the share, while a threshold's catch is not: there is room for 5 % more than asked, and
+what does not fit stays in the residual.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradwire.compress import kernels
+from gradwire.compress.base import Encoded, Stretch
+from gradwire.compress.frame import HEADER, aligned, open_frame, seal
+from gradwire.compress.values import CODECS
+from gradwire.errors import IntegrityError
+from gradwire.level import Level
+
+# Room for a threshold that catches more than asked: 5 % costs little and the sample is rarely further off.
+SLACK = 1.05
+
+
+@dataclass(frozen=True, slots=True)
+class TopK:
+    """The largest `ratio` of the elements by magnitude."""
+
+    level: Level
+
+    def wanted(self, numel: int) -> int:
+        return min(numel, max(1, round(self.level.ratio * numel)))
+
+    def capacity(self, numel: int) -> int:
+        slack = 1.0 if self.level.select == "exactk" else SLACK
+        return min(numel, int(self.wanted(numel) * slack) + 1)
+
+    def size_of(self, numel: int) -> int:
+        most = self.capacity(numel)
+        return aligned(HEADER + aligned(kernels.packed_bound(most, numel)) + self._values(most))
+
+    def encode(
+        self, gradient: Tensor, residual: Tensor | None, frame: Tensor, stretch: Stretch, seed: int | None
+    ) -> Encoded:
+        """1. select what travels, 2. pack the places, 3. write the values, 4. return rounding errors."""
+        numel = gradient.numel()
+        indices = torch.empty(self.capacity(numel), dtype=torch.int32, device=gradient.device)
+        values = torch.empty(self.capacity(numel), dtype=torch.float32, device=gradient.device)
+        picked = self._select(gradient, residual, indices, values)  # 1
+        count = picked.count
+        packed = kernels.pack_indices(indices, count, numel, frame[HEADER:])  # 2
+        used = aligned(packed)
+        body = used + self._values(count)
+        write_values(self.level, values[:count], indices[:count], residual, frame[HEADER + used : HEADER + body], seed)
+        seal(frame, self.level, numel, count, body, packed)
+        return Encoded(count, picked.nonfinite, indices[:count])
+
+    def decode(self, frame: Tensor, out: Tensor, stretch: Stretch, weight: float = 1.0, add: bool = False) -> None:
+        numel = out.numel()
+        header = open_frame(frame, self.level, numel)
+        cut = aligned(header.index)
+        if cut + self._values(header.count) != header.body:
+            raise IntegrityError(f"payload body of {header.body} bytes does not hold {header.count} values")
+        indices = torch.empty(header.count, dtype=torch.int32, device=out.device)
+        kernels.unpack_indices(frame[HEADER : HEADER + header.index], header.count, numel, indices)
+        values = torch.empty(header.count, dtype=torch.float32, device=out.device)
+        data = frame[HEADER + cut : HEADER + header.body]
+        CODECS[self.level.values].decode(data, values, 1.0, add=False)
+        if not add:
+            out.zero_()
+        kernels.scatter_add(indices, values, header.count, out, weight=weight)
+
+    def _values(self, count: int) -> int:
+        return CODECS[self.level.values].nbytes(count)
+
+    def _select(self, gradient: Tensor, residual: Tensor | None, indices: Tensor, values: Tensor) -> kernels.Selected:
+        wanted = self.wanted(gradient.numel())
+        if self.level.select == "exactk":
+            return kernels.select_exact(gradient, residual, wanted, indices, values)
+        threshold = kernels.threshold(gradient, residual, wanted)
+        return kernels.select(gradient, residual, threshold, indices, values)
+
+
+def write_values(
+    level: Level, values: Tensor, indices: Tensor, residual: Tensor | None, out: Tensor, seed: int | None
+) -> None:
+    """Encode picked values; what rounding takes off goes back to the residual at its place."""
+    if residual is None or level.values == "fp32":
+        CODECS[level.values].encode(values, None, out, seed)
+        return
+    errors = torch.zeros_like(values)
+    CODECS[level.values].encode(values, errors, out, seed)
+    kernels.scatter_add(indices, errors, errors.numel(), residual)

@@ -1,0 +1,125 @@
+"""How a kept value is written: fp32, fp16, bf16, int8 or int4, the last two with one scale per block.
+
+A value codec knows the exact bytes for any count, encodes float32 values (taking the residual in and leaving the
+rounding error there), and decodes them back, weighted, writing or adding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import torch
+from torch import Tensor
+
+from gradwire.compress import kernels
+from gradwire.level import Values
+
+INT8_BLOCK: Final = 256
+INT4_BLOCK: Final = 64
+
+
+class ValueCodec(Protocol):
+    """One way to write numbers."""
+
+    def nbytes(self, count: int) -> int: ...
+
+    def encode(self, values: Tensor, residual: Tensor | None, out: Tensor, seed: int | None) -> int:
+        """Write values + residual to the bytes `out`; returns how many inputs were NaN or infinite."""
+        ...
+
+    def decode(self, data: Tensor, out: Tensor, weight: float, add: bool) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Float32:
+    """Values as they are; nothing is rounded, so nothing is left in the residual."""
+
+    def nbytes(self, count: int) -> int:
+        return 4 * count
+
+    def encode(self, values: Tensor, residual: Tensor | None, out: Tensor, seed: int | None) -> int:
+        target = out.view(torch.float32)
+        target.copy_(values)
+        if residual is not None:
+            target.add_(residual)
+            residual.zero_()
+        return 0 if target.isfinite().all() else int((~target.isfinite()).sum())
+
+    def decode(self, data: Tensor, out: Tensor, weight: float, add: bool) -> None:
+        values = data.view(torch.float32)
+        if add:
+            out.add_(values, alpha=weight)
+        else:
+            torch.mul(values, weight, out=out)
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """fp16 or bf16, saturated at the largest finite value."""
+
+    dtype: torch.dtype
+
+    def nbytes(self, count: int) -> int:
+        return 2 * count
+
+    def encode(self, values: Tensor, residual: Tensor | None, out: Tensor, seed: int | None) -> int:
+        return kernels.encode_half(values, residual, out.view(self.dtype))
+
+    def decode(self, data: Tensor, out: Tensor, weight: float, add: bool) -> None:
+        kernels.decode_half(data.view(self.dtype), out, weight=weight, add=add)
+
+
+@dataclass(frozen=True, slots=True)
+class Int8:
+    """Blocks of 256 whole numbers in -127..127 with one float32 scale each: 1.016 bytes a value."""
+
+    def nbytes(self, count: int) -> int:
+        return 4 * _blocks(count, INT8_BLOCK) + count
+
+    def encode(self, values: Tensor, residual: Tensor | None, out: Tensor, seed: int | None) -> int:
+        scales, numbers = self._split(out, values.numel())
+        return kernels.encode_int8(values, residual, numbers, scales, seed=seed)
+
+    def decode(self, data: Tensor, out: Tensor, weight: float, add: bool) -> None:
+        scales, numbers = self._split(data, out.numel())
+        kernels.decode_int8(numbers, scales, out, weight=weight, add=add)
+
+    @staticmethod
+    def _split(data: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        cut = 4 * _blocks(count, INT8_BLOCK)
+        return data[:cut].view(torch.float32), data[cut : cut + count].view(torch.int8)
+
+
+@dataclass(frozen=True, slots=True)
+class Int4:
+    """Blocks of 64 whole numbers in -7..7, two to a byte, with one float32 scale each: 0.56 bytes a value."""
+
+    def nbytes(self, count: int) -> int:
+        return 4 * _blocks(count, INT4_BLOCK) + (count + 1) // 2
+
+    def encode(self, values: Tensor, residual: Tensor | None, out: Tensor, seed: int | None) -> int:
+        scales, numbers = self._split(out, values.numel())
+        return kernels.encode_int4(values, residual, numbers, scales, seed=seed)
+
+    def decode(self, data: Tensor, out: Tensor, weight: float, add: bool) -> None:
+        scales, numbers = self._split(data, out.numel())
+        kernels.decode_int4(numbers, scales, out, weight=weight, add=add)
+
+    @staticmethod
+    def _split(data: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        cut = 4 * _blocks(count, INT4_BLOCK)
+        return data[:cut].view(torch.float32), data[cut : cut + (count + 1) // 2]
+
+
+def _blocks(count: int, block: int) -> int:
+    return -(-count // block)
+
+
+CODECS: Final[dict[Values, ValueCodec]] = {
+    "fp32": Float32(),
+    "fp16": Half(torch.float16),
+    "bf16": Half(torch.bfloat16),
+    "int8": Int8(),
+    "int4": Int4(),
+}

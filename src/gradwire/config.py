@@ -1,0 +1,153 @@
+"""Configuration: one frozen struct per room, composed; argument > environment > file > default.
+
+A field `compress.chunk` is the variable GRADWIRE_COMPRESS_CHUNK and the TOML key `chunk` in `[compress]`; the
+top-level `level` is GRADWIRE_LEVEL. The file is named by the argument or by GRADWIRE_CONFIG.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from gradwire.errors import ConfigError
+from gradwire.level import Level
+
+PREFIX = "GRADWIRE_"
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class CompressConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How gradients are encoded."""
+
+    # Encoded megabytes per pipelined piece of a bucket: small enough to overlap, large enough to fill a pipe.
+    chunk: Positive = 1.0
+    # int8 and int4: "stochastic" is unbiased, "nearest" has the smaller error; feedback returns either's error.
+    rounding: Literal["stochastic", "nearest"] = "stochastic"
+    # DGC's momentum correction for sparse levels; use it with a plain SGD that has no momentum of its own.
+    momentum: Share = 0.0
+    # DGC's warm-up: steps over which a sparse level's share falls from 25 % to what was asked.
+    warmup: Count = 0
+    # "hold" keeps pruned coordinates' gradient for later, "zero" really prunes the weights.
+    prune: Literal["hold", "zero"] = "hold"
+
+
+class TransportConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How bytes travel."""
+
+    # Seconds before an operation whose peer does not answer becomes a LinkError on every rank.
+    timeout: Positive = 120.0
+
+
+class ObserveConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is watched."""
+
+    # Every so many steps all ranks compare a hash of what they restored; 0 never.
+    verify: Count = 0
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole configuration."""
+
+    level: str = "fp16"
+    compress: CompressConfig = msgspec.field(default_factory=CompressConfig)
+    transport: TransportConfig = msgspec.field(default_factory=TransportConfig)
+    observe: ObserveConfig = msgspec.field(default_factory=ObserveConfig)
+
+    def to_dict(self) -> dict[str, object]:
+        return dict(msgspec.to_builtins(self))
+
+
+def resolve(
+    given: Config | str | Path | Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None
+) -> Config:
+    """The effective configuration. `given` may be a Config, a level such as "int8", a TOML file or a mapping."""
+    if isinstance(given, Config):
+        return checked(given)
+    environment = os.environ if environment is None else environment
+    argument, path = _argument(given)
+    path = path or environment.get(PREFIX + "CONFIG")
+    merged: dict[str, Any] = _read_file(Path(path)) if path else {}
+    for source in (_read_environment(environment), argument):
+        merged = _merge(merged, source)
+    return checked(_convert(merged))
+
+
+def checked(config: Config) -> Config:
+    """Parse what is text at the edge, so that a mistake surfaces here and not in the first backward."""
+    Level.parse(config.level)
+    return config
+
+
+def _argument(given: str | Path | Mapping[str, Any] | None) -> tuple[dict[str, Any], str | None]:
+    if given is None:
+        return {}, None
+    if isinstance(given, Mapping):
+        return dict(given), None
+    if isinstance(given, Path) or given.endswith(".toml"):
+        return {}, str(given)
+    return {"level": given}, None
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"configuration file {path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"configuration file {path} is not valid TOML: {error}") from error
+
+
+def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Every GRADWIRE_* variable that names a field; an unknown one is a mistake worth naming."""
+    found: dict[str, Any] = {}
+    fields = _fields()
+    for variable, text in environment.items():
+        if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES:
+            continue
+        if variable not in fields:
+            raise ConfigError(f"environment variable {variable} is not a setting; known are {', '.join(fields)}")
+        room, name = fields[variable]
+        target = found.setdefault(room, {}) if room else found
+        target[name] = text
+    return found
+
+
+# Variables with the prefix that are not configuration fields.
+OTHER_VARIABLES = frozenset({PREFIX + name for name in ("CONFIG", "ISA", "IFNAME", "CI", "SITE", "BACKEND", "SECRET")})
+
+
+def _fields() -> dict[str, tuple[str, str]]:
+    """Variable name -> (room, field); the room of a top-level field is empty."""
+    names: dict[str, tuple[str, str]] = {}
+    for field in msgspec.structs.fields(Config):
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            for inner in msgspec.structs.fields(field.type):
+                names[f"{PREFIX}{field.name}_{inner.name}".upper()] = (field.name, inner.name)
+        else:
+            names[f"{PREFIX}{field.name}".upper()] = ("", field.name)
+    return names
+
+
+def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
+            merged[key] = _merge(dict(merged[key]), value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _convert(fields: dict[str, Any]) -> Config:
+    try:
+        return msgspec.convert(fields, Config, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"configuration: {error}") from error

@@ -1,0 +1,173 @@
+"""The first door: `attach(ddp_model)` registers a DDP communication hook over whatever process group exists.
+
+    model = DistributedDataParallel(net)
+    handle = gradwire.attach(model)            # or attach(model, "topk:0.01+int8"), a Config, a TOML file
+    ... train as before ...
+    print(handle.summary())
+
+DDP takes one hook per model and never gives it back, so there is no removing gradwire from a model; `handle.detach()`
+switches it to plain DDP from the next step on, and sends what still waits in the residuals with that step.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch._C._distributed_c10d import GradBucket
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+from gradwire.assemble import Assembly, assemble
+from gradwire.config import Config, resolve
+from gradwire.errors import ConfigError
+from gradwire.flow import Bucket, ParameterSlice
+from gradwire.observe.tally import Summary
+
+# Which models have a handle; they vanish from here with the model.
+_ATTACHED: WeakKeyDictionary[DistributedDataParallel, Handle] = WeakKeyDictionary()
+
+
+class Handle:
+    """What `attach` returns: the session's state and its story."""
+
+    def __init__(self, assembly: Assembly, config: Config) -> None:
+        self._assembly = assembly
+        self.config = config
+        self._closed = False
+        # Threads that complete futures must be gone before the interpreter is.
+        atexit.register(self.close)
+
+    def summary(self) -> Summary:
+        """Steps, bytes, levels and reasons so far, on this rank; prints well."""
+        return self._assembly.tally.summary()
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's residuals and warm starts. Every rank saves its own."""
+        state = self._assembly.feedback.state_dict()
+        return {**state, "factors": self._assembly.session.factors(), "step": self._assembly.session.step}
+
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Take over a saved state: this rank's own, or a list with those of all ranks when the world size changed."""
+        self._assembly.feedback.load_state_dict(state)
+        first = state if isinstance(state, Mapping) else state[0]
+        self._assembly.session.load_factors(first.get("factors", {}))
+        self._assembly.session.step = int(first.get("step", 0))
+
+    def rescale_residuals(self, factor: float) -> None:
+        """Multiply what waits by `factor`: call it with new_scale / old_scale when a loss scaler changes its scale."""
+        self._assembly.feedback.rescale(factor)
+
+    def detach(self) -> None:
+        """Plain DDP from the next step on. Every rank calls this between the same two steps."""
+        self._assembly.session.switch_off()
+
+    def close(self) -> None:
+        """Stop the threads. Called at exit; call it yourself before destroying the process group early."""
+        if not self._closed:
+            self._closed = True
+            atexit.unregister(self.close)
+            self._assembly.session.close()
+
+
+class BucketWeights:
+    """The parameters under a bucket, as pruning sees them."""
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self._parameters = parameters
+
+    def read(self, start: int, numel: int) -> Tensor:
+        flat = torch.cat([parameter.detach().flatten().float() for parameter in self._parameters])
+        return flat[start : start + numel]
+
+    def zero(self, places: Tensor) -> None:
+        offset = 0
+        for parameter in self._parameters:
+            size = parameter.numel()
+            inside = places[(places >= offset) & (places < offset + size)] - offset
+            parameter.detach().view(-1)[inside] = 0.0
+            offset += size
+
+
+class _Hook:
+    """DDP's view of a session: turns GradBuckets into Buckets and counts steps."""
+
+    def __init__(self, model: DistributedDataParallel, assembly: Assembly) -> None:
+        self._names = {id(parameter): name for name, parameter in model.module.named_parameters()}
+        self._session = assembly.session
+        self._in_backward = False
+        self._slices: dict[tuple[int, ...], tuple[ParameterSlice, ...]] = {}
+
+    def __call__(self, bucket: GradBucket) -> Future[Tensor]:
+        if not self._in_backward:
+            self._in_backward = True
+            # Runs on the training thread before DDP's own wait: errors surface there with their type.
+            torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
+        parameters = bucket.parameters()
+        buffer = bucket.buffer()
+        noun = Bucket(
+            index=bucket.index(),
+            step=self._session.step,
+            numel=buffer.numel(),
+            itemsize=buffer.element_size(),
+            slices=self._slices_of(parameters),
+            is_last=bucket.is_last(),
+        )
+        if noun.is_last:
+            self._session.step += 1
+        return self._session.synchronise(noun, buffer, BucketWeights(parameters))
+
+    def _end_of_backward(self) -> None:
+        self._in_backward = False
+        self._session.settle()
+
+    def _slices_of(self, parameters: Sequence[Tensor]) -> tuple[ParameterSlice, ...]:
+        key = tuple(map(id, parameters))
+        known = self._slices.get(key)
+        if known is None:
+            offset, slices = 0, []
+            for parameter in parameters:
+                name, numel = self._names[id(parameter)], parameter.numel()
+                slices.append(ParameterSlice(name, offset, tuple(parameter.shape), numel))
+                offset += numel
+            known = self._slices[key] = tuple(slices)
+        return known
+
+
+def attach(model: DistributedDataParallel, config: Config | str | Path | Mapping[str, Any] | None = None) -> Handle:
+    """Let gradwire synchronise this model's gradients. Every rank calls it at the same point.
+
+    A model that is attached already (by `gradwire.run`) gives its handle back when no configuration is passed.
+    """
+    if not isinstance(model, DistributedDataParallel):
+        raise ConfigError(
+            f"attach: {type(model).__name__} is not a DistributedDataParallel model; "
+            "wrap it first: attach(DistributedDataParallel(model))"
+        )
+    known = _ATTACHED.get(model)
+    if known is not None and config is None:
+        return known
+    effective = resolve(config)
+    parameters = sum(parameter.numel() for parameter in model.module.parameters() if parameter.requires_grad)
+    assembly = assemble(effective, model.process_group, parameters)
+    handle = Handle(assembly, effective)
+    try:
+        model.register_comm_hook(_Hook(model, assembly), _call)
+    except RuntimeError as error:
+        handle.close()
+        raise ConfigError(f"attach: this model already has a communication hook ({error})") from error
+    _ATTACHED[model] = handle
+    return handle
+
+
+def _call(state: _Hook, bucket: GradBucket) -> Future[Tensor]:
+    return state(bucket)
+
+
+# DDP checks these annotations by identity, so they must be types and not the strings this file's imports make them.
+_call.__annotations__ = {"state": _Hook, "bucket": GradBucket, "return": Future[Tensor]}

@@ -1,0 +1,131 @@
+"""The demo's training script: ordinary DDP, started by torchrun or anything that sets its variables.
+
+With `--level` gradwire is attached, without it is plain DDP; nothing else differs. Rank 0 writes one JSON line per
+report to standard output, so that a view can follow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from gradwire.demo.data import Dataset, load
+
+
+class ConvNet(nn.Module):
+    """Two convolutions and two linear layers; 422 thousand parameters for 28 x 28 images."""
+
+    def __init__(self, size: int, classes: int = 10) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 32, 3, padding=1)
+        self.second = nn.Conv2d(32, 64, 3, padding=1)
+        side = size // 4
+        self.hidden = nn.Linear(64 * side * side, 128)
+        self.out = nn.Linear(128, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = F.max_pool2d(F.relu(self.first(images)), 2)
+        x = F.max_pool2d(F.relu(self.second(x)), 2)
+        return self.out(F.relu(self.hidden(x.flatten(1))))  # type: ignore[no-any-return]
+
+
+def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
+    """Share of right answers over this rank's part of the test set, averaged over ranks."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    model.eval()
+    with torch.no_grad():
+        batches = zip(images[rank::world].split(500), labels[rank::world].split(500), strict=True)
+        right = sum(int((model(x).argmax(1) == y).sum()) for x, y in batches)
+    model.train()
+    total = torch.tensor([right, len(labels[rank::world])], dtype=torch.float64)
+    dist.all_reduce(total)
+    return float(total[0] / total[1])
+
+
+def train(options: argparse.Namespace, data: Dataset) -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(options.seed)
+    net = ConvNet(data.train_images.shape[-1])
+    model = DistributedDataParallel(net, bucket_cap_mb=options.bucket_mb)
+    handle = None
+    if options.level:
+        import gradwire
+
+        handle = gradwire.attach(model, options.level)
+    optimizer = torch.optim.SGD(model.parameters(), lr=options.rate, momentum=0.9)
+    count = min(options.samples or len(data.train_images), len(data.train_images))
+    per_epoch = count // (options.batch * world)
+    generator = torch.Generator().manual_seed(options.seed)
+    total, spent, step = per_epoch * options.epochs, 0.0, 0
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, options.rate, total_steps=max(total, 1))
+    for epoch in range(options.epochs):
+        order = torch.randperm(count, generator=generator)[: per_epoch * options.batch * world]
+        for indices in order.view(per_epoch, world, options.batch)[:, rank]:
+            begin = time.perf_counter()
+            loss = F.cross_entropy(model(data.train_images[indices]), data.train_labels[indices])
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            spent += time.perf_counter() - begin
+            step += 1
+            if step % 5 == 0 or step == total:
+                say(rank, step=step, total=total, epoch=epoch, loss=float(loss), seconds=spent)
+        say(rank, epoch=epoch + 1, accuracy=accuracy(net, data.test_images, data.test_labels), seconds=spent)
+    finish(rank, net, handle, spent / max(step, 1), per_step=sum(p.numel() for p in net.parameters()) * 4)
+
+
+def finish(rank: int, net: nn.Module, handle: Any, step_seconds: float, per_step: int) -> None:
+    """Check that all replicas are equal, then tell what was sent and why."""
+    flat = torch.cat([p.detach().flatten() for p in net.parameters()])
+    first = flat.clone()
+    dist.broadcast(first, 0)
+    alike = torch.tensor([float(torch.equal(flat, first))])
+    dist.all_reduce(alike, dist.ReduceOp.MIN)
+    world = dist.get_world_size()
+    told: dict[str, Any] = {"wire_bytes": 2 * per_step * (world - 1) // world, "reasons": ["plain DDP"], "saved": 1.0}
+    if handle is not None:
+        summary = handle.summary()
+        told["wire_bytes"] = summary.wire_bytes // max(summary.steps, 1)
+        told["saved"] = summary.saved
+        told["reasons"] = list(dict.fromkeys(summary.reasons.values()))
+    say(rank, done=True, identical=bool(alike), step_seconds=step_seconds, **told)
+
+
+def say(rank: int, **facts: Any) -> None:
+    if rank == 0:
+        print(json.dumps(facts), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--level", default="", help="attach gradwire at this level; empty is plain DDP")
+    parser.add_argument("--data", default="", help="fashion-mnist, digits, or empty for the best there is")
+    parser.add_argument("--data-dir", type=Path, default=None)
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--samples", type=int, default=0, help="train on this many samples only")
+    parser.add_argument("--batch", type=int, default=32, help="per rank")
+    parser.add_argument("--rate", type=float, default=0.05)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--bucket-mb", type=float, default=1.0)
+    options = parser.parse_args()
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    dist.init_process_group("gloo")
+    try:
+        train(options, load(options.data, options.data_dir))
+    finally:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

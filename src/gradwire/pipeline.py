@@ -1,0 +1,84 @@
+"""The pipeline: stations in a row, each one thread with one lane, through which exchanges pass in order.
+
+An exchange is a generator of operations. Station i runs it up to its i-th operation, starts that on lane i and hands it
+on; station i + 1 waits for the operation and goes on. Every station takes exchanges in the order they were submitted,
+so the operations of each lane have the same order on all ranks, while several exchanges are under way at once.
+
+The first failure stops the pipeline: every exchange still inside and every later one fails with the same error.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from gradwire.errors import LinkError
+from gradwire.transport.base import Lane, Op, Pending, Timing
+
+Done = Callable[[BaseException | None], None]
+
+
+@dataclass(slots=True)
+class _Travelling:
+    exchange: Iterator[Op]
+    done: Done
+    pending: Pending | None = None
+
+
+class Pipeline:
+    """Owns its threads and lanes; `close` ends both."""
+
+    def __init__(self, lanes: Sequence[Lane], on_timing: Callable[[Timing], None]) -> None:
+        self._lanes = list(lanes)
+        self._on_timing = on_timing
+        self._failure: BaseException | None = None
+        self._queues: list[queue.SimpleQueue[_Travelling | None]] = [
+            queue.SimpleQueue() for _ in range(len(self._lanes) + 1)
+        ]
+        self._threads = [
+            threading.Thread(target=self._station, args=(index,), name=f"gradwire-{index}", daemon=True)
+            for index in range(len(self._queues))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, exchange: Iterator[Op], done: Done) -> None:
+        """Run an exchange to its end; `done` is called once, from a station's thread."""
+        self._queues[0].put(_Travelling(exchange, done))
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Let what is inside finish or fail, stop the threads, release the lanes."""
+        self._queues[0].put(None)
+        for thread in self._threads:
+            thread.join(timeout)
+        stuck = [thread.name for thread in self._threads if thread.is_alive()]
+        if stuck:
+            raise LinkError(f"{', '.join(stuck)} still wait for a peer after {timeout:g} s")
+        for lane in self._lanes:
+            lane.close()
+
+    def _station(self, index: int) -> None:
+        inbox = self._queues[index]
+        while (item := inbox.get()) is not None:
+            self._advance(index, item)
+        if index + 1 < len(self._queues):
+            self._queues[index + 1].put(None)
+
+    def _advance(self, index: int, item: _Travelling) -> None:
+        """Wait for the exchange's last operation, run it up to the next one, start that."""
+        try:
+            if self._failure is not None:
+                raise self._failure
+            if item.pending is not None:
+                self._on_timing(item.pending.wait())
+            op = next(item.exchange)
+            item.pending = self._lanes[index].start(op)
+        except StopIteration:
+            item.done(None)
+        except BaseException as error:  # the top of this thread: the caller's future carries it on
+            self._failure = self._failure or error
+            item.done(error)
+        else:
+            self._queues[index + 1].put(item)

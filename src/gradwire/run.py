@@ -1,0 +1,76 @@
+"""The second door: no changed line. `torchrun ... -m gradwire.run train.py args...` attaches to every DDP model.
+
+Settings come from GRADWIRE_* variables or the file GRADWIRE_CONFIG names. When the script ends, rank 0 prints each
+model's summary on standard error. `-m gradwire.run -m package.module args...` runs a module.
+"""
+
+from __future__ import annotations
+
+import functools
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch.nn.parallel import DistributedDataParallel
+
+from gradwire.config import resolve
+from gradwire.ddp import Handle, attach
+from gradwire.errors import ConfigError
+
+USAGE = "usage: torchrun [options] -m gradwire.run script.py [arguments]   (or: -m gradwire.run -m module [arguments])"
+
+
+def attach_to_every_model(handles: list[Handle]) -> Callable[[], None]:
+    """Make DDP's constructor attach; the models' handles are appended. Returns the function that undoes it."""
+    original = DistributedDataParallel.__init__
+
+    @functools.wraps(original)
+    def construct(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        handles.append(attach(self))
+
+    def undo() -> None:
+        DistributedDataParallel.__init__ = original  # type: ignore[method-assign]
+
+    DistributedDataParallel.__init__ = construct  # type: ignore[method-assign]
+    return undo
+
+
+def main(arguments: list[str]) -> None:
+    """Run a script or module as `__main__` with gradwire attached to its models."""
+    as_module = arguments[:1] == ["-m"]
+    target = arguments[1:2] if as_module else arguments[:1]
+    if not target:
+        raise ConfigError(USAGE)
+    if not as_module and not Path(target[0]).is_file():
+        raise ConfigError(f"gradwire.run: no script {target[0]!r}; {USAGE}")
+    resolve()  # a wrong setting should stop every rank before the script loads its data
+    handles: list[Handle] = []
+    undo = attach_to_every_model(handles)
+    sys.argv = arguments[1:] if as_module else arguments
+    try:
+        if as_module:
+            runpy.run_module(target[0], run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, str(Path(target[0]).resolve().parent))
+            runpy.run_path(target[0], run_name="__main__")
+    finally:
+        undo()
+        _tell(handles)
+
+
+def _tell(handles: list[Handle]) -> None:
+    for handle in handles:
+        summary = handle.summary()
+        if summary.rank == 0 and summary.steps:
+            print(summary, file=sys.stderr)
+        handle.close()
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except ConfigError as mistake:
+        sys.exit(f"gradwire: {mistake}")

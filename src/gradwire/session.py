@@ -1,0 +1,231 @@
+"""The session: the order of the rooms and nothing else.
+
+    bucket -> decide -> (off: plain DDP) | chunk -> encode -> exchange -> decode -> restored bucket
+
+One session serves one model on one rank. `synchronise` is called from the training thread and returns a future at once;
+everything that takes time happens in the pipeline's threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.futures import Future
+
+from gradwire.aggregate.chunk import ALIGN, Chunk
+from gradwire.aggregate.exchange import exchange
+from gradwire.aggregate.factored import factored
+from gradwire.clock import Clock
+from gradwire.compress.base import Codec, Encoded, Stretch, Weights
+from gradwire.compress.build import build_codec
+from gradwire.compress.feedback import Feedback
+from gradwire.compress.lowrank import LowRank
+from gradwire.config import CompressConfig
+from gradwire.decide.base import Controller
+from gradwire.events import Decided, Failed, NonFinite, Sink, Synchronised
+from gradwire.flow import Bucket, Decision
+from gradwire.level import Level
+from gradwire.pipeline import Pipeline
+from gradwire.transport.base import Op
+
+Plain = Callable[[Tensor], Future[Tensor]]
+DETACHED = Decision(Level(), "gradwire was detached")
+
+
+@dataclass(frozen=True, slots=True)
+class Rooms:
+    """What a session is assembled from."""
+
+    controller: Controller
+    feedback: Feedback
+    pipeline: Pipeline
+    plain: Plain
+    sink: Sink
+    clock: Clock
+
+
+class Session:
+    """Synchronises the gradient buckets of one model."""
+
+    def __init__(self, rank: int, world_size: int, config: CompressConfig, rooms: Rooms) -> None:
+        self._rank = rank
+        self._world_size = world_size
+        self._config = config
+        self._rooms = rooms
+        self._codecs: dict[Level, Codec] = {}
+        self._factors: dict[Level, LowRank] = {}
+        self._levels: dict[int, Decision] = {}
+        self._cuts: dict[int, int] = {}
+        self._off = False
+        self._under_way: list[_Joint] = []
+        self.step = 0
+
+    def synchronise(self, bucket: Bucket, buffer: Tensor, weights: Weights) -> Future[Tensor]:
+        """Replace the bucket's flat gradient by its mean over all ranks; the future holds the same buffer."""
+        decision = DETACHED if self._off else self._rooms.controller.decide(bucket)
+        if self._levels.get(bucket.index) != decision:
+            self._levels[bucket.index] = decision
+            now, level = self._rooms.clock.now(), str(decision.level)
+            event = Decided(now, bucket.step, bucket.index, level, decision.reason, decision.version)
+            self._rooms.sink.emit(event)
+        if decision.level.off:
+            return self._plainly(bucket, buffer)
+        return self._compressed(bucket, buffer, weights, decision.level)
+
+    def factors(self) -> dict[str, dict[str, Tensor]]:
+        """The warm starts of low-rank levels, for a checkpoint."""
+        return {str(level): lowrank.state_dict() for level, lowrank in self._factors.items()}
+
+    def load_factors(self, state: dict[str, dict[str, Tensor]]) -> None:
+        for text, factors in state.items():
+            self._lowrank(Level.parse(text)).load_state_dict(factors)
+
+    def settle(self) -> None:
+        """Wait until every bucket of this backward is restored; raise what went wrong as the error it was."""
+        joints, self._under_way = self._under_way, []
+        for joint in joints:
+            joint.wait()
+
+    def switch_off(self) -> None:
+        self._off = True
+
+    def close(self) -> None:
+        self._rooms.pipeline.close()
+
+    def _plainly(self, bucket: Bucket, buffer: Tensor) -> Future[Tensor]:
+        """What DDP itself would do; what waited from compressed steps goes along, once."""
+        if self._rooms.feedback.pending(bucket.index):
+            self._rooms.feedback.flush(bucket, buffer)
+        started = self._rooms.clock.now()
+        wire = 2 * buffer.nbytes * (self._world_size - 1) // self._world_size
+        future = self._rooms.plain(buffer)
+        future.add_done_callback(lambda _: self._note(bucket, Level(), wire, bucket.numel, started))
+        return future
+
+    def _compressed(self, bucket: Bucket, buffer: Tensor, weights: Weights, level: Level) -> Future[Tensor]:
+        """Cut into chunks, send each through the pipeline, complete the future when the last one is restored."""
+        work = buffer if buffer.dtype == torch.float32 else buffer.float()
+        joint = _Joint(self, bucket, level, buffer, work)
+        self._under_way.append(joint)
+        if level.sparse and self._config.momentum:
+            joint.velocity = self._rooms.feedback.velocity(bucket, work, self._config.momentum)
+            work.copy_(joint.velocity)
+        residual = self._rooms.feedback.worker(bucket, work.device)
+        length = self._chunk_length(bucket, level)
+        if self._cuts.get(bucket.index) != length:
+            self._rooms.feedback.fold(bucket.index)
+            self._cuts[bucket.index] = length
+        starts = range(0, bucket.numel, length)
+        joint.expect(len(starts))
+        for start in starts:
+            end = min(start + length, bucket.numel)
+            chunk = Chunk(
+                Stretch(bucket.step, bucket.index, start, end - start, weights),
+                work[start:end],
+                residual[start:end],
+                lambda place, numel: self._rooms.feedback.owner(bucket, (place, numel), work.device),
+                self._rank,
+                self._world_size,
+                joint.report,
+                self._config.rounding == "stochastic",
+            )
+            self._rooms.pipeline.submit(joint.counted(self._exchange(bucket, chunk, level)), joint.finished)
+        return joint.future
+
+    def _exchange(self, bucket: Bucket, chunk: Chunk, level: Level) -> Iterator[Op]:
+        if level.select == "lowrank":
+            lowrank = self._lowrank(level)
+            return factored(chunk, lowrank, lowrank.layout(bucket.slices))
+        if level not in self._codecs:
+            self._codecs[level] = build_codec(level, zero_pruned=self._config.prune == "zero")
+        return exchange(chunk, self._codecs[level])
+
+    def _lowrank(self, level: Level) -> LowRank:
+        return self._factors.setdefault(level, LowRank(level))
+
+    def _chunk_length(self, bucket: Bucket, level: Level) -> int:
+        """Elements per chunk: pieces of about `chunk` encoded megabytes, whole for low rank."""
+        if level.select == "lowrank" or bucket.numel == 0:
+            return max(bucket.numel, 1)
+        codec = self._codecs.setdefault(level, build_codec(level, zero_pruned=self._config.prune == "zero"))
+        pieces = max(1, round(codec.size_of(bucket.numel) / (self._config.chunk * 1e6)))
+        unit = ALIGN * self._world_size
+        return -(-bucket.numel // (pieces * unit)) * unit
+
+    def _note(self, bucket: Bucket, level: Level, wire: int, sent: int, started: float) -> None:
+        now = self._rooms.clock.now()
+        size = bucket.nbytes
+        event = Synchronised(now, bucket.step, bucket.index, str(level), size, wire, sent, now - started)
+        self._rooms.sink.emit(event)
+
+
+class _Joint:
+    """The chunks of one bucket on their way: counts them back in and completes the bucket's future."""
+
+    def __init__(self, session: Session, bucket: Bucket, level: Level, buffer: Tensor, work: Tensor) -> None:
+        self._session = session
+        self._bucket = bucket
+        self._level = level
+        self._buffer = buffer
+        self._work = work
+        self._started = session._rooms.clock.now()
+        self._lock = threading.Lock()
+        self._left = 0
+        self._error: BaseException | None = None
+        self._wire = self._sent = self._nonfinite = 0
+        self._done: Future[Tensor] = Future()
+        self.velocity: Tensor | None = None
+        # An exception set on a future becomes a cast error on the way through C++; raised here, its text survives.
+        self.future: Future[Tensor] = self._done.then(self._result)
+
+    def expect(self, chunks: int) -> None:
+        self._left = chunks
+        if chunks == 0:
+            self._done.set_result(self._buffer)
+
+    def counted(self, ops: Iterator[Op]) -> Iterator[Op]:
+        for op in ops:
+            self._wire += op.wire_bytes(self._session._world_size)
+            yield op
+
+    def report(self, start: int, encoded: Encoded) -> None:
+        self._sent += encoded.sent
+        self._nonfinite += encoded.nonfinite
+        if self.velocity is not None and encoded.places is not None:
+            self.velocity[encoded.places.long() + start] = 0.0  # DGC's momentum factor masking
+
+    def finished(self, error: BaseException | None) -> None:
+        with self._lock:
+            self._left -= 1
+            self._error = self._error or error
+            if self._left:
+                return
+        if self._error is None and self._work is not self._buffer:
+            self._buffer.copy_(self._work)
+        self._tell()
+        self._done.set_result(self._buffer)
+
+    def wait(self) -> None:
+        """Every operation below has a deadline, so this ends."""
+        self._done.wait()
+        if self._error is not None:
+            raise self._error
+
+    def _result(self, done: Future[Tensor]) -> Tensor:
+        if self._error is not None:
+            raise self._error
+        return done.value()
+
+    def _tell(self) -> None:
+        rooms, bucket = self._session._rooms, self._bucket
+        now = rooms.clock.now()
+        if self._error is not None:
+            rooms.sink.emit(Failed(now, bucket.step, f"{type(self._error).__name__}: {self._error}"))
+            return
+        if self._nonfinite:
+            rooms.sink.emit(NonFinite(now, bucket.step, bucket.index, self._nonfinite))
+        self._session._note(bucket, self._level, self._wire, self._sent, self._started)

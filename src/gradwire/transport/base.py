@@ -1,0 +1,74 @@
+"""The transport room's contract: operations that a group of ranks carries out together, and the lanes that run them.
+
+An exchange (see `aggregate/`) is a generator of operations. A lane starts them one after another, in the same order on
+every rank, and hands back something to wait for. Waiting ends by completion or by LinkError; never by nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class AllToAll:
+    """Part r of `send` goes to rank r; part r of `receive` comes from rank r. Parts are equal."""
+
+    send: Tensor
+    receive: Tensor
+
+    def wire_bytes(self, world_size: int) -> int:
+        return self.send.nbytes * (world_size - 1) // world_size
+
+
+@dataclass(frozen=True, slots=True)
+class AllGather:
+    """`send` goes to everyone; part r of `receive` is what rank r sent."""
+
+    send: Tensor
+    receive: Tensor
+
+    def wire_bytes(self, world_size: int) -> int:
+        return self.send.nbytes * (world_size - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduce:
+    """`tensor` becomes the sum (or the maximum) over all ranks, in place."""
+
+    tensor: Tensor
+    maximum: bool = False
+
+    def wire_bytes(self, world_size: int) -> int:
+        return 2 * self.tensor.nbytes * (world_size - 1) // world_size
+
+
+Op = AllToAll | AllGather | AllReduce
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One finished operation: what it was, the bytes this rank sent, and when it ran (monotonic seconds)."""
+
+    kind: str
+    nbytes: int
+    started: float
+    finished: float
+
+
+class Pending(Protocol):
+    """An operation under way."""
+
+    def wait(self) -> Timing:
+        """Return when it is done; raise LinkError when it failed or its deadline passed."""
+        ...
+
+
+class Lane(Protocol):
+    """Starts operations in order; all ranks use their n-th lane for the same operations."""
+
+    def start(self, op: Op) -> Pending: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,99 @@
+"""Collective: operations over somebody else's process group (gloo, NCCL).
+
+Each lane is a process group of its own, so that the order of its operations depends on nothing else in the process:
+not on the user's collectives, not on DDP's, not on other lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from gradwire.clock import Clock
+from gradwire.errors import LinkError
+from gradwire.transport.base import AllGather, AllToAll, Op, Pending, Timing
+
+# torch 2.13 renamed it; both names take the same arguments.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+class CollectivePending:
+    """A torch Work and the clock that times it; the time of completion is noted when it happens, not when asked."""
+
+    def __init__(self, work: dist.Work, op: Op, world_size: int, clock: Clock) -> None:
+        self._work = work
+        self._clock = clock
+        self._kind = type(op).__name__
+        self._nbytes = op.wire_bytes(world_size)
+        self._started = clock.now()
+        self._finished: float | None = None
+        work.get_future().add_done_callback(self._note)
+
+    def _note(self, _: object) -> None:
+        self._finished = self._clock.now()
+
+    def wait(self) -> Timing:
+        try:
+            self._work.wait()
+        except RuntimeError as error:
+            raise LinkError(_explain(error, self._kind)) from error
+        finished = self._finished if self._finished is not None else self._clock.now()
+        return Timing(self._kind, self._nbytes, self._started, finished)
+
+
+class CollectiveLane:
+    """One process group, used by one thread."""
+
+    def __init__(self, group: dist.ProcessGroup, clock: Clock) -> None:
+        self._group = group
+        self._clock = clock
+        self._world_size = group.size()
+
+    def start(self, op: Op) -> Pending:
+        try:
+            work = self._issue(op)
+        except RuntimeError as error:
+            raise LinkError(_explain(error, type(op).__name__)) from error
+        return CollectivePending(work, op, self._world_size, self._clock)
+
+    def close(self) -> None:
+        dist.destroy_process_group(self._group)
+
+    def _issue(self, op: Op) -> dist.Work:
+        work: dist.Work
+        if isinstance(op, AllToAll):
+            work = dist.all_to_all_single(op.receive, op.send, group=self._group, async_op=True)
+        elif isinstance(op, AllGather):
+            work = _all_gather(op.receive.view(-1), op.send, group=self._group, async_op=True)
+        else:
+            how = dist.ReduceOp.MAX if op.maximum else dist.ReduceOp.SUM
+            work = dist.all_reduce(op.tensor, how, group=self._group, async_op=True)
+        return work
+
+
+def open_lanes(group: dist.ProcessGroup, count: int, timeout: float, clock: Clock) -> list[CollectiveLane]:
+    """Make `count` groups over the members of `group`; every member calls this at the same point."""
+    ranks = dist.get_process_group_ranks(group)
+    everyone = len(ranks) == dist.get_world_size()
+    return [CollectiveLane(_new_group(group, ranks, timeout, local=not everyone), clock) for _ in range(count)]
+
+
+def _new_group(group: dist.ProcessGroup, ranks: Sequence[int], timeout: float, local: bool) -> dist.ProcessGroup:
+    made = dist.new_group(
+        list(ranks),
+        timeout=timedelta(seconds=timeout),
+        backend=dist.get_backend(group),
+        use_local_synchronization=local,
+    )
+    assert isinstance(made, dist.ProcessGroup)  # this rank is a member
+    return made
+
+
+def _explain(error: RuntimeError, kind: str) -> str:
+    text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return (
+        f"{kind} did not complete: {text}. A peer stopped or cannot be reached; "
+        "GRADWIRE_TRANSPORT_TIMEOUT sets how long to wait"
+    )

@@ -1,0 +1,207 @@
+"""The contract of every codec: nothing is lost, sizes are known beforehand, bad bytes are refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradwire.compress.base import Stretch
+from gradwire.compress.build import build_codec, check_chain
+from gradwire.compress.frame import HEADER
+from gradwire.errors import ConfigError, IntegrityError
+from gradwire.level import Level
+
+LEVELS = [
+    "fp16", "bf16", "int8", "int4", "topk:0.01", "topk:0.1+fp16", "topk:0.01+int8", "topk:0.3+int4", "exactk:0.01",
+    "exactk:0.5+int8", "randk:0.1", "randk:0.01+int8", "zstd", "int8+zstd", "topk:0.01+int4+zstd",
+    "prune:0.5+int8", "prune:0.3+topk:0.05+int8", "prune:0.9+fp16+zstd",
+]  # fmt: skip
+
+
+class FakeWeights:
+    """Weights from a seed, which remember what was zeroed."""
+
+    def __init__(self, numel: int) -> None:
+        self.data = torch.randn(numel, generator=torch.Generator().manual_seed(9))
+
+    def read(self, start: int, numel: int) -> torch.Tensor:
+        return self.data[start : start + numel].clone()
+
+    def zero(self, places: torch.Tensor) -> None:
+        self.data[places] = 0.0
+
+
+def stretch(numel: int, step: int = 0) -> Stretch:
+    return Stretch(step, 1, 0, numel, FakeWeights(numel))
+
+
+def made(level: str, gradient: torch.Tensor, residual: torch.Tensor | None, step: int = 0) -> torch.Tensor:
+    codec = build_codec(Level.parse(level))
+    frame = torch.zeros(codec.size_of(gradient.numel()), dtype=torch.uint8)
+    codec.encode(gradient, residual, frame, stretch(gradient.numel(), step), seed=7)
+    return frame
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@settings(max_examples=25, deadline=None)
+@given(numel=st.integers(0, 5000), scale=st.sampled_from([1e-6, 1.0, 1e3]), seed=st.integers(0, 99))
+def test_what_is_sent_and_what_waits_add_up(level: str, numel: int, scale: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    gradient = torch.randn(numel, generator=generator) * scale
+    residual = torch.randn(numel, generator=generator) * scale
+    before = gradient + residual
+    frame = made(level, gradient, residual)
+    out = torch.full((numel,), 5.0)
+    build_codec(Level.parse(level)).decode(frame, out, stretch(numel))
+    torch.testing.assert_close(out + residual, before, atol=2e-6 * scale, rtol=2e-6)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_decoding_weighs_and_adds(level: str) -> None:
+    gradient = torch.randn(3000)
+    frame = made(level, gradient, torch.zeros(3000))
+    codec = build_codec(Level.parse(level))
+    once, added = torch.empty(3000), torch.ones(3000)
+    codec.decode(frame, once, stretch(3000))
+    codec.decode(frame, added, stretch(3000), weight=0.5, add=True)
+    torch.testing.assert_close(added, 1 + 0.5 * once)
+
+
+@pytest.mark.parametrize(("ratio", "numel"), [(0.1, 100_000), (0.01, 500_000), (0.001, 1_000_000)])
+@pytest.mark.parametrize("tail", ["gaussian", "layers"])
+def test_a_threshold_hits_the_requested_share(ratio: float, numel: int, tail: str) -> None:
+    generator = torch.Generator().manual_seed(3)
+    gradient = torch.randn(numel, generator=generator)
+    if tail == "layers":
+        gradient *= torch.logspace(-3, 0, 10).repeat_interleave(numel // 10)
+    codec = build_codec(Level(select="topk", ratio=ratio))
+    frame = torch.zeros(codec.size_of(numel), dtype=torch.uint8)
+    sent = codec.encode(gradient, torch.zeros(numel), frame, stretch(numel), seed=None).sent
+    assert 0.9 * ratio * numel <= sent <= 1.1 * ratio * numel
+
+
+@pytest.mark.parametrize("level", ["topk:0.01", "topk:0.001", "topk:0.1+int8"])
+def test_what_travels_is_exactly_the_size_and_mostly_used(level: str) -> None:
+    numel = 1_000_000
+    gradient = torch.randn(numel, generator=torch.Generator().manual_seed(4))
+    frame = made(level, gradient, torch.zeros(numel))
+    assert frame.numel() == build_codec(Level.parse(level)).size_of(numel)
+    used = HEADER + int.from_bytes(bytes(frame[20:24].tolist()), "little")
+    assert used <= frame.numel() <= 1.11 * used  # 5 % room for the threshold's catch, 5 % for the index code
+
+
+def test_indices_cost_little() -> None:
+    codec = build_codec(Level.parse("topk:0.01+int8"))
+    numel = 1_000_000
+    per_element = codec.size_of(numel) / (0.01 * numel)
+    assert per_element < 2.4  # one byte of value and well under two of index, against eight for a plain pair
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_truncated_frames_are_refused(level: str) -> None:
+    gradient = torch.randn(2000)
+    frame = made(level, gradient, torch.zeros(2000))
+    codec = build_codec(Level.parse(level))
+    for length in (0, 1, 7, 8, 31, 32, 40, frame.numel() // 3):
+        with pytest.raises(IntegrityError):
+            codec.decode(frame[:length].clone(), torch.empty(2000), stretch(2000))
+
+
+@pytest.mark.parametrize("level", ["int8", "topk:0.05+int8", "topk:0.4", "randk:0.1", "int8+zstd", "prune:0.5+int8"])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_changed_byte_is_refused_or_padding(level: str, data: st.DataObject) -> None:
+    gradient = torch.randn(1500, generator=torch.Generator().manual_seed(1))
+    frame = made(level, gradient, torch.zeros(1500))
+    codec = build_codec(Level.parse(level))
+    good = torch.empty(1500)
+    codec.decode(frame, good, stretch(1500))
+    place = data.draw(st.integers(0, frame.numel() - 1))
+    frame[place] ^= data.draw(st.integers(1, 255))
+    out = torch.empty(1500)
+    try:
+        codec.decode(frame, out, stretch(1500))
+    except IntegrityError:
+        return
+    assert torch.equal(out, good), "a frame that still decodes must mean the same"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@settings(max_examples=40, deadline=None)
+@given(junk=st.binary(max_size=600))
+def test_junk_never_gets_through(level: str, junk: bytes) -> None:
+    frame = torch.frombuffer(bytearray(junk), dtype=torch.uint8) if junk else torch.empty(0, dtype=torch.uint8)
+    with pytest.raises(IntegrityError):
+        build_codec(Level.parse(level)).decode(frame, torch.empty(100), stretch(100))
+
+
+def test_a_frame_of_another_level_or_size_is_refused() -> None:
+    frame = made("int8", torch.randn(512), torch.zeros(512))
+    with pytest.raises(IntegrityError, match="disagree on the level"):
+        build_codec(Level.parse("fp16")).decode(frame, torch.empty(512), stretch(512))
+    with pytest.raises(IntegrityError, match="512 elements"):
+        build_codec(Level.parse("int8")).decode(frame, torch.empty(256), stretch(256))
+
+
+def test_held_back_coordinates_travel_within_a_full_turn() -> None:
+    codec = build_codec(Level.parse("prune:0.5+fp16"))
+    weights = FakeWeights(400)
+    residual, restored = torch.zeros(400), torch.zeros(400)
+    for step in range(32):
+        place = Stretch(step, 0, 0, 400, weights)
+        frame = torch.zeros(codec.size_of(400), dtype=torch.uint8)
+        codec.encode(torch.ones(400), residual, frame, place, seed=None)
+        codec.decode(frame, restored, place, add=True)
+    assert (restored > 0).all(), "no coordinate may starve"
+    torch.testing.assert_close(restored + residual, torch.full((400,), 32.0))
+
+
+def test_zero_mode_really_prunes() -> None:
+    codec = build_codec(Level.parse("prune:0.25+fp16"), zero_pruned=True)
+    weights = FakeWeights(400)
+    smallest = weights.data.abs().argsort()[:100]
+    residual = torch.zeros(400)
+    frame = torch.zeros(codec.size_of(400), dtype=torch.uint8)
+    place = Stretch(0, 0, 0, 400, weights)
+    codec.encode(torch.ones(400), residual, frame, place, seed=None)
+    out = torch.empty(400)
+    codec.decode(frame, out, place)
+    assert (weights.data[smallest] == 0).all()
+    assert (out[smallest] == 0).all()
+    assert (residual == 0).all()
+    assert int((weights.data == 0).sum()) == 100
+
+
+@pytest.mark.parametrize("text", ["lowrank:4+int8", "prune:0.5+lowrank:2", "sharedk:0.1+zstd", "prune:0.5+sharedk:0.1"])
+def test_chains_that_cannot_work_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="level"):
+        check_chain(Level.parse(text))
+
+
+def test_stochastic_rounding_of_a_whole_frame_is_unbiased() -> None:
+    gradient = torch.full((4096,), 0.3)
+    gradient[::256] = 10.0  # sets each block's scale, so that 0.3 lies between two steps
+    codec = build_codec(Level.parse("int8"))
+    total = torch.zeros(4096)
+    for step in range(200):
+        frame = torch.zeros(codec.size_of(4096), dtype=torch.uint8)
+        codec.encode(gradient, None, frame, stretch(4096), seed=step)
+        codec.decode(frame, total, stretch(4096), weight=1 / 200, add=True)
+    mean = total[gradient < 1].mean()
+    # A step is 10/127; the mean of 4,080 x 200 draws has a deviation of step / 2 / sqrt(816,000).
+    assert abs(mean - 0.3) < 5 * (10 / 127) / 2 / 816_000**0.5
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_clustered_indices_survive_packing(seed: int) -> None:
+    """Real gradients are zero over whole stretches: gaps far longer than the index code expects."""
+    generator = torch.Generator().manual_seed(seed)
+    gradient = torch.zeros(26_624)
+    for start in torch.randint(0, 26_000, (40,), generator=generator).tolist():
+        gradient[start : start + 33] = torch.randn(33, generator=generator)[: 26_624 - start]
+    frame = made("topk:0.05", gradient, torch.zeros(26_624))
+    out = torch.empty(26_624)
+    build_codec(Level.parse("topk:0.05")).decode(frame, out, stretch(26_624))
+    assert torch.equal(out[out != 0], gradient[out != 0])

@@ -1,0 +1,81 @@
+"""Residuals: they survive rebuilt buckets, checkpoints and a change of world size."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gradwire.compress.feedback import Feedback, merge_residuals
+from gradwire.errors import ConfigError
+from gradwire.flow import Bucket, ParameterSlice
+
+CPU = torch.device("cpu")
+
+
+def bucket(index: int, *parts: tuple[str, int]) -> Bucket:
+    offset, slices = 0, []
+    for name, numel in parts:
+        slices.append(ParameterSlice(name, offset, (numel,), numel))
+        offset += numel
+    return Bucket(index, 0, offset, 4, tuple(slices), True)
+
+
+def test_a_rebuilt_bucket_takes_residuals_over_by_name() -> None:
+    feedback = Feedback(0, 2)
+    feedback.worker(bucket(0, ("a", 3), ("b", 2)), CPU).copy_(torch.arange(5.0))
+    after = feedback.worker(bucket(0, ("b", 2), ("c", 1)), CPU)
+    assert after.tolist() == [3.0, 4.0, 0.0]
+    assert feedback.worker(bucket(1, ("a", 3)), CPU).tolist() == [0.0, 1.0, 2.0]
+
+
+def test_what_an_owner_owes_is_folded_times_the_world_size() -> None:
+    feedback = Feedback(1, 4)
+    one = bucket(0, ("a", 6))
+    feedback.worker(one, CPU)
+    feedback.owner(one, (2, 2), CPU).fill_(0.5)
+    feedback.fold(0)
+    assert feedback.worker(one, CPU).tolist() == [0.0, 0.0, 2.0, 2.0, 0.0, 0.0]
+
+
+def test_flushing_adds_everything_and_forgets_it() -> None:
+    feedback = Feedback(0, 2)
+    one = bucket(0, ("a", 2))
+    feedback.worker(one, CPU).fill_(1.0)
+    feedback.owner(one, (0, 1), CPU).fill_(0.25)
+    gradient = torch.zeros(2)
+    feedback.flush(one, gradient)
+    assert gradient.tolist() == [1.5, 1.0]
+    assert not feedback.pending(0)
+    assert feedback.state_dict()["residuals"] == {}
+
+
+def test_a_checkpoint_restores_by_name() -> None:
+    saved = Feedback(0, 2)
+    saved.worker(bucket(0, ("a", 2), ("b", 1)), CPU).copy_(torch.tensor([1.0, 2.0, 3.0]))
+    fresh = Feedback(0, 2)
+    fresh.load_state_dict(saved.state_dict())
+    assert fresh.worker(bucket(0, ("b", 1), ("a", 2)), CPU).tolist() == [3.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(("old", "new"), [(4, 2), (2, 4), (3, 2), (4, 4), (1, 3)])
+def test_a_change_of_world_size_keeps_the_mean_that_is_owed(old: int, new: int) -> None:
+    states = [{"rank": r, "world_size": old, "residuals": {"a": torch.full((3,), float(r + 1))}} for r in range(old)]
+    owed = sum(state["residuals"]["a"] for state in states) / old  # type: ignore[index]
+    merged = [merge_residuals(states, rank, new) for rank in range(new)]
+    total = sum((m["a"] for m in merged if "a" in m), torch.zeros(3)) / new
+    torch.testing.assert_close(total, owed)
+
+
+def test_loading_too_few_states_names_the_fix() -> None:
+    state = {"rank": 0, "world_size": 4, "residuals": {}}
+    with pytest.raises(ConfigError, match="states of all old ranks"):
+        Feedback(0, 2).load_state_dict(state)
+    with pytest.raises(ConfigError, match="all 4 old ranks, got 2"):
+        Feedback(0, 2).load_state_dict([state, {**state, "rank": 1}])
+
+
+def test_a_residual_of_another_model_is_refused() -> None:
+    feedback = Feedback(0, 2)
+    feedback.load_state_dict({"rank": 0, "world_size": 2, "residuals": {"a": torch.zeros(7)}})
+    with pytest.raises(ConfigError, match="another model"):
+        feedback.worker(bucket(0, ("a", 3)), CPU)

@@ -1,0 +1,53 @@
+"""Configuration: argument over environment over file over default; mistakes name the field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradwire.config import Config, resolve
+from gradwire.errors import ConfigError
+
+
+def test_the_nearer_source_wins(tmp_path: Path) -> None:
+    path = tmp_path / "gradwire.toml"
+    path.write_text('level = "int4"\n[compress]\nchunk = 2.5\nwarmup = 7\n')
+    environment = {"GRADWIRE_CONFIG": str(path), "GRADWIRE_COMPRESS_WARMUP": "9", "GRADWIRE_LEVEL": "bf16"}
+    assert resolve(None, environment).compress.chunk == 2.5
+    assert resolve(None, environment).compress.warmup == 9
+    assert resolve(None, environment).level == "bf16"
+    assert resolve("int8", environment).level == "int8"
+    assert resolve({"compress": {"warmup": 1}}, environment).compress.warmup == 1
+    assert resolve(None, {}) == Config()
+
+
+def test_a_file_may_be_the_argument(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("[transport]\ntimeout = 5\n")
+    assert resolve(path, {}).transport.timeout == 5.0
+    assert resolve(str(path), {}).transport.timeout == 5.0
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "named"),
+    [
+        ("int9", {}, "level"),
+        ({"compress": {"chunk": -1}}, {}, "compress.chunk"),
+        ({"compres": {}}, {}, "compres"),
+        ({"compress": {"rounding": "up"}}, {}, "compress.rounding"),
+        (None, {"GRADWIRE_COMPRESS_CHNK": "1"}, "GRADWIRE_COMPRESS_CHNK"),
+        (None, {"GRADWIRE_TRANSPORT_TIMEOUT": "soon"}, "transport.timeout"),
+        ("no/such/file.toml", {}, "no/such/file.toml"),
+    ],
+)
+def test_a_mistake_names_its_field(given: object, environment: dict[str, str], named: str) -> None:
+    with pytest.raises(ConfigError, match=named.replace(".", r"\.")):
+        resolve(given, environment)  # type: ignore[arg-type]
+
+
+def test_a_broken_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "broken.toml"
+    path.write_text("level = ")
+    with pytest.raises(ConfigError, match=r"broken\.toml is not valid TOML"):
+        resolve(path, {})

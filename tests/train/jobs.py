@@ -1,0 +1,235 @@
+"""What the ranks of the training tests run. Every function is a whole small job and returns plain data."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from gradwire.demo.data import load
+from gradwire.demo.train import ConvNet, accuracy
+
+
+def small_net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(40, 96), nn.ReLU(), nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, 5))
+
+
+def batch(rank: int, step: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1000 * rank + step)
+    inputs = torch.randn(16, 40, generator=generator)
+    return inputs, inputs[:, :5].argmax(1)
+
+
+def flat(net: nn.Module) -> Tensor:
+    return torch.cat([parameter.detach().float().flatten() for parameter in net.parameters()])
+
+
+def same_everywhere(value: Tensor) -> bool:
+    first = value.clone()
+    dist.broadcast(first, 0)
+    alike = torch.tensor([float(torch.equal(value, first))])
+    dist.all_reduce(alike, dist.ReduceOp.MIN)
+    return bool(alike)
+
+
+def train_small(rank: int, world: int, level: str | None, steps: int = 12, **ddp: Any) -> dict[str, Any]:
+    """Train the small net; returns its final weights, whether replicas agreed after every step, and the summary."""
+    net = small_net()
+    model = DistributedDataParallel(net, bucket_cap_mb=0.02, **ddp)
+    handle = gradwire.attach(model, level) if level else None
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    agreed, losses = True, []
+    for step in range(steps):
+        inputs, labels = batch(rank, step)
+        loss = F.cross_entropy(model(inputs), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        agreed = agreed and same_everywhere(flat(net))
+        losses.append(loss.item())
+    summary = handle.summary() if handle else None
+    if handle:
+        handle.close()
+    return {"weights": flat(net), "agreed": agreed, "losses": losses, "summary": summary}
+
+
+def accumulate(rank: int, world: int, level: str | None) -> Tensor:
+    """Two micro-batches per step, only the second synchronises."""
+    net = small_net()
+    model = DistributedDataParallel(net, bucket_cap_mb=0.02)
+    handle = gradwire.attach(model, level) if level else None
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        optimizer.zero_grad()
+        for micro in range(2):
+            inputs, labels = batch(rank, 10 * step + micro)
+            with model.no_sync() if micro == 0 else contextlib.nullcontext():
+                F.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+    if handle:
+        handle.close()
+    assert same_everywhere(flat(net))
+    return flat(net)
+
+
+class Branching(nn.Module):
+    """Uses one of two branches, so that some parameters have no gradient at a step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.left, self.right = nn.Linear(40, 5), nn.Linear(40, 5)
+
+    def forward(self, inputs: Tensor, use_left: bool) -> Tensor:
+        return self.left(inputs) if use_left else self.right(inputs)  # type: ignore[no-any-return]
+
+
+def unused_parameters(rank: int, world: int, level: str | None) -> Tensor:
+    net = Branching()
+    model = DistributedDataParallel(net, find_unused_parameters=True)
+    handle = gradwire.attach(model, level) if level else None
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        inputs, labels = batch(rank, step)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs, step % 2 == 0), labels).backward()
+        optimizer.step()
+    if handle:
+        handle.close()
+    assert same_everywhere(flat(net))
+    return flat(net)
+
+
+class Mixed(nn.Module):
+    """A float32, a bfloat16 and a float16 layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a = nn.Linear(40, 64)
+        self.b = nn.Linear(64, 64).to(torch.bfloat16)
+        self.c = nn.Linear(64, 5).to(torch.float16)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = F.relu(self.b(F.relu(self.a(inputs)).to(torch.bfloat16)))
+        return self.c(hidden.to(torch.float16)).float()  # type: ignore[no-any-return]
+
+
+def mixed_dtypes(rank: int, world: int, level: str | None) -> Tensor:
+    net = Mixed()
+    model = DistributedDataParallel(net)
+    handle = gradwire.attach(model, level) if level else None
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(4):
+        inputs, labels = batch(rank, step)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+    if handle:
+        handle.close()
+    assert same_everywhere(flat(net))
+    return flat(net)
+
+
+def resume(rank: int, world: int, level: str) -> tuple[Tensor, Tensor]:
+    """Ten steps in one go, and five, a checkpoint, five: both results."""
+
+    def run(first: int, last: int, state: dict[str, Any] | None) -> tuple[Tensor, dict[str, Any]]:
+        net = small_net()
+        if state is not None:
+            net.load_state_dict(state["net"])
+        model = DistributedDataParallel(net, bucket_cap_mb=0.02)
+        handle = gradwire.attach(model, level)
+        if state is not None:
+            handle.load_state_dict(state["gradwire"])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(first, last):
+            inputs, labels = batch(rank, step)
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+        saved = {"net": {k: v.clone() for k, v in net.state_dict().items()}, "gradwire": handle.state_dict()}
+        handle.close()
+        return flat(net), saved
+
+    whole, _ = run(0, 10, None)
+    _, half = run(0, 5, None)
+    resumed, _ = run(5, 10, half)
+    return whole, resumed
+
+
+def fail_in_encoder(rank: int, world: int) -> str:
+    """Rank 1's encoder breaks at step 3: which error reaches its training loop, and rank 0's?"""
+    from gradwire.compress import dense
+
+    net = small_net()
+    model = DistributedDataParallel(net, bucket_cap_mb=0.02)
+    handle = gradwire.attach(model, {"level": "int8", "transport": {"timeout": 3}})
+    original = dense.Dense.encode
+
+    def broken(self: Any, *args: Any, **kwargs: Any) -> Any:
+        raise MemoryError("no room for the encoder")
+
+    try:
+        for step in range(6):
+            if rank == 1 and step == 3:
+                dense.Dense.encode = broken  # type: ignore[method-assign]
+            inputs, labels = batch(rank, step)
+            F.cross_entropy(model(inputs), labels).backward()
+    except (MemoryError, gradwire.LinkError) as error:
+        return f"{type(error).__name__} at step {step}"
+    finally:
+        dense.Dense.encode = original  # type: ignore[method-assign]
+        handle.close()
+    return "no error"
+
+
+def detach_half_way(rank: int, world: int) -> tuple[bool, dict[str, int]]:
+    """int8 for four steps, then detached: what waited is sent, and the rest is plain DDP."""
+    net = small_net()
+    model = DistributedDataParallel(net, bucket_cap_mb=0.02)
+    handle = gradwire.attach(model, "int8")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(8):
+        if step == 4:
+            handle.detach()
+        inputs, labels = batch(rank, step)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+    levels = handle.summary().levels
+    state = handle.state_dict()
+    handle.close()
+    assert not state["residuals"], "nothing may wait after the first plain step"
+    return same_everywhere(flat(net)), levels
+
+
+def digits(rank: int, world: int, level: str, epochs: int = 10) -> float:
+    """Accuracy of the demo's CNN on the shipped digits."""
+    data = load("digits")
+    torch.manual_seed(1)
+    net = ConvNet(8)
+    model = DistributedDataParallel(net, bucket_cap_mb=0.2)
+    handle = gradwire.attach(model, level)
+    steps = len(data.train_images) // (world * 25)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=epochs * steps)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(epochs):
+        order = torch.randperm(len(data.train_images), generator=generator)[: steps * world * 25]
+        for indices in order.view(steps, world, 25)[:, rank]:
+            loss = F.cross_entropy(model(data.train_images[indices]), data.train_labels[indices])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+    handle.close()
+    assert same_everywhere(flat(net))
+    return accuracy(net, data.test_images, data.test_labels)

@@ -1,0 +1,95 @@
+"""A pool of worker processes that run one function as the ranks of a gloo job.
+
+Importing torch takes seconds, so the workers live as long as the test session; every call gets its own process group
+over a fresh file store. A call that does not end in time kills the pool: the next one starts anew.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any
+
+
+class Ranks:
+    """`run(world_size, function, *args)` returns each rank's result, or raises with each rank's traceback."""
+
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context("spawn")
+        self._workers: list[tuple[Any, Connection]] = []
+
+    def run(self, world_size: int, function: Callable[..., Any], *args: Any, timeout: float = 90.0) -> list[Any]:
+        while len(self._workers) < world_size:
+            self._workers.append(self._spawn())
+        with tempfile.TemporaryDirectory() as folder:
+            store = os.path.join(folder, "store")
+            for rank in range(world_size):
+                self._workers[rank][1].send((function, args, rank, world_size, store))
+            answers = [self._answer(rank, timeout) for rank in range(world_size)]
+        failures = [f"rank {rank}:\n{text}" for rank, (ok, text) in enumerate(answers) if not ok]
+        if failures:
+            raise AssertionError("\n".join(failures))
+        return [value for _, value in answers]
+
+    def close(self) -> None:
+        for process, pipe in self._workers:
+            pipe.close()
+            process.join(5)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        self._workers.clear()
+
+    def _spawn(self) -> tuple[Any, Connection]:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
+        process.start()
+        theirs.close()
+        return process, ours
+
+    def _answer(self, rank: int, timeout: float) -> tuple[bool, Any]:
+        process, pipe = self._workers[rank]
+        if pipe.poll(timeout):
+            try:
+                return pipe.recv()  # type: ignore[no-any-return]
+            except EOFError:
+                process.join(5)
+                self._kill()
+                return False, f"the process ended with exit code {process.exitcode}"
+        self._kill()
+        return False, f"no answer within {timeout:g} s"
+
+    def _kill(self) -> None:
+        for process, _ in self._workers:
+            process.kill()
+            process.join()
+        self._workers = [(process, pipe) for process, pipe in self._workers if process.is_alive()]
+
+
+def _serve(pipe: Connection) -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    while True:
+        try:
+            function, args, rank, world_size, store = pipe.recv()
+        except EOFError:
+            return
+        try:
+            dist.init_process_group(
+                "gloo", init_method=f"file://{store}", rank=rank, world_size=world_size, timeout=timedelta(seconds=60)
+            )
+            torch.manual_seed(0)
+            pipe.send((True, function(rank, world_size, *args)))
+        except BaseException:
+            pipe.send((False, traceback.format_exc()))
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()

@@ -1,0 +1,79 @@
+"""The DDP door: off is plain DDP to the bit, compressed replicas agree, and errors arrive as what they are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.train import jobs
+from tests.train.ranks import Ranks
+
+COMPRESSED = ["fp16", "int8", "topk:0.05+int8", "lowrank:2"]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_off_is_plain_ddp_bit_for_bit(ranks: Ranks, world: int) -> None:
+    plain = ranks.run(world, jobs.train_small, None)
+    off = ranks.run(world, jobs.train_small, "off")
+    for one, other in zip(plain, off, strict=True):
+        assert torch.equal(one["weights"], other["weights"])
+        assert one["losses"] == other["losses"]
+
+
+@pytest.mark.parametrize("level", [*COMPRESSED, "bf16", "int4", "randk:0.2", "sharedk:0.1+fp16", "prune:0.5+int8"])
+def test_replicas_are_identical_after_every_step(ranks: Ranks, level: str) -> None:
+    results = ranks.run(3, jobs.train_small, level)
+    assert all(result["agreed"] for result in results)
+    summary = results[0]["summary"]
+    assert summary.steps == 12
+    assert summary.wire_bytes < summary.plain_bytes
+    assert summary.levels.keys() == {level}
+
+
+def test_one_rank_sends_nothing_and_trains_as_before(ranks: Ranks) -> None:
+    plain, compressed = (ranks.run(1, jobs.train_small, level)[0] for level in (None, "int8"))
+    assert torch.equal(plain["weights"], compressed["weights"])
+    assert "one rank" in compressed["summary"].reasons[0]
+
+
+def test_a_static_graph_trains(ranks: Ranks) -> None:
+    def close(level: str | None) -> torch.Tensor:
+        return ranks.run(2, _static, level)[0]["weights"]  # type: ignore[no-any-return]
+
+    torch.testing.assert_close(close("fp16"), close(None), atol=1e-2, rtol=1e-2)
+
+
+def _static(rank: int, world: int, level: str | None) -> dict[str, object]:
+    return jobs.train_small(rank, world, level, static_graph=True)
+
+
+@pytest.mark.parametrize("job", [jobs.accumulate, jobs.unused_parameters, jobs.mixed_dtypes])
+def test_ddp_features_give_plain_results_with_off_and_close_ones_with_int8(ranks: Ranks, job) -> None:  # type: ignore[no-untyped-def]
+    plain = ranks.run(2, job, None)[0]
+    assert torch.equal(ranks.run(2, job, "off")[0], plain)
+    torch.testing.assert_close(ranks.run(2, job, "int8")[0], plain, atol=2e-2, rtol=5e-2)
+
+
+@pytest.mark.parametrize("level", ["topk:0.05+fp16", "int8", "lowrank:2"])
+def test_a_checkpoint_resumes_as_if_nothing_had_happened(ranks: Ranks, level: str) -> None:
+    # Owners' residuals are folded into workers' at a checkpoint, which moves a rounding error, not a gradient.
+    for whole, resumed in ranks.run(2, jobs.resume, level):
+        torch.testing.assert_close(resumed, whole, atol=1e-2, rtol=1e-2)
+
+
+def test_an_error_in_the_background_reaches_the_training_loop_as_itself(ranks: Ranks) -> None:
+    assert ranks.run(2, jobs.fail_in_encoder) == ["LinkError at step 3", "MemoryError at step 3"]
+
+
+def test_detach_sends_what_waited_and_goes_on_as_plain_ddp(ranks: Ranks) -> None:
+    for agreed, levels in ranks.run(2, jobs.detach_half_way):
+        assert agreed
+        assert set(levels) == {"int8", "off"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", ["fp16", "int8", "int4", "topk:0.05+int8", "lowrank:4", "sharedk:0.05+fp16"])
+def test_digits_are_learnt_as_well_as_without_compression(ranks: Ranks, level: str) -> None:
+    plain, compressed = ranks.run(2, jobs.digits, "off")[0], ranks.run(2, jobs.digits, level)[0]
+    # 397 test images: one image is 0.25 points, and two runs of the same job differ by two or three of them.
+    assert compressed >= plain - 0.0125
