@@ -1,0 +1,147 @@
+"""gradwire lab: run any torchrun script in an emulated network, look at the network, check it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+
+import click
+import msgspec
+
+from gradwire.emulate import Lab, RunResult
+from gradwire.errors import GradwireError
+from gradwire.link import PRESETS, Network, load_network
+from gradwire.units import Bytes
+
+_COLORS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red", "bright_cyan", "bright_magenta", "bright_green")
+
+
+class LabCommand(click.Command):
+    """A mistake in the arguments, the file or the machine is one line that says what to do, and exit code 2."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except GradwireError as error:
+            raise LabFailure(str(error)) from error
+
+
+class LabFailure(click.ClickException):
+    exit_code = 2
+
+    def show(self, file: object = None) -> None:
+        click.echo(f"gradwire lab: {self.message.removeprefix('lab: ')}", err=True)
+
+
+@click.group()
+def lab() -> None:
+    """A real network on this machine: hosts in namespaces, links with rate, delay, loss and queues."""
+
+
+def note(text: str) -> None:
+    click.echo(click.style(f"lab | {text}", dim=True), err=True)
+
+
+def network_options(command: click.Command) -> click.Command:
+    command.params.insert(0, click.Option(["--hosts"], type=int, help="How many hosts (where the network allows it)."))
+    command.params.insert(
+        0, click.Option(["--net"], default="lan100", show_default=True, help="A preset, or a TOML network file.")
+    )
+    return command
+
+
+@network_options
+@lab.command(cls=LabCommand, context_settings={"ignore_unknown_options": True})
+@click.option("--congestion", help="TCP congestion control of every host: cubic, bbr, reno.")
+@click.option("--timeout", type=float, help="End everything after so many seconds (exit code 124).")
+@click.option("--port", type=click.IntRange(1, 65535), default=29500, show_default=True, help="MASTER_PORT.")
+@click.option("--seed", type=click.IntRange(0), help="Another seed for every random draw of the links.")
+@click.option("--json", "json_path", metavar="FILE", help="Write the result as JSON ('-' is standard output).")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
+    net: str,
+    hosts: int | None,
+    congestion: str | None,
+    timeout: float | None,
+    port: int,
+    seed: int | None,
+    json_path: str | None,
+    command: tuple[str, ...],
+) -> int:
+    """Run COMMAND on every host, with torchrun's variables set: gradwire lab run --net lan100 -- python train.py
+
+    The exit code is that of the first host to fail.
+    """
+    network = _adjusted(load_network(net, hosts), congestion, seed)
+    names = [host.name for host in network.hosts]
+    width = max(map(len, names))
+    styled = {name: click.style(name.rjust(width), fg=_COLORS[i % len(_COLORS)]) for i, name in enumerate(names)}
+    signal.signal(signal.SIGTERM, _terminate)
+    to_stderr = json_path == "-"
+    with Lab(network, on_note=note) as running:
+        note(f"{network.name}: {len(network.ranks)} ranks, TCP {network.congestion}, mode {running.mode}")
+        result = running.run(
+            command,
+            timeout=timeout,
+            port=port,
+            on_line=lambda host, line: click.echo(f"{styled[host]} | {line}", err=to_stderr),
+        )
+    _report(network, result)
+    if json_path:
+        _write_json(
+            json_path, {"network": network.name, "mode": Lab.mode, "verdict": result.stats.verdict, **_plain(result)}
+        )
+    return result.code
+
+
+def _plain(value: object) -> dict[str, object]:
+    plain = msgspec.to_builtins(value)
+    assert isinstance(plain, dict)
+    return plain
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough; the clean-up must not be cut short
+    sys.exit(128 + number)
+
+
+def _adjusted(network: Network, congestion: str | None, seed: int | None) -> Network:
+    from dataclasses import replace
+
+    if congestion:
+        hosts = tuple(replace(host, congestion=None) for host in network.hosts)
+        network = replace(network, congestion=congestion, hosts=hosts)
+    return network if seed is None else replace(network, seed=seed)
+
+
+def _report(network: Network, result: RunResult) -> None:
+    stats = result.stats
+    carried = Bytes(sum(link.delivered_bytes for link in stats.links))
+    note(
+        f"{result.seconds:.1f} s, {carried} over all links, drops: {stats.queue_drops} full queue, "
+        f"{stats.loss_drops} random loss; emulator {stats.cpu_seconds / max(result.seconds, 1e-9):.2f} core"
+    )
+    color = "red" if stats.problems else "green"
+    click.echo(click.style(f"lab | {stats.verdict}", fg=color, bold=bool(stats.problems)), err=True)
+
+
+def _write_json(path: str, value: object) -> None:
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    if path == "-":
+        click.echo(text)
+        return
+    with click.open_file(path, "w") as file:
+        file.write(text + "\n")
+
+
+@lab.command(cls=LabCommand)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def presets(as_json: bool) -> None:
+    """The networks that come with gradwire."""
+    if as_json:
+        _write_json("-", {name: {"about": entry.about, "hosts": entry.hosts} for name, entry in PRESETS.items()})
+        return
+    width = max(map(len, PRESETS))
+    for name, entry in PRESETS.items():
+        click.echo(f"{click.style(name.ljust(width), bold=True)}  {entry.hosts:2d} hosts  {entry.about}")
