@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -40,6 +41,12 @@ bool enter(const char* path, int kind) {
   return done;
 }
 
+// Names of the lab's hosts resolve inside it. Only a convenience, so a system that refuses is left alone.
+void show_hosts(const char* path) {
+  if (unshare(CLONE_NEWNS) != 0) return;
+  if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0) mount(path, "/etc/hosts", nullptr, MS_BIND, nullptr);
+}
+
 std::vector<pid_t> own_children() {
   std::vector<pid_t> found;
   std::ifstream list("/proc/thread-self/children");
@@ -69,8 +76,8 @@ int wait_for_command() {
 }  // namespace
 
 int launch(int count, char** words) {
-  if (count < 4 || std::strcmp(words[2], "--") != 0) {
-    std::fprintf(stderr, "usage: launch NETWORK USER|- -- COMMAND...\n");
+  if (count < 5 || std::strcmp(words[3], "--") != 0) {
+    std::fprintf(stderr, "usage: launch NETWORK USER|- HOSTS|- -- COMMAND...\n");
     return 2;
   }
   const pid_t parent = getppid();
@@ -82,16 +89,17 @@ int launch(int count, char** words) {
   if (getppid() != parent) return 126;  // it died before we asked to be told
   if (std::strcmp(words[1], "-") != 0 && !enter(words[1], CLONE_NEWUSER)) return refuse("cannot enter the user namespace", words[1]);
   if (!enter(words[0], CLONE_NEWNET)) return refuse("cannot enter the network namespace", words[0]);
+  if (std::strcmp(words[2], "-") != 0) show_hosts(words[2]);
   prctl(PR_SET_PDEATHSIG, SIGHUP);  // entering a user namespace clears it
 
   const pid_t pid = fork();
-  if (pid < 0) return refuse("cannot start", words[3]);
+  if (pid < 0) return refuse("cannot start", words[4]);
   if (pid == 0) {
     struct sigaction plain{};
     plain.sa_handler = SIG_DFL;
     for (int signal : {SIGTERM, SIGINT, SIGHUP}) sigaction(signal, &plain, nullptr);
-    execvp(words[3], words + 3);
-    _exit(refuse("cannot run", words[3]));
+    execvp(words[4], words + 4);
+    _exit(refuse("cannot run", words[4]));
   }
   child = pid;
   if (abandoned) kill(pid, SIGKILL);

@@ -51,7 +51,9 @@ class Loop {
   std::string control_;
   std::vector<uint32_t> ready_;
   bool control_ready_ = false;
-  uint64_t moved_ = 0;  // packets since the last wake-up
+  uint64_t moved_ = 0;  // packets in the current window
+  Nanoseconds window_end_ = 0;
+  bool busy_ = false;
   int poll_ = -1;
 };
 

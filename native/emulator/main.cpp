@@ -93,7 +93,7 @@ int emulate() {
 int main(int count, char** words) {
   if (count > 1 && std::strcmp(words[1], "launch") == 0) return launch(count - 2, words + 2);
   if (count != 2 || std::strcmp(words[1], "emulate") != 0) {
-    std::fprintf(stderr, "usage: gradwire-linkemu emulate | launch NETWORK USER|- -- COMMAND...\n");
+    std::fprintf(stderr, "usage: gradwire-linkemu emulate | launch NETWORK USER|- HOSTS|- -- COMMAND...\n");
     return 2;
   }
   // The lab decides when to stop: a Ctrl-C meant for the ranks must not take the network away under them.

@@ -48,6 +48,7 @@ void Packet::measure() {
   const uint8_t protocol = bytes_[9];
   if (protocol == kTcp && ip + 20 <= length) {
     headers_ = ip + (bytes_[ip + 12] >> 4) * 4u;
+    if (headers_ < ip + 20) return;
   } else if (protocol == kUdp && ip + 8 <= length) {
     headers_ = ip + 8;
   } else {

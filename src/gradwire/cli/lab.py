@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import signal
 import sys
+from importlib import import_module
+from pathlib import Path
 from types import FrameType
 
 import click
 import msgspec
 
-from gradwire.emulate import Lab, RunResult
+from gradwire.emulate import EmulatorStats, Lab, RunResult
 from gradwire.errors import GradwireError
-from gradwire.link import PRESETS, Network, load_network
+from gradwire.link import PRESETS, Network, load_network, to_svg
 from gradwire.units import Bytes
 
 _COLORS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red", "bright_cyan", "bright_magenta", "bright_green")
@@ -122,6 +124,10 @@ def _report(network: Network, result: RunResult) -> None:
         f"{result.seconds:.1f} s, {carried} over all links, drops: {stats.queue_drops} full queue, "
         f"{stats.loss_drops} random loss; emulator {stats.cpu_seconds / max(result.seconds, 1e-9):.2f} core"
     )
+    _verdict(stats)
+
+
+def _verdict(stats: EmulatorStats) -> None:
     color = "red" if stats.problems else "green"
     click.echo(click.style(f"lab | {stats.verdict}", fg=color, bold=bool(stats.problems)), err=True)
 
@@ -145,3 +151,69 @@ def presets(as_json: bool) -> None:
     width = max(map(len, PRESETS))
     for name, entry in PRESETS.items():
         click.echo(f"{click.style(name.ljust(width), bold=True)}  {entry.hosts:2d} hosts  {entry.about}")
+
+
+@network_options
+@lab.command(cls=LabCommand)
+@click.option("--svg", metavar="FILE", help="Write a picture of the network.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def show(net: str, hosts: int | None, svg: str | None, as_json: bool) -> None:
+    """Draw a network: who is joined to whom, and how fast, far and lossy."""
+    network = load_network(net, hosts)
+    if svg:
+        Path(svg).write_text(to_svg(network))
+        note(f"wrote {svg}")
+    if as_json:
+        _write_json("-", _plain(network))
+    elif not svg:
+        lab_view = import_module("gradwire.cli.lab_view")
+        lab_view.show(lab_view.draw_network(network))
+
+
+@network_options
+@lab.command(cls=LabCommand)
+@click.option(
+    "--pairs", type=click.IntRange(1), default=4, show_default=True, help="How many pairs of hosts to measure."
+)
+@click.option("--seconds", type=click.FloatRange(1, 60), default=3.0, show_default=True, help="For each iperf3 run.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def check(net: str, hosts: int | None, pairs: int, seconds: float, as_json: bool) -> int:
+    """Measure a network with ping and iperf3, wanted against got; exit code 1 when something is off."""
+    from gradwire.emulate.measure import measure
+
+    network = load_network(net, hosts)
+    signal.signal(signal.SIGTERM, _terminate)
+    names = [host.name for host in network.ranks]
+    chosen = [(a, b) for step in range(1, len(names)) for a, b in zip(names, names[step:] + names[:step], strict=True)]
+    with Lab(network, on_note=note) as running:
+        before = running.stats()
+        rows = [measure(running, a, b, seconds) for a, b in chosen[:pairs]]
+        stats = running.stats().since(before)
+    good = (
+        all(row.rtt_good and row.rate_good is not False and row.loss_good is not False for row in rows)
+        and not stats.problems
+    )
+    if as_json:
+        _write_json(
+            "-", {"network": network.name, "good": good, "verdict": stats.verdict, "pairs": rows, "stats": stats}
+        )
+    else:
+        lab_view = import_module("gradwire.cli.lab_view")
+        lab_view.show(lab_view.measurement_table(rows))
+        _verdict(stats)
+    return 0 if good else 1
+
+
+@lab.command(cls=LabCommand)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def clean(as_json: bool) -> None:
+    """End what killed labs left behind, and list those that run."""
+    from gradwire.emulate.state import open_labs, sweep
+
+    swept, running = sweep(), open_labs()
+    if as_json:
+        _write_json("-", {"cleaned": swept, "running": running})
+        return
+    click.echo(f"cleaned up: {', '.join(swept) or 'nothing was left behind'}")
+    for record in running:
+        click.echo(f"running: {record['network']} (process {record['pid']})")

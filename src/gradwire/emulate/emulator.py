@@ -49,6 +49,7 @@ class Emulator:
 
     def __init__(self, network: Network) -> None:
         self.network = network
+        self.hosts_file: Path | None = None  # shown to commands as /etc/hosts
         self._program = emulator_program()
         lines = compile_network(network)
         # A session of its own: the terminal's Ctrl-C must not take the network away under the ranks.
@@ -87,7 +88,8 @@ class Emulator:
     def host_prefix(self, index: int) -> list[str]:
         """Put this before a command to run it in host number `index`."""
         user = f"/proc/{self.pid}/ns/user" if self.unprivileged else "-"
-        return [str(self._program), "launch", f"/proc/{self.pid}/fd/{self._namespaces[index]}", user, "--"]
+        network = f"/proc/{self.pid}/fd/{self._namespaces[index]}"
+        return [str(self._program), "launch", network, user, str(self.hosts_file or "-"), "--"]
 
     def begin(self) -> None:
         """Traces and scheduled changes start now, from the network's own values."""

@@ -62,7 +62,8 @@ class Lab:
             self._note(f"cleaned up after lab {leftover}, which had been killed")
         self._emulator = Emulator(self.network)
         try:
-            self._record = LabRecord.create(self.network.name, self._emulator.pid)
+            self._record = LabRecord.create(self.network.name, self._emulator.pid, self._hosts_text())
+            self._emulator.hosts_file = self._record.hosts_file
         except BaseException:
             self.close()
             raise
@@ -88,6 +89,11 @@ class Lab:
         if self._emulator is None:
             raise ConfigError("lab: it is not open; use it as a context: with Lab(network) as lab: ...")
         return self._emulator
+
+    def _hosts_text(self) -> str:
+        lines = [f"{address(index)} {host.name}" for index, host in enumerate(self.network.hosts)]
+        mapped = [f"::ffff:{line}" for line in lines]  # what torch's store asks for
+        return "\n".join(["127.0.0.1 localhost", *lines, *mapped]) + "\n"
 
     def address(self, host: str) -> str:
         return address(self._index(host))

@@ -37,10 +37,12 @@ def started_at(pid: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class LabRecord:
+    """The file of one open lab, and beside it the /etc/hosts that its commands see."""
+
     path: Path
 
     @classmethod
-    def create(cls, network: str, emulator: int) -> LabRecord:
+    def create(cls, network: str, emulator: int, hosts: str) -> LabRecord:
         folder = state_folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / f"{os.getpid()}-{emulator}.json"
@@ -52,9 +54,16 @@ class LabRecord:
             "emulator_started": started_at(emulator),
         }
         path.write_text(json.dumps(record))
-        return cls(path)
+        made = cls(path)
+        made.hosts_file.write_text(hosts)
+        return made
+
+    @property
+    def hosts_file(self) -> Path:
+        return self.path.with_suffix(".hosts")
 
     def remove(self) -> None:
+        self.hosts_file.unlink(missing_ok=True)
         self.path.unlink(missing_ok=True)
 
 
@@ -71,7 +80,7 @@ def sweep() -> list[str]:
             continue
         if _alive(record, "emulator", "emulator_started"):
             os.kill(record["emulator"], signal.SIGKILL)
-        path.unlink(missing_ok=True)
+        LabRecord(path).remove()
         swept.append(f"{record.get('network', '?')} (process {record.get('pid', '?')})")
     return swept
 

@@ -7,6 +7,7 @@ import msgspec
 # A packet a millisecond late is felt by every LAN and by no WAN; one in fifty of them spoils a measurement.
 LATE_MICROSECONDS = 1000
 LATE_SHARE = 0.02
+LATE_FEWEST = 50  # fewer late packets than this are a hiccup, not a lab that cannot keep up
 
 
 class LinkStats(msgspec.Struct, frozen=True):
@@ -62,8 +63,11 @@ class EmulatorStats(msgspec.Struct, frozen=True):
     @property
     def late_share(self) -> float:
         """Wire packets that left the emulator more than a millisecond late, of all that left."""
-        first = self.lateness_bounds_us.index(LATE_MICROSECONDS) + 1
-        return sum(self.lateness[first:]) / max(1, sum(self.lateness))
+        return self._late / max(1, sum(self.lateness))
+
+    @property
+    def _late(self) -> int:
+        return sum(self.lateness[self.lateness_bounds_us.index(LATE_MICROSECONDS) + 1 :])
 
     @property
     def queue_drops(self) -> int:
@@ -81,7 +85,7 @@ class EmulatorStats(msgspec.Struct, frozen=True):
             found.append(f"{drops} packets dropped because the emulator did not read them in time")
         if self.write_errors:
             found.append(f"{self.write_errors} packets the kernel refused to take back")
-        if self.late_share > LATE_SHARE:
+        if self.late_share > LATE_SHARE and self._late >= LATE_FEWEST:
             found.append(
                 f"{self.late_share:.1%} of the packets left more than {LATE_MICROSECONDS / 1000:g} ms late "
                 f"(worst {self.lateness_max_us / 1000:.1f} ms)"
