@@ -1,0 +1,196 @@
+#include "emulator/host_device.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <linux/if_tun.h>
+#include <net/if.h>
+#include <sched.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+
+#include "emulator/packet.h"
+
+#ifndef TUN_F_USO4
+#define TUN_F_USO4 0x20
+#define TUN_F_USO6 0x40
+#endif
+
+namespace gradwire::emulator {
+namespace {
+
+// The ring must hold what a host may send between two reads: 2000 super-packets are far beyond any send buffer.
+constexpr int kRingPackets = 2000;
+
+[[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what + ": " + std::strerror(errno)); }
+
+bool write_file(const std::string& path, const std::string& text) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  const bool done = write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const int error = errno;
+  close(fd);
+  errno = error;
+  return done;
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream in(path);
+  std::stringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+// Comes back to the namespace it started in, whatever happens.
+class Visit {
+ public:
+  explicit Visit(int network = -1) : home_(open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC)) {
+    if (home_ < 0) fail("open /proc/self/ns/net");
+    if (network >= 0 && setns(network, CLONE_NEWNET) != 0) fail("setns");
+  }
+  ~Visit() {
+    setns(home_, CLONE_NEWNET);
+    close(home_);
+  }
+  Visit(const Visit&) = delete;
+  Visit& operator=(const Visit&) = delete;
+  int home() const { return home_; }
+
+ private:
+  int home_;
+};
+
+ifreq request(const char* name) {
+  ifreq value{};
+  std::strncpy(value.ifr_name, name, IFNAMSIZ - 1);
+  return value;
+}
+
+void set_address(ifreq& value, in_addr_t address) {
+  auto* place = reinterpret_cast<sockaddr_in*>(&value.ifr_addr);
+  place->sin_family = AF_INET;
+  place->sin_addr.s_addr = address;
+}
+
+void bring_up(int control, const char* name) {
+  ifreq value = request(name);
+  if (ioctl(control, SIOCGIFFLAGS, &value) != 0) fail(std::string("SIOCGIFFLAGS ") + name);
+  value.ifr_flags |= IFF_UP | IFF_RUNNING;
+  if (ioctl(control, SIOCSIFFLAGS, &value) != 0) fail(std::string("SIOCSIFFLAGS ") + name);
+}
+
+void configure(const HostConfig& config) {
+  const int control = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (control < 0) fail("socket");
+  bring_up(control, "lo");
+  ifreq value = request(kInterface);
+  in_addr address{};
+  if (inet_pton(AF_INET, config.address.c_str(), &address) != 1) throw std::runtime_error("bad address " + config.address);
+  set_address(value, address.s_addr);
+  if (ioctl(control, SIOCSIFADDR, &value) != 0) fail("SIOCSIFADDR");
+  set_address(value, htonl(~0u << (32 - config.prefix)));
+  if (ioctl(control, SIOCSIFNETMASK, &value) != 0) fail("SIOCSIFNETMASK");
+  value = request(kInterface);
+  value.ifr_mtu = config.mtu;
+  if (ioctl(control, SIOCSIFMTU, &value) != 0) fail("MTU " + std::to_string(config.mtu));
+  value = request(kInterface);
+  value.ifr_qlen = kRingPackets;
+  if (ioctl(control, SIOCSIFTXQLEN, &value) != 0) fail("SIOCSIFTXQLEN");
+  bring_up(control, kInterface);
+  close(control);
+}
+
+// A namespace takes only congestion controls that the machine allows to everybody; root may allow one for the moment
+// it takes to choose it. The lock keeps two labs from putting back each other's list.
+void choose_congestion(const std::string& name, int home, int network) {
+  const std::string setting = "/proc/sys/net/ipv4/tcp_congestion_control";
+  if (name == "-" || write_file(setting, name)) return;
+  const std::string allowed_path = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
+  setns(home, CLONE_NEWNET);
+  const int lock = open("/proc/sys/net/ipv4/tcp_allowed_congestion_control", O_RDONLY | O_CLOEXEC);
+  if (lock >= 0) flock(lock, LOCK_EX);
+  const std::string allowed = read_file(allowed_path);
+  const bool widened = write_file(allowed_path, read_file("/proc/sys/net/ipv4/tcp_available_congestion_control"));
+  setns(network, CLONE_NEWNET);
+  const bool chosen = write_file(setting, name);
+  setns(home, CLONE_NEWNET);
+  if (widened) write_file(allowed_path, allowed);
+  if (lock >= 0) close(lock);
+  setns(network, CLONE_NEWNET);
+  if (!chosen) {
+    throw std::runtime_error("congestion: TCP congestion control '" + name + "' cannot be used here; allowed are: " +
+                             allowed + "(root may load others: modprobe tcp_" + name + ")");
+  }
+}
+
+int open_device(bool& segmentation) {
+  const int fd = open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) fail("open /dev/net/tun");
+  ifreq value = request(kInterface);
+  value.ifr_flags = IFF_TUN | IFF_NO_PI | IFF_VNET_HDR;
+  if (ioctl(fd, TUNSETIFF, &value) != 0) fail("TUNSETIFF");
+  int header = sizeof(OffloadHeader);
+  if (ioctl(fd, TUNSETVNETHDRSZ, &header) != 0) fail("TUNSETVNETHDRSZ");
+  const unsigned tcp = TUN_F_CSUM | TUN_F_TSO4;
+  segmentation = ioctl(fd, TUNSETOFFLOAD, tcp | TUN_F_USO4 | TUN_F_USO6) == 0 || ioctl(fd, TUNSETOFFLOAD, tcp) == 0;
+  return fd;
+}
+
+}  // namespace
+
+bool gain_privileges() {
+  {
+    Visit visit;
+    if (unshare(CLONE_NEWNET) == 0) return false;
+  }
+  if (errno != EPERM) fail("network namespaces");
+  const uid_t user = getuid();
+  const gid_t group = getgid();
+  if (unshare(CLONE_NEWUSER) != 0) fail("no root, and user namespaces are not allowed");
+  write_file("/proc/self/setgroups", "deny");
+  const std::string uid = std::to_string(user), gid = std::to_string(group);
+  if (!write_file("/proc/self/uid_map", uid + " " + uid + " 1")) fail("uid_map");
+  if (!write_file("/proc/self/gid_map", gid + " " + gid + " 1")) fail("gid_map");
+  return true;
+}
+
+HostDevice open_host(const HostConfig& config) {
+  Visit visit;
+  HostDevice host;
+  if (unshare(CLONE_NEWNET) != 0) fail("a new network namespace");
+  host.network = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+  if (host.network < 0) fail("open /proc/self/ns/net");
+  write_file("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");  // no router solicitations on the device
+  const std::string gid = std::to_string(getgid());
+  write_file("/proc/sys/net/ipv4/ping_group_range", gid + " " + gid);  // ping works without root
+  host.device = open_device(host.segmentation);
+  configure(config);
+  choose_congestion(config.congestion, visit.home(), host.network);
+  in_addr address{};
+  inet_pton(AF_INET, config.address.c_str(), &address);
+  host.address = ntohl(address.s_addr);
+  return host;
+}
+
+uint64_t device_drops(const HostDevice& host) {
+  Visit visit(host.network);
+  std::ifstream table("/proc/thread-self/net/dev");
+  for (std::string line; std::getline(table, line);) {
+    const size_t colon = line.find(':');
+    if (colon == std::string::npos || line.find(kInterface) > colon) continue;
+    std::istringstream fields(line.substr(colon + 1));
+    uint64_t value = 0;
+    for (int i = 0; i < 12; ++i) fields >> value;  // eight for receive, then bytes, packets, errors, drops
+    return value;
+  }
+  return 0;
+}
+
+}  // namespace gradwire::emulator

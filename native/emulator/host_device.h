@@ -1,0 +1,31 @@
+// One emulated host: a fresh network namespace with one TUN device in it, owned by this process through two
+// descriptors. Nothing has a name outside, so nothing can be left behind: when the last process and descriptor go,
+// the kernel takes the namespace away.
+#pragma once
+#include <cstdint>
+#include <string>
+
+namespace gradwire::emulator {
+
+struct HostConfig {
+  std::string name, address, congestion;  // congestion may be "-": the kernel's default
+  int prefix = 16, mtu = 1500;
+};
+
+struct HostDevice {
+  int device = -1;     // the TUN device, non-blocking
+  int network = -1;    // the namespace
+  uint32_t address = 0;
+  bool segmentation = false;  // the kernel hands over super-packets
+};
+
+constexpr const char* kInterface = "eth0";
+
+// Without root: enters a user namespace first, in which this process may make network namespaces.
+// Throws std::runtime_error with the reason. Returns true when a user namespace was needed.
+bool gain_privileges();
+HostDevice open_host(const HostConfig& config);
+// Packets the kernel dropped because the device's ring was full: the emulator did not read fast enough.
+uint64_t device_drops(const HostDevice& host);
+
+}  // namespace gradwire::emulator

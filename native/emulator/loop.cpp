@@ -1,0 +1,145 @@
+#include "emulator/loop.h"
+
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+namespace gradwire::emulator {
+namespace {
+
+constexpr uint32_t kControl = UINT32_MAX;
+// Under load, sleeping a little lets packets gather and saves half of the processor time; 150 us is what a run of
+// segments is allowed anyway (Link::kRunSeconds). With little traffic each packet is taken at once: exact delays.
+constexpr Nanoseconds kRest = 150'000, kWindow = 1'000'000;
+constexpr uint64_t kBusyPackets = 6;  // in a window of a millisecond: about 50 Mbit/s of super-packets and their ACKs
+constexpr int kReadsPerDevice = 256;  // then look at the clock again: due packets must not wait for a flood
+
+}  // namespace
+
+Nanoseconds monotonic_now() {
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec * 1'000'000'000LL + time.tv_nsec;
+}
+
+Loop::Loop(Engine& engine, std::vector<HostDevice> hosts)
+    : engine_(engine), hosts_(std::move(hosts)), buffer_(sizeof(OffloadHeader) + 65536), poll_(epoll_create1(EPOLL_CLOEXEC)) {
+  const auto watch = [this](int fd, uint32_t id) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u32 = id;
+    if (epoll_ctl(poll_, EPOLL_CTL_ADD, fd, &event) != 0) throw std::runtime_error("epoll");
+  };
+  watch(STDIN_FILENO, kControl);
+  for (uint32_t i = 0; i < hosts_.size(); ++i) {
+    by_address_[hosts_[i].address] = static_cast<uint16_t>(i);
+    watch(hosts_[i].device, i);
+  }
+}
+
+Loop::~Loop() {
+  close(poll_);
+  for (const HostDevice& host : hosts_) {
+    close(host.device);
+    close(host.network);
+  }
+}
+
+void Loop::run(const OnLine& on_line) {
+  while (true) {
+    engine_.advance(monotonic_now(), [this](PacketPtr packet) { deliver(std::move(packet)); });
+    wait(engine_.next_event());
+    for (uint32_t host : ready_) read_device(host);
+    if (control_ready_ && !read_control(on_line)) return;
+  }
+}
+
+void Loop::wait(Nanoseconds until) {
+  if (const Nanoseconds now = monotonic_now(); now >= window_end_) {
+    busy_ = moved_ >= kBusyPackets;
+    moved_ = 0;
+    window_end_ = now + kWindow;
+  }
+  if (busy_) {
+    const timespec rest{0, kRest};
+    clock_nanosleep(CLOCK_MONOTONIC, 0, &rest, nullptr);
+    until = 0;
+  }
+  timespec timeout{};
+  if (until != kNever) {
+    const Nanoseconds left = std::max<Nanoseconds>(0, until - monotonic_now());
+    timeout = {left / 1'000'000'000, left % 1'000'000'000};
+  }
+  epoll_event events[64];
+  const long count = syscall(SYS_epoll_pwait2, poll_, events, 64, until == kNever ? nullptr : &timeout, nullptr, 0);
+  if (count < 0 && errno != EINTR) throw std::runtime_error(std::string("epoll_pwait2: ") + std::strerror(errno));
+  ++counters_.wakeups;
+  ready_.clear();
+  control_ready_ = false;
+  for (long i = 0; i < count; ++i) {
+    if (events[i].data.u32 == kControl) {
+      control_ready_ = true;
+    } else {
+      ready_.push_back(events[i].data.u32);
+    }
+  }
+}
+
+bool Loop::read_control(const OnLine& on_line) {
+  char chunk[4096];
+  const ssize_t count = read(STDIN_FILENO, chunk, sizeof chunk);
+  if (count == 0) return false;
+  if (count < 0) return errno == EINTR || errno == EAGAIN;
+  control_.append(chunk, static_cast<size_t>(count));
+  for (size_t end; (end = control_.find('\n')) != std::string::npos;) {
+    const std::string line = control_.substr(0, end);
+    control_.erase(0, end + 1);
+    if (!on_line(line)) return false;
+  }
+  return true;
+}
+
+void Loop::read_device(uint32_t host) {
+  const Nanoseconds now = monotonic_now();
+  for (int i = 0; i < kReadsPerDevice; ++i) {
+    const ssize_t count = read(hosts_[host].device, buffer_.data(), buffer_.size());
+    if (count <= static_cast<ssize_t>(sizeof(OffloadHeader))) return;
+    ++moved_;
+    ++counters_.received;
+    OffloadHeader offload;
+    std::memcpy(&offload, buffer_.data(), sizeof offload);
+    auto packet = std::make_unique<Packet>(buffer_.data() + sizeof offload,
+                                           static_cast<uint32_t>(count) - static_cast<uint32_t>(sizeof offload), offload);
+    const auto target = packet->valid() ? by_address_.find(packet->destination()) : by_address_.end();
+    if (target == by_address_.end()) {
+      ++counters_.unroutable;
+      continue;
+    }
+    packet->source_host = static_cast<uint16_t>(host);
+    packet->target_host = target->second;
+    if (!engine_.ingress(now, std::move(packet))) ++counters_.unroutable;
+  }
+}
+
+void Loop::deliver(PacketPtr packet) {
+  OffloadHeader offload = packet->offload();
+  iovec parts[2] = {{&offload, sizeof offload}, {const_cast<uint8_t*>(packet->data()), packet->length()}};
+  if (writev(hosts_[packet->target_host].device, parts, 2) < 0) ++counters_.write_errors;
+  ++counters_.sent;
+  ++moved_;
+  const Nanoseconds late = std::max<Nanoseconds>(0, monotonic_now() - packet->due);
+  const auto bin = std::lower_bound(kLatenessBounds.begin(), kLatenessBounds.end(), late / 1000);
+  counters_.lateness[static_cast<size_t>(bin - kLatenessBounds.begin())] += packet->segments();
+  counters_.lateness_sum += static_cast<double>(late) * packet->segments();
+  counters_.lateness_max = std::max(counters_.lateness_max, late);
+}
+
+}  // namespace gradwire::emulator

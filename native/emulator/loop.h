@@ -1,0 +1,60 @@
+// The event loop: TUN devices on one side, the engine in the middle, control lines on standard input and output.
+#pragma once
+#include <array>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "emulator/engine.h"
+#include "emulator/host_device.h"
+
+namespace gradwire::emulator {
+
+// How late packets left the emulator: upper bounds in microseconds, the last bin is open.
+constexpr std::array<int, 7> kLatenessBounds = {50, 100, 250, 500, 1000, 5000, 20000};
+
+struct LoopCounters {
+  uint64_t received = 0, sent = 0;             // super-packets
+  uint64_t unroutable = 0;                     // broadcast, multicast, IPv6, unknown address
+  uint64_t write_errors = 0, wakeups = 0;
+  std::array<uint64_t, kLatenessBounds.size() + 1> lateness{};
+  Nanoseconds lateness_max = 0;
+  double lateness_sum = 0;
+};
+
+Nanoseconds monotonic_now();
+
+class Loop {
+ public:
+  Loop(Engine& engine, std::vector<HostDevice> hosts);
+  ~Loop();
+  Loop(const Loop&) = delete;
+  Loop& operator=(const Loop&) = delete;
+
+  // Runs until `on_line` returns false or standard input ends (whoever started us is gone).
+  using OnLine = std::function<bool(const std::string&)>;
+  void run(const OnLine& on_line);
+  const LoopCounters& counters() const { return counters_; }
+  const std::vector<HostDevice>& hosts() const { return hosts_; }
+
+ private:
+  void wait(Nanoseconds until);
+  bool read_control(const OnLine& on_line);
+  void read_device(uint32_t host);
+  void deliver(PacketPtr packet);
+
+  Engine& engine_;
+  std::vector<HostDevice> hosts_;
+  std::unordered_map<uint32_t, uint16_t> by_address_;
+  LoopCounters counters_;
+  std::vector<uint8_t> buffer_;
+  std::string control_;
+  std::vector<uint32_t> ready_;
+  bool control_ready_ = false;
+  uint64_t moved_ = 0;  // packets in the current window
+  Nanoseconds window_end_ = 0;
+  bool busy_ = false;
+  int poll_ = -1;
+};
+
+}  // namespace gradwire::emulator

@@ -1,0 +1,108 @@
+// gradwire-linkemu: `emulate` is the link emulator (control.h has its language), `launch` runs a command in a host.
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <iostream>
+#include <stdexcept>
+#include <string>
+
+#include "emulator/control.h"
+#include "emulator/launch.h"
+
+namespace {
+
+using namespace gradwire::emulator;
+
+void say(const std::string& line) {
+  std::fputs((line + "\n").c_str(), stdout);
+  std::fflush(stdout);
+}
+
+// Packets must leave on time while the ranks use every core. Says whether the kernel granted it.
+bool take_precedence() {
+  prctl(PR_SET_TIMERSLACK, 1000);
+  mlockall(MCL_CURRENT);
+  sched_param priority{};
+  priority.sched_priority = 10;
+  if (sched_setscheduler(0, SCHED_FIFO, &priority) == 0) return true;
+  setpriority(PRIO_PROCESS, 0, -10);
+  return false;
+}
+
+// Reads up to "start" with plain reads, so that nothing meant for the loop is swallowed by a buffer.
+bool read_line(std::string& line) {
+  line.clear();
+  char letter = 0;
+  while (read(STDIN_FILENO, &letter, 1) == 1) {
+    if (letter == '\n') return true;
+    line.push_back(letter);
+  }
+  return false;
+}
+
+int emulate() {
+  Description description;
+  for (std::string line; true;) {
+    if (!read_line(line)) return 0;
+    if (line == "start") break;
+    description.apply(line);
+  }
+  std::unique_ptr<Engine> engine = description.build();
+  std::string ready = gain_privileges() ? "ok user" : "ok root";
+  std::vector<HostDevice> hosts;
+  for (const HostConfig& config : description.hosts()) {
+    hosts.push_back(open_host(config));
+    ready += " " + std::to_string(hosts.back().network);
+  }
+  Loop loop(*engine, std::move(hosts));
+  const bool realtime = take_precedence();
+  engine->begin(monotonic_now());
+  say(ready);
+
+  loop.run([&](const std::string& line) {
+    try {
+      const std::vector<std::string> words = split(line);
+      if (line == "stop") return false;
+      if (line == "stats") {
+        say(stats_json(*engine, loop, realtime));
+      } else if (line == "begin") {
+        engine->begin(monotonic_now());
+        say("ok");
+      } else if (words.size() > 2 && words[0] == "set" && std::stoul(words[1]) < engine->links()) {
+        engine->set(monotonic_now(), static_cast<uint32_t>(std::stoul(words[1])), parse_values({words.begin() + 2, words.end()}));
+        say("ok");
+      } else {
+        say("error not understood: '" + line + "'");
+      }
+    } catch (const std::exception& error) {
+      say(std::string("error ") + error.what());
+    }
+    return true;
+  });
+  return 0;
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  if (count > 1 && std::strcmp(words[1], "launch") == 0) return launch(count - 2, words + 2);
+  if (count != 2 || std::strcmp(words[1], "emulate") != 0) {
+    std::fprintf(stderr, "usage: gradwire-linkemu emulate | launch NETWORK USER|- HOSTS|- -- COMMAND...\n");
+    return 2;
+  }
+  // The lab decides when to stop: a Ctrl-C meant for the ranks must not take the network away under them.
+  std::signal(SIGINT, SIG_IGN);
+  std::signal(SIGPIPE, SIG_IGN);
+  try {
+    return emulate();
+  } catch (const std::exception& error) {
+    say(std::string("error ") + error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,117 @@
+#include "emulator/packet.h"
+
+namespace gradwire::emulator {
+namespace {
+
+constexpr uint8_t kTcp = 6, kUdp = 17;
+constexpr uint8_t kNeedsChecksum = 1;  // VIRTIO_NET_HDR_F_NEEDS_CSUM
+constexpr uint8_t kFinPush = 0x09, kCongestionReduced = 0x80;
+
+uint32_t load16(const uint8_t* p) { return static_cast<uint32_t>(p[0] << 8 | p[1]); }
+uint32_t load32(const uint8_t* p) { return load16(p) << 16 | load16(p + 2); }
+void store16(uint8_t* p, uint32_t value) {
+  p[0] = static_cast<uint8_t>(value >> 8);
+  p[1] = static_cast<uint8_t>(value);
+}
+void store32(uint8_t* p, uint32_t value) {
+  store16(p, value >> 16);
+  store16(p + 2, value & 0xffff);
+}
+uint32_t fold(uint32_t sum) {
+  while (sum >> 16) sum = (sum & 0xffff) + (sum >> 16);
+  return sum;
+}
+uint32_t sum16(const uint8_t* p, uint32_t bytes) {
+  uint32_t sum = 0;
+  for (uint32_t i = 0; i + 1 < bytes; i += 2) sum += load16(p + i);
+  return sum;
+}
+
+}  // namespace
+
+Packet::Packet(const uint8_t* data, uint32_t length, OffloadHeader offload)
+    : bytes_(data, data + length), offload_(offload) {
+  measure();
+}
+
+void Packet::measure() {
+  const uint32_t length = this->length();
+  segments_ = 0;
+  if (length < 20 || bytes_[0] >> 4 != 4) return;
+  const uint32_t ip = (bytes_[0] & 15u) * 4;
+  if (ip < 20 || ip > length) return;
+  if (offload_.gso_size == 0) {
+    headers_ = ip;
+    segments_ = 1;
+    return;
+  }
+  const uint8_t protocol = bytes_[9];
+  if (protocol == kTcp && ip + 20 <= length) {
+    headers_ = ip + (bytes_[ip + 12] >> 4) * 4u;
+    if (headers_ < ip + 20) return;
+  } else if (protocol == kUdp && ip + 8 <= length) {
+    headers_ = ip + 8;
+  } else {
+    return;
+  }
+  if (headers_ >= length) return;
+  segments_ = (length - headers_ + offload_.gso_size - 1) / offload_.gso_size;
+}
+
+uint32_t Packet::destination() const { return load32(bytes_.data() + 16); }
+
+uint32_t Packet::segment_bytes(uint32_t index) const {
+  if (segments_ == 1) return length();
+  const uint32_t before = index * offload_.gso_size;
+  const uint32_t left = length() - headers_ - before;
+  return headers_ + (left < offload_.gso_size ? left : offload_.gso_size);
+}
+
+PacketPtr Packet::slice(uint32_t first, uint32_t last) const {
+  const uint32_t payload = length() - headers_;
+  const uint32_t begin = first * offload_.gso_size;
+  const uint32_t end = last == segments_ ? payload : last * offload_.gso_size;
+  PacketPtr part(new Packet);
+  part->bytes_.reserve(headers_ + end - begin);
+  part->bytes_.assign(bytes_.begin(), bytes_.begin() + headers_);
+  part->bytes_.insert(part->bytes_.end(), bytes_.begin() + headers_ + begin, bytes_.begin() + headers_ + end);
+  part->offload_ = offload_;
+  part->headers_ = headers_;
+  part->segments_ = last - first;
+  part->due = due;
+  part->source_host = source_host;
+  part->target_host = target_host;
+  part->hop = hop;
+  part->rewrite_headers(first, last == segments_);
+  return part;
+}
+
+void Packet::rewrite_headers(uint32_t first, bool keeps_tail) {
+  uint8_t* ip = bytes_.data();
+  const uint32_t ip_bytes = (ip[0] & 15u) * 4;
+  uint8_t* transport = ip + ip_bytes;
+  const uint32_t transport_bytes = length() - ip_bytes;
+  const bool tcp = ip[9] == kTcp;
+
+  store16(ip + 2, length());
+  store16(ip + 4, load16(ip + 4) + first);
+  store16(ip + 10, 0);
+  store16(ip + 10, ~fold(sum16(ip, ip_bytes)) & 0xffff);
+  if (tcp) {
+    store32(transport + 4, load32(transport + 4) + first * offload_.gso_size);
+    if (!keeps_tail) transport[13] &= static_cast<uint8_t>(~kFinPush);
+    if (first > 0) transport[13] &= static_cast<uint8_t>(~kCongestionReduced);
+  } else {
+    store16(transport + 4, transport_bytes);
+  }
+  // The receiving kernel finishes the checksum; until then the field holds the sum of the pseudo-header.
+  const uint32_t place = tcp ? 16 : 6;
+  store16(transport + place, fold(sum16(ip + 12, 8) + ip[9] + transport_bytes));
+  offload_.flags = kNeedsChecksum;
+  offload_.checksum_start = static_cast<uint16_t>(ip_bytes);
+  offload_.checksum_offset = static_cast<uint16_t>(place);
+  offload_.header_length = static_cast<uint16_t>(headers_);
+  if (segments_ == 1) offload_.gso_type = 0, offload_.gso_size = 0;
+}
+
+}  // namespace gradwire::emulator

@@ -1,0 +1,52 @@
+// An IPv4 packet as the TUN device hands it over: possibly a super-packet that stands for many wire packets (GSO).
+//
+// The emulator moves super-packets whole, because that is fast, but counts, queues, rates and drops each wire packet
+// in them. `slice` makes the super-packet that holds only a stretch of the segments.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace gradwire::emulator {
+
+using Nanoseconds = int64_t;
+constexpr Nanoseconds kNever = INT64_MAX;
+
+// struct virtio_net_hdr; the kernel's own header does not compile as C++20 everywhere.
+struct OffloadHeader {
+  uint8_t flags = 0, gso_type = 0;
+  uint16_t header_length = 0, gso_size = 0, checksum_start = 0, checksum_offset = 0;
+};
+
+class Packet {
+ public:
+  Packet(const uint8_t* data, uint32_t length, OffloadHeader offload);
+
+  const uint8_t* data() const { return bytes_.data(); }
+  uint32_t length() const { return static_cast<uint32_t>(bytes_.size()); }
+  const OffloadHeader& offload() const { return offload_; }
+
+  // False for what the emulator does not carry: not IPv4, or a header that lies about its length.
+  bool valid() const { return segments_ > 0; }
+  uint32_t destination() const;  // host byte order
+  uint32_t segments() const { return segments_; }
+  // Bytes of IP packet number `index` on the wire, link overhead not included.
+  uint32_t segment_bytes(uint32_t index) const;
+  std::unique_ptr<Packet> slice(uint32_t first, uint32_t last) const;
+
+  Nanoseconds due = 0;  // when the packet leaves the emulator or reaches its next link
+  uint16_t source_host = 0, target_host = 0, hop = 0;
+
+ private:
+  Packet() = default;
+  void measure();
+  void rewrite_headers(uint32_t first, bool keeps_tail);
+
+  std::vector<uint8_t> bytes_;
+  OffloadHeader offload_;
+  uint32_t headers_ = 0, segments_ = 0;
+};
+
+using PacketPtr = std::unique_ptr<Packet>;
+
+}  // namespace gradwire::emulator

@@ -1,0 +1,193 @@
+// The link model in virtual time: rate, queue, loss, delay, traces, and what a change does to what is queued.
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "emulator/link.h"
+#include "tests/check.h"
+
+using namespace gradwire::emulator;
+
+namespace {
+
+constexpr uint32_t kOverhead = 38;
+constexpr Nanoseconds kMs = 1'000'000;
+
+// A UDP packet of `length` bytes, or a super-packet of `segments` payloads of `payload` bytes each.
+PacketPtr udp(uint32_t length, uint16_t gso_size = 0) {
+  std::vector<uint8_t> bytes(length, 0);
+  bytes[0] = 0x45;
+  bytes[9] = 17;
+  bytes[2] = static_cast<uint8_t>(length >> 8);
+  bytes[3] = static_cast<uint8_t>(length);
+  OffloadHeader offload;
+  offload.gso_size = gso_size;
+  offload.gso_type = gso_size ? 5 : 0;
+  return std::make_unique<Packet>(bytes.data(), length, offload);
+}
+
+struct Arrival {
+  Nanoseconds due;
+  uint32_t segments;
+};
+
+std::vector<Arrival> drain(Link& link, Nanoseconds until) {
+  std::vector<Arrival> out;
+  link.poll(until, [&](PacketPtr packet) { out.push_back({packet->due, packet->segments()}); });
+  return out;
+}
+
+void serves_at_its_rate_and_delays() {
+  LinkValues values;
+  values.rate = 12.5e6;  // 100 Mbit/s
+  values.delay = 10 * kMs;
+  Link link(values, 1, kOverhead);
+  for (int i = 0; i < 100; ++i) link.offer(5 * kMs, udp(1500));
+  const auto out = drain(link, 1000 * kMs);
+  CHECK(out.size() == 100);
+  const double expected = 5e6 + 100 * 1538 / 12.5e6 * 1e9 + 10e6;
+  CHECK(std::abs(static_cast<double>(out.back().due) - expected) < 1000);
+  CHECK(drain(link, 2000 * kMs).empty());
+}
+
+void drops_the_tail_by_bytes() {
+  LinkValues values;
+  values.rate = 1e6;
+  values.queue = 10 * 1538;
+  Link link(values, 1, kOverhead);
+  for (int i = 0; i < 30; ++i) link.offer(0, udp(1500));
+  CHECK(link.counters().queue_drops == 20);
+  link.offer(0, udp(100));  // smaller, but there is no room for it either
+  CHECK(link.counters().queue_drops == 21);
+  link.offer(2 * kMs, udp(1500));  // 2000 bytes have been served by now
+  CHECK(link.counters().queue_drops == 21);
+  CHECK(drain(link, 1000 * kMs).size() == 11);
+}
+
+void loses_wire_packets_not_super_packets() {
+  LinkValues values;
+  values.loss = 0.01;
+  Link link(values, 7, kOverhead);
+  uint64_t crossed = 0;
+  for (int i = 0; i < 5000; ++i) {
+    link.offer(i, udp(28 + 40 * 1000, 1000));
+    for (const Arrival& a : drain(link, i)) crossed += a.segments;
+  }
+  const double n = 5000.0 * 40;
+  CHECK(link.counters().offered == 200000);
+  CHECK(crossed + link.counters().loss_drops == 200000);
+  CHECK(std::abs(static_cast<double>(link.counters().loss_drops) - n * 0.01) < 4 * std::sqrt(n * 0.01 * 0.99));
+}
+
+void same_seed_same_losses() {
+  LinkValues values;
+  values.loss = 0.1;
+  std::vector<bool> first, second;
+  for (auto* got : {&first, &second}) {
+    Link link(values, 42, kOverhead);
+    for (int i = 0; i < 500; ++i) {
+      link.offer(i, udp(100));
+      got->push_back(drain(link, i).empty());
+    }
+  }
+  CHECK(first == second);
+}
+
+void bursts_have_the_mean_and_length_asked_for() {
+  LinkValues values;
+  values.burst_enter = 0.01;
+  values.burst_leave = 0.25;
+  Link link(values, 3, kOverhead);
+  int bursts = 0;
+  bool lost_before = false;
+  const int n = 400000;
+  for (int i = 0; i < n; ++i) {
+    link.offer(i, udp(100));
+    const bool lost = drain(link, i).empty();
+    bursts += lost && !lost_before;
+    lost_before = lost;
+  }
+  const double share = static_cast<double>(link.counters().loss_drops) / n;
+  CHECK(std::abs(share - 0.01 / 0.26) < 0.003);
+  CHECK(std::abs(static_cast<double>(link.counters().loss_drops) / bursts - 4.0) < 0.2);
+}
+
+void jitter_keeps_order_and_mean() {
+  LinkValues values;
+  values.delay = 20 * kMs;
+  values.jitter = 2 * kMs;
+  Link link(values, 5, kOverhead);
+  double sum = 0, squares = 0;
+  Nanoseconds last = 0;
+  const int n = 200000;
+  for (int i = 0; i < n; ++i) {
+    const Nanoseconds now = i * kMs / 2;
+    link.offer(now, udp(100));
+    const auto out = drain(link, now);
+    CHECK(out.size() == 1 && out[0].due >= last);
+    last = out[0].due;
+    const double delay = static_cast<double>(last - now) / 1e6;
+    sum += delay;
+    squares += delay * delay;
+  }
+  const double mean = sum / n;
+  CHECK(std::abs(mean - 20) < 0.3);
+  CHECK(std::abs(std::sqrt(squares / n - mean * mean) - 2) < 0.3);
+}
+
+void a_change_of_rate_keeps_the_backlog_in_bytes() {
+  LinkValues values;
+  values.rate = 1e6;
+  Link link(values, 1, 0);
+  for (int i = 0; i < 10; ++i) link.offer(0, udp(1000));
+  CHECK(drain(link, 5 * kMs).size() == 5);
+  values.rate = 0.1e6;
+  link.change(5 * kMs, values);
+  CHECK(std::abs(link.backlog(5 * kMs) - 5000) < 1);
+  CHECK(drain(link, 54 * kMs).size() == 4);
+  CHECK(drain(link, 56 * kMs).size() == 1);
+}
+
+void a_trace_with_silence_is_waited_out_and_repeats() {
+  LinkValues values;
+  Link link(values, 1, 0);
+  link.replay(0, RateCurve({{0, 1e6}, {10 * kMs, 0}, {30 * kMs, 2e6}}, 40 * kMs, 0));  // 30000 bytes in 40 ms
+  for (int i = 0; i < 60; ++i) link.offer(0, udp(1000));
+  CHECK(drain(link, 10 * kMs).size() == 10);
+  CHECK(drain(link, 30 * kMs).empty());
+  CHECK(drain(link, 40 * kMs).size() == 20);
+  CHECK(drain(link, 80 * kMs).size() == 30);
+}
+
+void too_big_a_packet_is_gone() {
+  LinkValues values;
+  values.mtu = 1400;
+  Link link(values, 1, kOverhead);
+  link.offer(0, udp(1500));
+  link.offer(0, udp(1400));
+  CHECK(drain(link, 1).size() == 1);
+  CHECK(link.counters().mtu_drops == 1);
+}
+
+void a_link_that_never_serves_never_departs() {
+  Link link(LinkValues{}, 1, 0);
+  link.replay(0, RateCurve({{0, 0.0}}, 10 * kMs, 0));
+  link.offer(0, udp(100));
+  CHECK(link.next_departure() == kNever);
+}
+
+}  // namespace
+
+int main() {
+  serves_at_its_rate_and_delays();
+  drops_the_tail_by_bytes();
+  loses_wire_packets_not_super_packets();
+  same_seed_same_losses();
+  bursts_have_the_mean_and_length_asked_for();
+  jitter_keeps_order_and_mean();
+  a_change_of_rate_keeps_the_backlog_in_bytes();
+  a_trace_with_silence_is_waited_out_and_repeats();
+  too_big_a_packet_is_gone();
+  a_link_that_never_serves_never_departs();
+  return gradwire::test::finish();
+}

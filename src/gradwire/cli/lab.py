@@ -1,0 +1,219 @@
+"""gradwire lab: run any torchrun script in an emulated network, look at the network, check it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+
+import click
+import msgspec
+
+from gradwire.emulate import EmulatorStats, Lab, RunResult
+from gradwire.errors import GradwireError
+from gradwire.link import PRESETS, Network, load_network, to_svg
+from gradwire.units import Bytes
+
+_COLORS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red", "bright_cyan", "bright_magenta", "bright_green")
+
+
+class LabCommand(click.Command):
+    """A mistake in the arguments, the file or the machine is one line that says what to do, and exit code 2."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except GradwireError as error:
+            raise LabFailure(str(error)) from error
+
+
+class LabFailure(click.ClickException):
+    exit_code = 2
+
+    def show(self, file: object = None) -> None:
+        click.echo(f"gradwire lab: {self.message.removeprefix('lab: ')}", err=True)
+
+
+@click.group()
+def lab() -> None:
+    """A real network on this machine: hosts in namespaces, links with rate, delay, loss and queues."""
+
+
+def note(text: str) -> None:
+    click.echo(click.style(f"lab | {text}", dim=True), err=True)
+
+
+def network_options(command: click.Command) -> click.Command:
+    command.params.insert(0, click.Option(["--hosts"], type=int, help="How many hosts (where the network allows it)."))
+    command.params.insert(
+        0, click.Option(["--net"], default="lan100", show_default=True, help="A preset, or a TOML network file.")
+    )
+    return command
+
+
+@network_options
+@lab.command(cls=LabCommand, context_settings={"ignore_unknown_options": True})
+@click.option("--congestion", help="TCP congestion control of every host: cubic, bbr, reno.")
+@click.option("--timeout", type=float, help="End everything after so many seconds (exit code 124).")
+@click.option("--port", type=click.IntRange(1, 65535), default=29500, show_default=True, help="MASTER_PORT.")
+@click.option("--seed", type=click.IntRange(0), help="Another seed for every random draw of the links.")
+@click.option("--json", "json_path", metavar="FILE", help="Write the result as JSON ('-' is standard output).")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
+    net: str,
+    hosts: int | None,
+    congestion: str | None,
+    timeout: float | None,
+    port: int,
+    seed: int | None,
+    json_path: str | None,
+    command: tuple[str, ...],
+) -> int:
+    """Run COMMAND on every host, with torchrun's variables set: gradwire lab run --net lan100 -- python train.py
+
+    The exit code is that of the first host to fail.
+    """
+    network = _adjusted(load_network(net, hosts), congestion, seed)
+    names = [host.name for host in network.hosts]
+    width = max(map(len, names))
+    styled = {name: click.style(name.rjust(width), fg=_COLORS[i % len(_COLORS)]) for i, name in enumerate(names)}
+    signal.signal(signal.SIGTERM, _terminate)
+    to_stderr = json_path == "-"
+    with Lab(network, on_note=note) as running:
+        note(f"{network.name}: {len(network.ranks)} ranks, TCP {network.congestion}, mode {running.mode}")
+        result = running.run(
+            command,
+            timeout=timeout,
+            port=port,
+            on_line=lambda host, line: click.echo(f"{styled[host]} | {line}", err=to_stderr),
+        )
+    _report(network, result)
+    if json_path:
+        _write_json(
+            json_path, {"network": network.name, "mode": Lab.mode, "verdict": result.stats.verdict, **_plain(result)}
+        )
+    return result.code
+
+
+def _plain(value: object) -> dict[str, object]:
+    plain = msgspec.to_builtins(value)
+    assert isinstance(plain, dict)
+    return plain
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough; the clean-up must not be cut short
+    sys.exit(128 + number)
+
+
+def _adjusted(network: Network, congestion: str | None, seed: int | None) -> Network:
+    from dataclasses import replace
+
+    if congestion:
+        hosts = tuple(replace(host, congestion=None) for host in network.hosts)
+        network = replace(network, congestion=congestion, hosts=hosts)
+    return network if seed is None else replace(network, seed=seed)
+
+
+def _report(network: Network, result: RunResult) -> None:
+    stats = result.stats
+    carried = Bytes(sum(link.delivered_bytes for link in stats.links))
+    note(
+        f"{result.seconds:.1f} s, {carried} over all links, drops: {stats.queue_drops} full queue, "
+        f"{stats.loss_drops} random loss; emulator {stats.cpu_seconds / max(result.seconds, 1e-9):.2f} core"
+    )
+    _verdict(stats)
+
+
+def _verdict(stats: EmulatorStats) -> None:
+    color = "red" if stats.problems else "green"
+    click.echo(click.style(f"lab | {stats.verdict}", fg=color, bold=bool(stats.problems)), err=True)
+
+
+def _write_json(path: str, value: object) -> None:
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    if path == "-":
+        click.echo(text)
+        return
+    with click.open_file(path, "w") as file:
+        file.write(text + "\n")
+
+
+@lab.command(cls=LabCommand)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def presets(as_json: bool) -> None:
+    """The networks that come with gradwire."""
+    if as_json:
+        _write_json("-", {name: {"about": entry.about, "hosts": entry.hosts} for name, entry in PRESETS.items()})
+        return
+    width = max(map(len, PRESETS))
+    for name, entry in PRESETS.items():
+        click.echo(f"{click.style(name.ljust(width), bold=True)}  {entry.hosts:2d} hosts  {entry.about}")
+
+
+@network_options
+@lab.command(cls=LabCommand)
+@click.option("--svg", metavar="FILE", help="Write a picture of the network.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def show(net: str, hosts: int | None, svg: str | None, as_json: bool) -> None:
+    """Draw a network: who is joined to whom, and how fast, far and lossy."""
+    network = load_network(net, hosts)
+    if svg:
+        Path(svg).write_text(to_svg(network))
+        note(f"wrote {svg}")
+    if as_json:
+        _write_json("-", _plain(network))
+    elif not svg:
+        lab_view = import_module("gradwire.cli.lab_view")
+        lab_view.show(lab_view.draw_network(network))
+
+
+@network_options
+@lab.command(cls=LabCommand)
+@click.option(
+    "--pairs", type=click.IntRange(1), default=4, show_default=True, help="How many pairs of hosts to measure."
+)
+@click.option("--seconds", type=click.FloatRange(1, 60), default=3.0, show_default=True, help="For each iperf3 run.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def check(net: str, hosts: int | None, pairs: int, seconds: float, as_json: bool) -> int:
+    """Measure a network with ping and iperf3, wanted against got; exit code 1 when something is off."""
+    from gradwire.emulate.measure import measure
+
+    network = load_network(net, hosts)
+    signal.signal(signal.SIGTERM, _terminate)
+    names = [host.name for host in network.ranks]
+    chosen = [(a, b) for step in range(1, len(names)) for a, b in zip(names, names[step:] + names[:step], strict=True)]
+    with Lab(network, on_note=note) as running:
+        before = running.stats()
+        rows = [measure(running, a, b, seconds) for a, b in chosen[:pairs]]
+        stats = running.stats().since(before)
+    good = (
+        all(row.rtt_good and row.rate_good is not False and row.loss_good is not False for row in rows)
+        and not stats.problems
+    )
+    if as_json:
+        _write_json(
+            "-", {"network": network.name, "good": good, "verdict": stats.verdict, "pairs": rows, "stats": stats}
+        )
+    else:
+        lab_view = import_module("gradwire.cli.lab_view")
+        lab_view.show(lab_view.measurement_table(rows))
+        _verdict(stats)
+    return 0 if good else 1
+
+
+@lab.command(cls=LabCommand)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def clean(as_json: bool) -> None:
+    """End what killed labs left behind, and list those that run."""
+    from gradwire.emulate.state import open_labs, sweep
+
+    swept, running = sweep(), open_labs()
+    if as_json:
+        _write_json("-", {"cleaned": swept, "running": running})
+        return
+    click.echo(f"cleaned up: {', '.join(swept) or 'nothing was left behind'}")
+    for record in running:
+        click.echo(f"running: {record['network']} (process {record['pid']})")

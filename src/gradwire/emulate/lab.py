@@ -1,0 +1,207 @@
+"""Lab: a network that exists while the context is open, and commands that run on its hosts.
+
+    with Lab(preset("lan100", hosts=4)) as lab:
+        result = lab.run(["python", "train.py"])
+        print(result.code, result.stats.verdict)
+
+Each rank host gets torchrun's variables. What the network did and whether the lab kept up is in `RunResult.stats`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from gradwire.emulate.compile import address
+from gradwire.emulate.cross import CrossFlows
+from gradwire.emulate.emulator import Emulator
+from gradwire.emulate.process import HostProcess, HostResult, OnLine, Watch
+from gradwire.emulate.state import LabRecord, sweep
+from gradwire.emulate.stats import EmulatorStats
+from gradwire.errors import ConfigError
+from gradwire.link import Change, Network
+
+INTERFACE = "eth0"
+DEFAULT_PORT = 29500
+# How long a rank may run on after another one failed, to say its own last words.
+GRACE = 5.0
+LONELY_AFTER = 15.0
+
+OnNote = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """One command on all ranks: `code` is that of the first rank to fail, 0 when none did."""
+
+    code: int
+    seconds: float
+    hosts: tuple[HostResult, ...]
+    stats: EmulatorStats
+    timed_out: bool = False
+
+
+class Lab:
+    """Makes the network on entering, takes everything away on leaving."""
+
+    mode = "namespaces"
+
+    def __init__(self, network: Network, on_note: OnNote | None = None) -> None:
+        self.network = network
+        self._note = on_note or (lambda text: None)
+        self._emulator: Emulator | None = None
+        self._record: LabRecord | None = None
+
+    def __enter__(self) -> Self:
+        for leftover in sweep():
+            self._note(f"cleaned up after lab {leftover}, which had been killed")
+        self._emulator = Emulator(self.network)
+        try:
+            self._record = LabRecord.create(self.network.name, self._emulator.pid, self._hosts_text())
+            self._emulator.hosts_file = self._record.hosts_file
+        except BaseException:
+            self.close()
+            raise
+        if self._emulator.unprivileged:
+            self._note("no root: running in an unprivileged user namespace, without real-time priority")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._emulator:
+            self._emulator.close()
+            self._emulator = None
+        if self._record:
+            self._record.remove()
+            self._record = None
+
+    @property
+    def emulator(self) -> Emulator:
+        if self._emulator is None:
+            raise ConfigError("lab: it is not open; use it as a context: with Lab(network) as lab: ...")
+        return self._emulator
+
+    def _hosts_text(self) -> str:
+        lines = [f"{address(index)} {host.name}" for index, host in enumerate(self.network.hosts)]
+        mapped = [f"::ffff:{line}" for line in lines]  # what torch's store asks for
+        return "\n".join(["127.0.0.1 localhost", *lines, *mapped]) + "\n"
+
+    def address(self, host: str) -> str:
+        return address(self._index(host))
+
+    def apply(self, change: Change) -> None:
+        """Change links now (`change.at` is not looked at); lasts until changed again, over runs too."""
+        self.emulator.apply(change)
+
+    def stats(self) -> EmulatorStats:
+        return self.emulator.stats()
+
+    def spawn(self, host: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> HostProcess:
+        """Start any command on one host; the caller watches and ends it."""
+        return HostProcess.start(host, self.emulator.host_prefix(self._index(host)), command, env)
+
+    def rank_env(self, rank: int, port: int = DEFAULT_PORT) -> dict[str, str]:
+        """What torchrun would set on a cluster with one process a host, and the interface for every library."""
+        ranks = self.network.ranks
+        return {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(len(ranks)),
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+            "GROUP_RANK": str(rank),
+            "MASTER_ADDR": self.address(ranks[0].name),
+            "MASTER_PORT": str(port),
+            "GLOO_SOCKET_IFNAME": INTERFACE,
+            "NCCL_SOCKET_IFNAME": INTERFACE,
+            "TP_SOCKET_IFNAME": INTERFACE,
+            "GRADWIRE_IFNAME": INTERFACE,
+            "GRADWIRE_HOST": ranks[rank].name,
+            "GRADWIRE_LAB": self.mode,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def run(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        on_line: OnLine | None = None,
+        port: int = DEFAULT_PORT,
+    ) -> RunResult:
+        """Run `command` on every rank host until all end, one fails (the others get a moment), or time is up."""
+        if not command:
+            raise ConfigError("lab: no command to run; write for example: gradwire lab run -- python train.py")
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self.emulator.begin()
+        before = self.emulator.stats()
+        start = time.monotonic()
+        flows = CrossFlows(self, self.network.cross, start)
+        watch = Watch([], on_line)
+        try:
+            entries = []
+            for rank, host in enumerate(self.network.ranks):
+                merged = {**os.environ, **self.rank_env(rank, port), **(env or {})}
+                entries.append(self.spawn(host.name, command, merged))
+                watch.processes = entries
+            watch = Watch(entries, on_line)
+            timed_out = self._follow(watch, flows, deadline)
+        except KeyboardInterrupt:
+            watch.end_all(signal.SIGINT)
+            raise
+        finally:
+            watch.end_all()
+            flows.close()
+            watch.close()
+        after = self.emulator.stats()
+        code = watch.failed[0].process.returncode if watch.failed else 124 if timed_out else 0
+        results = tuple(entry.result() for entry in watch.processes)
+        return RunResult(code, time.monotonic() - start, results, after.since(before), timed_out)
+
+    def _follow(self, watch: Watch, flows: CrossFlows, deadline: float | None) -> bool:
+        """Until all have ended, or somebody failed and the grace is over. True when time was up."""
+        failed_at: float | None = None
+        lonely = False
+        while watch.running:
+            flows.step(time.monotonic())
+            watch.step(0.05)
+            now = time.monotonic()
+            if watch.failed and failed_at is None:
+                failed_at = now
+                first = watch.failed[0]
+                self._note(
+                    f"{first.host} failed with code {first.process.returncode}; ending the others in {GRACE:g} s"
+                )
+            if failed_at is not None and now > failed_at + GRACE:
+                return False
+            if deadline is not None and now > deadline:
+                self._note("time is up; ending all hosts")
+                return True
+            lonely = lonely or self._notice_lonely(watch, now)
+        watch.drain()
+        return False
+
+    def _notice_lonely(self, watch: Watch, now: float) -> bool:
+        gone = [entry for entry in watch.processes if entry.ended is not None]
+        if watch.failed or not gone or now < max(entry.ended or now for entry in gone) + LONELY_AFTER:
+            return False
+        names = ", ".join(entry.host for entry in watch.running)
+        self._note(
+            f"{gone[0].host} ended {LONELY_AFTER:g} s ago, {names} still run: is a rank waiting for one that left?"
+        )
+        return True
+
+    def _index(self, host: str) -> int:
+        for index, entry in enumerate(self.network.hosts):
+            if entry.name == host:
+                return index
+        raise ConfigError(f"lab: there is no host {host!r} in {self.network.name}")

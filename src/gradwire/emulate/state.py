@@ -1,0 +1,102 @@
+"""Which labs are open on this machine: one small file each, so that what a killed lab left can be found and ended.
+
+Nothing of a lab has a name outside its processes, so after `kill -9` the kernel already ends nearly all; the record
+catches an emulator that some other process kept alive, and removes itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+def state_folder() -> Path:
+    """/run/gradwire for root, the user's runtime folder otherwise."""
+    if override := os.environ.get("GRADWIRE_RUNTIME_DIR"):
+        return Path(override)
+    if os.geteuid() == 0 and os.access("/run", os.W_OK):
+        return Path("/run/gradwire")
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(base) / "gradwire" if base else Path(tempfile.gettempdir()) / f"gradwire-{os.getuid()}"
+
+
+def started_at(pid: int) -> int | None:
+    """The kernel's start time of a process in clock ticks, which tells it from a later one with the same number."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] == "Z" else int(fields[19])
+
+
+@dataclass(frozen=True, slots=True)
+class LabRecord:
+    """The file of one open lab, and beside it the /etc/hosts that its commands see."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, network: str, emulator: int, hosts: str) -> LabRecord:
+        folder = state_folder()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = folder / f"{os.getpid()}-{emulator}.json"
+        record = {
+            "network": network,
+            "pid": os.getpid(),
+            "started": started_at(os.getpid()),
+            "emulator": emulator,
+            "emulator_started": started_at(emulator),
+        }
+        path.write_text(json.dumps(record))
+        made = cls(path)
+        made.hosts_file.write_text(hosts)
+        return made
+
+    @property
+    def hosts_file(self) -> Path:
+        return self.path.with_suffix(".hosts")
+
+    def remove(self) -> None:
+        self.hosts_file.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
+
+
+def open_labs() -> list[dict[str, Any]]:
+    """Records of labs whose owner lives."""
+    return [record for _, record in _records() if _alive(record, "pid", "started")]
+
+
+def sweep() -> list[str]:
+    """End what dead labs left and forget them; returns a name for each."""
+    swept = []
+    for path, record in _records():
+        if _alive(record, "pid", "started"):
+            continue
+        if _alive(record, "emulator", "emulator_started"):
+            os.kill(record["emulator"], signal.SIGKILL)
+        LabRecord(path).remove()
+        swept.append(f"{record.get('network', '?')} (process {record.get('pid', '?')})")
+    return swept
+
+
+def _records() -> list[tuple[Path, dict[str, Any]]]:
+    found = []
+    folder = state_folder()
+    for path in sorted(folder.glob("*.json")) if folder.is_dir() else []:
+        try:
+            record = json.loads(path.read_text())
+        except (OSError, ValueError):
+            record = {}
+        found.append((path, record if isinstance(record, dict) else {}))
+    return found
+
+
+def _alive(record: dict[str, Any], pid: str, started: str) -> bool:
+    number = record.get(pid)
+    return isinstance(number, int) and started_at(number) is not None and started_at(number) == record.get(started)

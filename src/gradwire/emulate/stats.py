@@ -1,0 +1,99 @@
+"""What the emulator counted, per link and for itself, and whether its network can be believed."""
+
+from __future__ import annotations
+
+import msgspec
+
+# A packet a millisecond late is felt by every LAN and by no WAN; one in fifty of them spoils a measurement.
+LATE_MICROSECONDS = 1000
+LATE_SHARE = 0.02
+LATE_FEWEST = 50  # fewer late packets than this are a hiccup, not a lab that cannot keep up
+
+
+class LinkStats(msgspec.Struct, frozen=True):
+    """Wire packets and wire bytes of one direction of one link."""
+
+    offered: int
+    offered_bytes: int
+    delivered: int
+    delivered_bytes: int
+    queue_drops: int
+    loss_drops: int
+    mtu_drops: int
+    queue_peak: int
+
+    def since(self, before: LinkStats) -> LinkStats:
+        names = [name for name in self.__struct_fields__ if name != "queue_peak"]
+        return LinkStats(
+            **{name: getattr(self, name) - getattr(before, name) for name in names}, queue_peak=self.queue_peak
+        )
+
+
+class EmulatorStats(msgspec.Struct, frozen=True):
+    """Counters since the start, or between two moments (`since`)."""
+
+    received: int
+    sent: int
+    unroutable: int
+    write_errors: int
+    wakeups: int
+    cpu_seconds: float
+    realtime: bool
+    lateness_bounds_us: list[int]
+    lateness: list[int]
+    lateness_max_us: float
+    lateness_mean_us: float
+    device_drops: list[int]
+    links: list[LinkStats]
+
+    def since(self, before: EmulatorStats) -> EmulatorStats:
+        return msgspec.structs.replace(
+            self,
+            received=self.received - before.received,
+            sent=self.sent - before.sent,
+            unroutable=self.unroutable - before.unroutable,
+            write_errors=self.write_errors - before.write_errors,
+            wakeups=self.wakeups - before.wakeups,
+            cpu_seconds=self.cpu_seconds - before.cpu_seconds,
+            lateness=[a - b for a, b in zip(self.lateness, before.lateness, strict=True)],
+            device_drops=[a - b for a, b in zip(self.device_drops, before.device_drops, strict=True)],
+            links=[a.since(b) for a, b in zip(self.links, before.links, strict=True)],
+        )
+
+    @property
+    def late_share(self) -> float:
+        """Wire packets that left the emulator more than a millisecond late, of all that left."""
+        return self._late / max(1, sum(self.lateness))
+
+    @property
+    def _late(self) -> int:
+        return sum(self.lateness[self.lateness_bounds_us.index(LATE_MICROSECONDS) + 1 :])
+
+    @property
+    def queue_drops(self) -> int:
+        return sum(link.queue_drops for link in self.links)
+
+    @property
+    def loss_drops(self) -> int:
+        return sum(link.loss_drops for link in self.links)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why this run's numbers are the lab's fault and not the network's; empty when it kept up."""
+        found = []
+        if drops := sum(self.device_drops):
+            found.append(f"{drops} packets dropped because the emulator did not read them in time")
+        if self.write_errors:
+            found.append(f"{self.write_errors} packets the kernel refused to take back")
+        if self.late_share > LATE_SHARE and self._late >= LATE_FEWEST:
+            found.append(
+                f"{self.late_share:.1%} of the packets left more than {LATE_MICROSECONDS / 1000:g} ms late "
+                f"(worst {self.lateness_max_us / 1000:.1f} ms)"
+            )
+        return tuple(found)
+
+    @property
+    def verdict(self) -> str:
+        if not self.problems:
+            return "the lab kept up"
+        return "THE LAB COULD NOT KEEP UP, its numbers are wrong: " + "; ".join(self.problems)
