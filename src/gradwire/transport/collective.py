@@ -6,6 +6,7 @@ not on the user's collectives, not on DDP's, not on other lanes.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -59,7 +60,9 @@ class CollectiveLane:
         return CollectivePending(work, op, self._world_size, self._clock)
 
     def close(self) -> None:
-        dist.destroy_process_group(self._group)
+        """Release the group, unless the whole job's groups are gone already."""
+        with contextlib.suppress(ValueError, AssertionError):
+            dist.destroy_process_group(self._group)
 
     def _issue(self, op: Op) -> dist.Work:
         work: dist.Work
