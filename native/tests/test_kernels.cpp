@@ -131,6 +131,6 @@ int main() {
   std::mt19937 random(1);
   for (int64_t n : {0, 1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 255, 256, 257, 511, 513, 1000, 9001})
     for (int round = 0; round < 6; ++round) all_sets_agree(make_case(random, n), random() % static_cast<size_t>(n + 2), 1);
-  all_sets_agree(make_case(random, 300'001), 20'000, 2);  // large enough for two threads
+  all_sets_agree(make_case(random, 1'100'001), 60'000, 2);  // large enough for two threads
   return gradwire::test::finish();
 }
