@@ -76,6 +76,14 @@ int main() {
       int64_t count = static_cast<int64_t>(random() % static_cast<uint64_t>(std::min<int64_t>(numel, 3000) + 1));
       fuzz(random, round_trip(random_set(random, numel <= 1000 ? std::min(count, numel / 2) : count, numel), numel), count, numel);
     }
+  // Long runs of zeros at every bit offset: a cluster, then a far jump.
+  for (int64_t cluster = 1; cluster < 400; ++cluster)
+    for (int32_t jump : {60, 5'000, 99'000}) {
+      std::vector<int32_t> set;
+      for (int32_t i = 0; i < cluster; ++i) set.push_back(i * 3 % 2 + i * 2);
+      for (int32_t i = 0; i < 9; ++i) set.push_back(static_cast<int32_t>(cluster) * 2 + jump + i);
+      round_trip(set, 100'000);
+    }
   const int32_t unordered[] = {5, 4}, outside[] = {1, 10}, negative[] = {-3, 4};
   uint8_t room[64];
   for (const int32_t* bad : {unordered, outside, negative}) CHECK(pack_indices(bad, 2, 10, room) == -1);
