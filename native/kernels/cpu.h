@@ -9,6 +9,10 @@
 
 namespace gradwire {
 
+// How far ahead of a stream to prefetch, in floats: the next 4 KiB page, where the hardware's own prefetching stops
+// and starts anew. Measured 3-8 % on the fused selection and the quantisers.
+constexpr int kAhead = 1024;
+
 enum class Isa { scalar, avx2, avx512 };
 
 // The best set this machine runs, unless GRADWIRE_ISA=scalar|avx2|avx512 or set_isa asks for less.

@@ -8,7 +8,8 @@ namespace gradwire {
 namespace {
 
 constexpr uint8_t kRice = 0, kBitmap = 1;
-constexpr int kWindow = 56;  // with up to 7 bits waiting from before, one 64-bit word holds this many more
+constexpr int kWindow = 57;   // bits that one unaligned 8-byte read is sure to hold
+constexpr int kLongest = 49;  // bits put at once: with up to 7 waiting they stay below a word, so no shift is by 64
 
 int64_t bytes_of(int64_t bits) { return (bits + 7) / 8; }
 bool trivial(int64_t count, int64_t numel) { return count <= 0 || count >= numel; }
@@ -32,7 +33,7 @@ class Writer {
  public:
   Writer(uint8_t* out, int64_t size) : out_(out), size_(size) {}
 
-  void put(uint64_t value, int length) {  // length <= kWindow
+  void put(uint64_t value, int length) {  // length <= kLongest
     word_ |= value << filled_;
     filled_ += length;
     if (size_ - at_ >= 8) {
@@ -47,7 +48,7 @@ class Writer {
     }
   }
   void zeros(int64_t length) {
-    for (; length > kWindow; length -= kWindow) put(0, kWindow);
+    for (; length > kLongest; length -= kLongest) put(0, kLongest);
     put(0, static_cast<int>(length));
   }
   void finish() {
@@ -85,7 +86,7 @@ void write_rice(const int32_t* indices, int64_t count, int b, Writer writer) {
     auto gap = static_cast<uint64_t>(indices[i] - previous - 1);
     auto quotient = static_cast<int64_t>(gap >> b);
     uint64_t tail = (gap & low) << 1 | 1;
-    if (quotient + b + 1 <= kWindow - 8) {
+    if (quotient + b + 1 <= kLongest) {
       writer.put(tail << quotient, static_cast<int>(quotient) + b + 1);
     } else {
       writer.zeros(quotient);
@@ -100,6 +101,7 @@ class Reader {
  public:
   Reader(const uint8_t* in, int64_t size) : in_(in), bits_(size * 8) {}
 
+  // The bits from here on, zeros behind the end.
   uint64_t peek() const { return load(in_ + (at_ >> 3), (bits_ >> 3) - (at_ >> 3)) >> (at_ & 7); }
   bool skip(int64_t length) {
     at_ += length;
@@ -130,13 +132,17 @@ bool read_rice(Reader reader, int64_t count, int64_t numel, int b, int32_t* indi
   int64_t previous = -1;
   for (int64_t i = 0; i < count; ++i) {
     int64_t quotient;
-    if (!reader.unary(most, quotient)) return false;
-    auto gap = quotient << b;
-    if (b > 0) {
-      gap |= static_cast<int64_t>(reader.peek() & low);
+    uint64_t window = reader.peek();
+    if (window && std::countr_zero(window) + 1 + b <= kWindow) {  // the whole code at once
+      quotient = std::countr_zero(window);
+      window >>= quotient + 1;
+      if (quotient > most || !reader.skip(quotient + 1 + b)) return false;
+    } else {
+      if (!reader.unary(most, quotient)) return false;
+      window = reader.peek();
       if (!reader.skip(b)) return false;
     }
-    previous += gap + 1;
+    previous += (quotient << b | static_cast<int64_t>(window & low)) + 1;
     if (previous >= numel) return false;
     indices[i] = static_cast<int32_t>(previous);
   }

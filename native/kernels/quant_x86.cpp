@@ -118,6 +118,10 @@ GRADWIRE_AVX512 uint32_t largest16(const float* g, const float* r, int64_t n) {
   const __m512i mask = _mm512_set1_epi32(kMagnitude);
   __m512i m0 = _mm512_setzero_si512(), m1 = m0;
   for (int64_t i = 0; i < n; i += 32) {
+    for (int line = 0; line < 2; ++line) {
+      __builtin_prefetch(g + i + 16 * line + kAhead);
+      if constexpr (Feedback) __builtin_prefetch(r + i + 16 * line + kAhead, 1);
+    }
     m0 = _mm512_max_epi32(m0, _mm512_and_si512(_mm512_castps_si512(load16<Feedback>(g, r, i, first(n - i))), mask));
     if (i + 16 >= n) break;
     __m512 b = load16<Feedback>(g, r, i + 16, first(n - i - 16));

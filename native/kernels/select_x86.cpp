@@ -1,5 +1,6 @@
-// The output advances by popcount after every vector, without asking whether anything was found: at 1 % one vector
-// in seven finds something, which a branch predictor cannot learn, and the loop waits for memory anyway.
+// Four vectors at a time, one test for what is rare (not finite, no room), then a branch per vector around the
+// compressed stores: measured at 0.99x of plain r += g at 1 % and 11 M elements, where storing without asking whether
+// anything was found gives 0.88x and one vector at a time 0.85x.
 #include "kernels/cpu.h"
 #include "kernels/floats.h"
 #include "kernels/select.h"
@@ -39,28 +40,37 @@ GRADWIRE_AVX2 Selected select8(const Gradient& in, int64_t begin, int64_t end, u
   __m256i below = _mm256_set1_epi32(static_cast<int>(limit_bits) - 1);
   Selected found;
   int64_t i = begin;
-  for (; i + 8 <= end; i += 8) {
-    __m256 a = _mm256_loadu_ps(in.g + i);
-    if constexpr (Feedback) a = _mm256_add_ps(a, _mm256_loadu_ps(in.r + i));
-    __m256i m = _mm256_and_si256(_mm256_castps_si256(a), mask);
-    __m256i hit = _mm256_cmpgt_epi32(m, below);
-    __m256i wild = _mm256_cmpgt_epi32(m, last_finite);
-    bool rare = !_mm256_testz_si256(wild, wild) || found.count + 8 > out.capacity;
-    if (__builtin_expect(rare, 0)) {
-      if (found.count == out.capacity && _mm256_testz_si256(wild, wild)) {
-        if constexpr (Feedback) _mm256_storeu_ps(in.r + i, a);
+  for (; i + 32 <= end; i += 32) {
+    __m256 a[4];
+    __m256i m[4];
+    for (int j = 0; j < 4; ++j) {
+      __builtin_prefetch(in.g + i + 8 * j + kAhead);
+      if constexpr (Feedback) __builtin_prefetch(in.r + i + 8 * j + kAhead, 1);
+      a[j] = _mm256_loadu_ps(in.g + i + 8 * j);
+      if constexpr (Feedback) a[j] = _mm256_add_ps(a[j], _mm256_loadu_ps(in.r + i + 8 * j));
+      m[j] = _mm256_and_si256(_mm256_castps_si256(a[j]), mask);
+    }
+    __m256i most = _mm256_max_epi32(_mm256_max_epi32(m[0], m[1]), _mm256_max_epi32(m[2], m[3]));
+    __m256i wild = _mm256_cmpgt_epi32(most, last_finite);
+    bool sane = _mm256_testz_si256(wild, wild);
+    if (__builtin_expect(!sane || found.count + 32 > out.capacity, 0)) {
+      if (found.count == out.capacity && sane) {
+        for (int j = 0; Feedback && j < 4; ++j) _mm256_storeu_ps(in.r + i + 8 * j, a[j]);
       } else {
-        found = behind(found, in, i, i + 8, limit_bits, out);
+        found = behind(found, in, i, i + 32, limit_bits, out);
       }
       continue;
     }
-    unsigned bits = static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(hit)));
-    if constexpr (Feedback) _mm256_storeu_ps(in.r + i, _mm256_andnot_ps(_mm256_castsi256_ps(hit), a));
-    if (bits) {  // the table look-up is dear enough to branch around
+    for (int j = 0; j < 4; ++j) {
+      __m256 hit = _mm256_castsi256_ps(_mm256_cmpgt_epi32(m[j], below));
+      if constexpr (Feedback) _mm256_storeu_ps(in.r + i + 8 * j, _mm256_andnot_ps(hit, a[j]));
+      auto bits = static_cast<unsigned>(_mm256_movemask_ps(hit));
+      if (!bits) continue;
       __m256i order = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<long long>(kCompress[bits])));
-      _mm256_storeu_ps(out.values + found.count, _mm256_permutevar8x32_ps(a, order));
+      __m256i places = _mm256_add_epi32(_mm256_set1_epi32(static_cast<int>(i + 8 * j)), iota);
+      _mm256_storeu_ps(out.values + found.count, _mm256_permutevar8x32_ps(a[j], order));
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(out.indices + found.count),
-                          _mm256_add_epi32(_mm256_set1_epi32(static_cast<int>(i)), _mm256_permutevar8x32_epi32(iota, order)));
+                          _mm256_permutevar8x32_epi32(places, order));
       found.count += std::popcount(bits);
     }
   }
@@ -74,25 +84,35 @@ GRADWIRE_AVX512 Selected select16(const Gradient& in, int64_t begin, int64_t end
   const __m512i iota = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   Selected found;
   int64_t i = begin;
-  for (; i + 16 <= end; i += 16) {
-    __m512 a = _mm512_loadu_ps(in.g + i);
-    if constexpr (Feedback) a = _mm512_add_ps(a, _mm512_loadu_ps(in.r + i));
-    __m512i m = _mm512_and_si512(_mm512_castps_si512(a), mask);
-    __mmask16 hit = _mm512_cmpge_epi32_mask(m, limit);
-    __mmask16 wild = _mm512_cmpge_epi32_mask(m, infinity);
-    if (__builtin_expect(wild || found.count + 16 > out.capacity, 0)) {
+  for (; i + 64 <= end; i += 64) {
+    __m512 a[4];
+    __m512i m[4];
+    for (int j = 0; j < 4; ++j) {
+      __builtin_prefetch(in.g + i + 16 * j + kAhead);
+      if constexpr (Feedback) __builtin_prefetch(in.r + i + 16 * j + kAhead, 1);
+      a[j] = _mm512_loadu_ps(in.g + i + 16 * j);
+      if constexpr (Feedback) a[j] = _mm512_add_ps(a[j], _mm512_loadu_ps(in.r + i + 16 * j));
+      m[j] = _mm512_and_si512(_mm512_castps_si512(a[j]), mask);
+    }
+    __m512i most = _mm512_max_epi32(_mm512_max_epi32(m[0], m[1]), _mm512_max_epi32(m[2], m[3]));
+    __mmask16 wild = _mm512_cmpge_epi32_mask(most, infinity);
+    if (__builtin_expect(wild || found.count + 64 > out.capacity, 0)) {
       if (found.count == out.capacity && !wild) {
-        if constexpr (Feedback) _mm512_storeu_ps(in.r + i, a);
+        for (int j = 0; Feedback && j < 4; ++j) _mm512_storeu_ps(in.r + i + 16 * j, a[j]);
       } else {
-        found = behind(found, in, i, i + 16, limit_bits, out);
+        found = behind(found, in, i, i + 64, limit_bits, out);
       }
       continue;
     }
-    if constexpr (Feedback) _mm512_storeu_ps(in.r + i, _mm512_maskz_mov_ps(_knot_mask16(hit), a));
-    _mm512_storeu_ps(out.values + found.count, _mm512_maskz_compress_ps(hit, a));
-    _mm512_storeu_si512(out.indices + found.count,
-                        _mm512_maskz_compress_epi32(hit, _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(i)), iota)));
-    found.count += std::popcount(static_cast<unsigned>(hit));
+    for (int j = 0; j < 4; ++j) {
+      __mmask16 hit = _mm512_cmpge_epi32_mask(m[j], limit);
+      if constexpr (Feedback) _mm512_storeu_ps(in.r + i + 16 * j, _mm512_maskz_mov_ps(_knot_mask16(hit), a[j]));
+      if (!hit) continue;
+      __m512i places = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(i + 16 * j)), iota);
+      _mm512_storeu_ps(out.values + found.count, _mm512_maskz_compress_ps(hit, a[j]));
+      _mm512_storeu_si512(out.indices + found.count, _mm512_maskz_compress_epi32(hit, places));
+      found.count += std::popcount(static_cast<unsigned>(hit));
+    }
   }
   return behind(found, in, i, end, limit_bits, out);
 }

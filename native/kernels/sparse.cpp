@@ -63,7 +63,11 @@ GRADWIRE_AVX2 void add_avx2(const float* g, float* r, int64_t n) {
 
 GRADWIRE_AVX512 void add_avx512(const float* g, float* r, int64_t n) {
   int64_t i = 0;
-  for (; i + 16 <= n; i += 16) _mm512_storeu_ps(r + i, _mm512_add_ps(_mm512_loadu_ps(g + i), _mm512_loadu_ps(r + i)));
+  for (; i + 64 <= n; i += 64) {
+    __m512 a[4];
+    for (int j = 0; j < 4; ++j) a[j] = _mm512_add_ps(_mm512_loadu_ps(g + i + 16 * j), _mm512_loadu_ps(r + i + 16 * j));
+    for (int j = 0; j < 4; ++j) _mm512_storeu_ps(r + i + 16 * j, a[j]);
+  }
   add_scalar(g + i, r + i, n - i);
 }
 #endif
