@@ -19,7 +19,7 @@ from gradwire.level import Level
 from gradwire.observe.tally import Tally
 from gradwire.pipeline import Pipeline
 from gradwire.session import Plain, Rooms, Session
-from gradwire.transport.collective import open_lanes
+from gradwire.transport.lanes import open_lanes
 
 
 @dataclass(frozen=True, slots=True)

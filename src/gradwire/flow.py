@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from gradwire.level import Level
 
-__all__ = ["Bucket", "Decision", "Level", "LinkView", "ParameterSlice", "Plan", "Tree", "View"]
+__all__ = ["Bucket", "Decision", "Level", "LinkView", "ParameterSlice", "Plan", "StepFacts", "Tree", "View"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,16 @@ class Bucket:
 class LinkView:
     """What is known of one directed link (or of the group as a whole, where only collectives are seen).
 
-    Seconds and bytes per second; None where nothing identifies the value yet.
+    Seconds and bytes per second; None where nothing identifies the value yet. `bandwidth` is what the link delivers
+    now, `best` the most it delivered lately; `delay` is how long a step's synchronisation takes, `variation` by how
+    much that varies, `queueing` what the latency exceeds its minimum by.
     """
 
     rtprop: float | None = None
     bandwidth: float | None = None
+    best: float | None = None
     queueing: float = 0.0
+    delay: float = 0.0
     variation: float = 0.0
     loss: float = 0.0
     age: float = 0.0
@@ -60,6 +64,33 @@ class View:
 
     group: LinkView
     links: dict[tuple[int, int], LinkView] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StepFacts:
+    """What one rank measured in one step. Seconds and bytes; the defaults mean "nothing was measured".
+
+    `exposed` is how long training waited after its last gradient was ready; `busy` the time during which anything of
+    ours was on the network; `hops` the latencies in a row of the longest exchange; `work` the time of encoding and
+    decoding; `span` from the first bucket ready to the last; `buckets` each bucket's (ready after the first, bytes);
+    `residual` the energy that waits relative to a fresh gradient's; `loss` what the user noted, if anything.
+    """
+
+    seconds: float = 0.0
+    exposed: float = 0.0
+    busy: float = 0.0
+    wire_bytes: int = 0
+    hops: int = 0
+    work: float = 0.0
+    span: float = 0.0
+    buckets: tuple[tuple[float, int], ...] = ()
+    residual: float = 0.0
+    loss: float = 0.0
+
+    @property
+    def compute(self) -> float:
+        """What a step takes when nothing is waited for."""
+        return max(0.0, self.seconds - self.exposed)
 
 
 @dataclass(frozen=True, slots=True)

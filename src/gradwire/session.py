@@ -19,6 +19,7 @@ from torch.futures import Future
 from gradwire.aggregate.chunk import ALIGN, Chunk
 from gradwire.aggregate.exchange import exchange
 from gradwire.aggregate.factored import factored
+from gradwire.aggregate.scratch import Lease, Scratch
 from gradwire.clock import Clock
 from gradwire.compress.base import Codec, Encoded, Stretch, Weights
 from gradwire.compress.build import build_codec
@@ -60,6 +61,7 @@ class Session:
         self._factors: dict[Level, LowRank] = {}
         self._levels: dict[int, Decision] = {}
         self._cuts: dict[int, int] = {}
+        self._scratch = Scratch()
         self._off = False
         self._under_way: list[_Joint] = []
         self.step = 0
@@ -118,6 +120,7 @@ class Session:
         length = self._chunk_length(bucket, level)
         if self._cuts.get(bucket.index) != length:
             self._rooms.feedback.fold(bucket.index)
+            self._scratch.clear()
             self._cuts[bucket.index] = length
         starts = range(0, bucket.numel, length)
         joint.expect(len(starts))
@@ -131,9 +134,11 @@ class Session:
                 self._rank,
                 self._world_size,
                 joint.report,
+                Lease(self._scratch, work.device),
                 self._config.rounding == "stochastic",
             )
-            self._rooms.pipeline.submit(joint.counted(self._exchange(bucket, chunk, level)), joint.finished)
+            ops = joint.counted(self._exchange(bucket, chunk, level), chunk.lease)
+            self._rooms.pipeline.submit(ops, joint.finished)
         return joint.future
 
     def _exchange(self, bucket: Bucket, chunk: Chunk, level: Level) -> Iterator[Op]:
@@ -187,10 +192,12 @@ class _Joint:
         if chunks == 0:
             self._done.set_result(self._buffer)
 
-    def counted(self, ops: Iterator[Op]) -> Iterator[Op]:
+    def counted(self, ops: Iterator[Op], lease: Lease) -> Iterator[Op]:
+        """The chunk's operations, counted; what it borrowed is given back at the end."""
         for op in ops:
             self._wire += op.wire_bytes(self._session._world_size)
             yield op
+        lease.end()
 
     def report(self, start: int, encoded: Encoded) -> None:
         self._sent += encoded.sent

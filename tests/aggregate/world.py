@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gradwire.aggregate.chunk import Chunk
+from gradwire.aggregate.scratch import Lease, Scratch
 from gradwire.compress.base import Encoded, Stretch
 from gradwire.transport.base import Op
 from gradwire.transport.loopback import Loopback
@@ -24,6 +25,7 @@ class Rank:
         self.residual = torch.zeros(numel)
         self.owned: dict[tuple[int, int], Tensor] = {}
         self.reports: list[Encoded] = []
+        self.scratch = Scratch()
 
     def owner(self, start: int, numel: int) -> Tensor:
         return self.owned.setdefault((start, numel), torch.zeros(numel))
@@ -31,7 +33,8 @@ class Rank:
     def chunk(self, gradient: Tensor, step: int, weights: object = None) -> Chunk:
         stretch = Stretch(step, 0, 0, gradient.numel(), weights)  # type: ignore[arg-type]
         report = lambda _, encoded: self.reports.append(encoded)  # noqa: E731
-        return Chunk(stretch, gradient, self.residual, self.owner, self.rank, self.world_size, report)
+        lease = Lease(self.scratch, gradient.device)
+        return Chunk(stretch, gradient, self.residual, self.owner, self.rank, self.world_size, report, lease)
 
     def owed(self, numel: int) -> Tensor:
         """What this rank still owes to the mean."""

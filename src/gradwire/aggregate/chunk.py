@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from gradwire.aggregate.scratch import Lease
 from gradwire.compress.base import Encoded, Stretch
 
 # Shards begin at multiples of the largest quantisation block, so that blocks never straddle two owners.
@@ -28,6 +29,7 @@ class Chunk:
     rank: int
     world_size: int
     report: Callable[[int, Encoded], None]
+    lease: Lease
     stochastic: bool = True
 
     @property
@@ -37,6 +39,10 @@ class Chunk:
     def seed(self, as_owner: bool = False) -> int | None:
         """The seed of this rank's rounding, another one for its second encoding; None rounds to the nearest."""
         return self.stretch.seed(self.rank) ^ int(as_owner) if self.stochastic else None
+
+    def rows(self, count: int, nbytes: int) -> Tensor:
+        """Scratch for `count` frames side by side."""
+        return self.lease.take(count * nbytes).view(count, nbytes)
 
     def shard_length(self) -> int:
         """Elements of a full shard; the last shards may be shorter, or empty."""

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
-
 from gradwire.aggregate.chunk import Chunk
 from gradwire.aggregate.squeeze import squeezed
 from gradwire.compress.base import Codec
@@ -17,13 +15,12 @@ from gradwire.transport.base import AllGather, Op
 
 def gather(chunk: Chunk, codec: Codec) -> Iterator[Op]:
     """1. encode, 2. send to all, 3. decode and add in rank order, so that all ranks restore the same bytes."""
-    size = codec.size_of(chunk.numel)
-    mine = torch.empty(size, dtype=torch.uint8, device=chunk.gradient.device)
-    done = codec.encode(chunk.gradient, chunk.residual, mine, chunk.stretch, chunk.seed())  # 1
+    mine = chunk.rows(1, codec.size_of(chunk.numel))
+    done = codec.encode(chunk.gradient, chunk.residual, mine[0], chunk.stretch, chunk.seed())  # 1
     chunk.report(chunk.stretch.start, done)
-    (mine,) = yield from squeezed(codec, [mine])
-    everyone = torch.empty(mine.numel() * chunk.world_size, dtype=torch.uint8, device=mine.device)
-    yield AllGather(mine, everyone)  # 2
+    mine = yield from squeezed(codec, mine)
+    everyone = chunk.rows(chunk.world_size, mine.shape[1])
+    yield AllGather(mine[0], everyone)  # 2
     weight = 1.0 / chunk.world_size
-    for rank, frame in enumerate(everyone.view(chunk.world_size, -1)):  # 3
+    for rank, frame in enumerate(everyone):  # 3
         codec.decode(frame, chunk.gradient, chunk.stretch, weight, add=rank > 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
 from gradwire.aggregate.chunk import Chunk
 from gradwire.aggregate.squeeze import squeezed
@@ -17,32 +18,37 @@ from gradwire.transport.base import AllGather, AllToAll, Op
 
 
 def shard(chunk: Chunk, codec: Codec) -> Iterator[Op]:
-    """1. encode each shard for its owner, 2. exchange, 3. add up the own shard in rank order, 4. encode the mean,
-    5. send it to all, 6. decode every shard."""
-    world, device = chunk.world_size, chunk.gradient.device
-    size = codec.size_of(chunk.shard_length())
-    frames = torch.empty(world, size, dtype=torch.uint8, device=device)
+    """1. encode each shard for its owner, 2. exchange, 3. add up the own shard and encode the mean, 4. send it to all,
+    5. decode every shard."""
+    world = chunk.world_size
+    frames = chunk.rows(world, codec.size_of(chunk.shard_length()))
     for index in range(world):  # 1
         start, end = chunk.shard(index)
         part, left = chunk.gradient[start:end], chunk.residual[start:end]
         done = codec.encode(part, left, frames[index], chunk.stretch_of(index), chunk.seed())
         chunk.report(chunk.stretch.start + start, done)
-    send = torch.cat((yield from squeezed(codec, list(frames))))
-    received = torch.empty_like(send)
+    send = yield from squeezed(codec, frames)
+    received = chunk.rows(world, send.shape[1])
     yield AllToAll(send, received)  # 2
 
-    start, end = chunk.shard(chunk.rank)
-    stretch = chunk.stretch_of(chunk.rank)
-    mean = torch.empty(end - start, dtype=torch.float32, device=device)
-    for rank, frame in enumerate(received.view(world, -1)):  # 3
-        codec.decode(frame, mean, stretch, 1.0 / world, add=rank > 0)
-    mine = frames[0]
-    owned = chunk.owner(chunk.stretch.start + start, end - start)
-    codec.encode(mean, owned, mine, stretch, chunk.seed(as_owner=True))  # 4
-    (mine,) = yield from squeezed(codec, [mine])
-    everyone = torch.empty(mine.numel() * world, dtype=torch.uint8, device=device)
-    yield AllGather(mine, everyone)  # 5
+    mine = merged(chunk, codec, received, frames[:1])  # 3
+    chunk.lease.give(received)
+    mine = yield from squeezed(codec, mine)
+    everyone = chunk.rows(world, mine.shape[1])
+    yield AllGather(mine[0], everyone)  # 4
 
-    for index, frame in enumerate(everyone.view(world, -1)):  # 6
+    for index, frame in enumerate(everyone):  # 5
         start, end = chunk.shard(index)
         codec.decode(frame, chunk.gradient[start:end], chunk.stretch_of(index))
+
+
+def merged(chunk: Chunk, codec: Codec, received: Tensor, frame: Tensor) -> Tensor:
+    """Add up the own shard in rank order and encode its mean; what that leaves out waits with the owner."""
+    start, end = chunk.shard(chunk.rank)
+    stretch = chunk.stretch_of(chunk.rank)
+    mean = chunk.lease.take(4 * (end - start)).view(torch.float32)
+    for rank, part in enumerate(received):
+        codec.decode(part, mean, stretch, 1.0 / chunk.world_size, add=rank > 0)
+    owned = chunk.owner(chunk.stretch.start + start, end - start)
+    codec.encode(mean, owned, frame[0], stretch, chunk.seed(as_owner=True))
+    return frame

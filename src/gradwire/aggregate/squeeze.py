@@ -13,11 +13,11 @@ from gradwire.compress.lossless import Lossless
 from gradwire.transport.base import AllReduce, Op
 
 
-def squeezed(codec: Codec, frames: list[Tensor]) -> Generator[Op, None, list[Tensor]]:
-    """Cut equal frames to the longest that any rank uses; frames of a fixed size pass without a round of sizes."""
+def squeezed(codec: Codec, frames: Tensor) -> Generator[Op, None, Tensor]:
+    """Cut rows of frames to the longest that any rank uses; frames of a fixed size pass without a round of sizes."""
     if not isinstance(codec, Lossless):
         return frames
-    longest = torch.tensor([max(codec.used(frame) for frame in frames)], device=frames[0].device)
+    longest = torch.tensor([max(codec.used(frame) for frame in frames)], device=frames.device)
     yield AllReduce(longest, maximum=True)
     used = aligned(int(longest))
-    return [frame[:used].contiguous() for frame in frames]
+    return frames[:, :used].contiguous()

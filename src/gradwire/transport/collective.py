@@ -1,4 +1,4 @@
-"""Collective: operations over somebody else's process group (gloo, NCCL).
+"""Collective: operations over somebody else's process group, by its own collectives.
 
 Each lane is a process group of its own, so that the order of its operations depends on nothing else in the process:
 not on the user's collectives, not on DDP's, not on other lanes.
@@ -7,8 +7,6 @@ not on the user's collectives, not on DDP's, not on other lanes.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from datetime import timedelta
 
 import torch.distributed as dist
 
@@ -39,7 +37,7 @@ class CollectivePending:
         try:
             self._work.wait()
         except RuntimeError as error:
-            raise LinkError(_explain(error, self._kind)) from error
+            raise LinkError(explain(error, self._kind)) from error
         finished = self._finished if self._finished is not None else self._clock.now()
         return Timing(self._kind, self._nbytes, self._started, finished)
 
@@ -56,7 +54,7 @@ class CollectiveLane:
         try:
             work = self._issue(op)
         except RuntimeError as error:
-            raise LinkError(_explain(error, type(op).__name__)) from error
+            raise LinkError(explain(error, type(op).__name__)) from error
         return CollectivePending(work, op, self._world_size, self._clock)
 
     def close(self) -> None:
@@ -76,25 +74,8 @@ class CollectiveLane:
         return work
 
 
-def open_lanes(group: dist.ProcessGroup, count: int, timeout: float, clock: Clock) -> list[CollectiveLane]:
-    """Make `count` groups over the members of `group`; every member calls this at the same point."""
-    ranks = dist.get_process_group_ranks(group)
-    everyone = len(ranks) == dist.get_world_size()
-    return [CollectiveLane(_new_group(group, ranks, timeout, local=not everyone), clock) for _ in range(count)]
-
-
-def _new_group(group: dist.ProcessGroup, ranks: Sequence[int], timeout: float, local: bool) -> dist.ProcessGroup:
-    made = dist.new_group(
-        list(ranks),
-        timeout=timedelta(seconds=timeout),
-        backend=dist.get_backend(group),
-        use_local_synchronization=local,
-    )
-    assert isinstance(made, dist.ProcessGroup)  # this rank is a member
-    return made
-
-
-def _explain(error: RuntimeError, kind: str) -> str:
+def explain(error: RuntimeError, kind: str) -> str:
+    """One line for a failed operation: what, why, and what to try."""
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return (
         f"{kind} did not complete: {text}. A peer stopped or cannot be reached; "

@@ -1,0 +1,84 @@
+"""Stopwatch: notes when things happened during one step, on one rank, and sums them up.
+
+Operations overlap, so the network's time is the union of their intervals, not their sum. Called from several threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from gradwire.flow import StepFacts
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Collects one step; `lap` ends it and begins the next."""
+
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _ready: list[tuple[float, int]] = field(default_factory=list)
+    _intervals: list[tuple[float, float]] = field(default_factory=list)
+    _wire: int = 0
+    _hops: int = 0
+    _work: float = 0.0
+    _restored: float = 0.0
+    _residual: float = 0.0
+    _gradient: float = 0.0
+    _began: float | None = None
+
+    def bucket_ready(self, now: float, nbytes: int) -> None:
+        with self._lock:
+            self._ready.append((now, nbytes))
+
+    def operation(self, started: float, finished: float, nbytes: int, hops: int) -> None:
+        with self._lock:
+            self._intervals.append((started, finished))
+            self._wire += nbytes
+            self._hops = max(self._hops, hops)
+            self._restored = max(self._restored, finished)
+
+    def worked(self, seconds: float, now: float) -> None:
+        """Encoding or decoding took this long, until now."""
+        with self._lock:
+            self._work += seconds
+            self._restored = max(self._restored, now)
+
+    def energies(self, residual: float, gradient: float) -> None:
+        """Squared norms of samples of what waits and of the fresh gradient."""
+        with self._lock:
+            self._residual += residual
+            self._gradient += gradient
+
+    def lap(self, now: float, loss: float = 0.0) -> StepFacts | None:
+        """Facts of the step that began with the previous lap; None before the first."""
+        with self._lock:
+            began, self._began = self._began, now
+            ready, intervals = self._ready, self._intervals
+            facts = None
+            if began is not None and ready:
+                last = ready[-1][0]
+                facts = StepFacts(
+                    seconds=now - began,
+                    exposed=max(0.0, self._restored - last),
+                    busy=union(intervals),
+                    wire_bytes=self._wire,
+                    hops=self._hops,
+                    work=self._work,
+                    span=last - ready[0][0],
+                    buckets=tuple((at - ready[0][0], nbytes) for at, nbytes in ready),
+                    residual=self._residual / self._gradient if self._gradient > 0 else 0.0,
+                    loss=loss,
+                )
+            self._ready, self._intervals = [], []
+            self._wire = self._hops = 0
+            self._work = self._restored = self._residual = self._gradient = 0.0
+            return facts
+
+
+def union(intervals: list[tuple[float, float]]) -> float:
+    """Total time covered by at least one interval."""
+    covered, reached = 0.0, float("-inf")
+    for begin, end in sorted(intervals):
+        covered += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return covered
