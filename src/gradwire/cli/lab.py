@@ -203,10 +203,8 @@ def check(net: str, hosts: int | None, pairs: int, seconds: float, as_json: bool
         before = running.stats()
         rows = [measure(running, a, b, seconds) for a, b in chosen[:pairs]]
         stats = running.stats().since(before)
-    good = (
-        all(row.rtt_good and row.rate_good is not False and row.loss_good is not False for row in rows)
-        and not stats.problems
-    )
+    judged = [verdict for row in rows for verdict in (row.rtt_good, row.rate_good, row.loss_good)]
+    good = False not in judged and not stats.problems
     if as_json:
         _write_json(
             "-", {"network": network.name, "good": good, "verdict": stats.verdict, "pairs": rows, "stats": stats}
