@@ -78,6 +78,12 @@ def test_a_loopback_run_prefixes_output_and_gives_json_and_the_exit_code(tmp_pat
     assert "not for measurements" in report["verdict"]
 
 
+def test_options_after_the_command_belong_to_the_command() -> None:
+    done = gradwire("lab", "run", "--mode", "loopback", "--hosts", "2", "echo", "--hosts", "9", "--net", "x")
+    assert done.returncode == 0
+    assert "h1 | --hosts 9 --net x" in done.stdout
+
+
 def test_a_missing_tool_is_named_with_its_package(tmp_path: Path) -> None:
     net = tmp_path / "net.toml"
     net.write_text('hosts = 2\n[access]\nrate = "10mbit"\n[[cross]]\nfrom = "h0"\nto = "h1"\n')

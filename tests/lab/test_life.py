@@ -17,7 +17,7 @@ from tests.lab.conftest import pair
 
 from gradwire.emulate import Lab
 from gradwire.emulate.measure import ping_ms
-from gradwire.errors import ConfigError
+from gradwire.errors import ConfigError, IntegrityError
 from gradwire.link import preset
 
 CLI = [sys.executable, "-m", "gradwire", "lab", "run", "--net", "lan100", "--hosts", "3", "--"]
@@ -143,6 +143,15 @@ def test_kill_minus_nine_leaves_nothing_running_and_the_next_lab_says_so(marker:
         assert after.run(["true"]).code == 0
     assert any("cleaned up after lab lan100" in note for note in notes)
     assert not list(runtime.iterdir())
+
+
+def test_a_lab_whose_emulator_dies_says_so_and_ends_its_ranks(marker: str) -> None:
+    with Lab(preset("lan100", 2)) as lab:
+        sleep = f"exec {sys.executable} -c 'import time; time.sleep(300)  # {marker}'"
+        script = f"test $RANK = 0 && kill -9 {lab.emulator.pid}; {sleep}"
+        with pytest.raises(IntegrityError, match="link emulator: ended with code -9"):
+            lab.run(["sh", "-c", script], timeout=60)
+    assert gone(marker)
 
 
 def test_two_labs_at_once_do_not_meet() -> None:

@@ -55,7 +55,7 @@ def network_options(command: click.Command) -> click.Command:
 
 
 @network_options
-@lab.command(cls=LabCommand, context_settings={"ignore_unknown_options": True})
+@lab.command(cls=LabCommand, context_settings={"allow_interspersed_args": False})
 @click.option("--congestion", help="TCP congestion control of every host: cubic, bbr, reno.")
 @click.option("--timeout", type=float, help="End everything after so many seconds (exit code 124).")
 @click.option("--port", type=click.IntRange(1, 65535), help="MASTER_PORT; 29500 unless given.")
@@ -138,6 +138,10 @@ def _report(network: Network, result: RunResult) -> None:
         f"{result.seconds:.1f} s, {carried} over all links, drops: {stats.queue_drops} full queue, "
         f"{stats.loss_drops} random loss; emulator {stats.cpu_seconds / max(result.seconds, 1e-9):.2f} core"
     )
+    if stats.problems and result.stolen > 0.02:
+        note(
+            f"other virtual machines took {result.stolen:.2f} core from this one meanwhile; try again at a quieter time"
+        )
     _verdict(stats)
 
 

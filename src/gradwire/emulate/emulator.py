@@ -101,6 +101,11 @@ class Emulator:
         for index in links:
             self._command(f"set {index} {values}")
 
+    def check(self) -> None:
+        """IntegrityError when the process has ended: without it no packet arrives any more."""
+        if (code := self._process.poll()) is not None:
+            raise IntegrityError(f"link emulator: ended with code {code} during the run; nothing was measured")
+
     def stats(self) -> EmulatorStats:
         self._send("stats")
         return msgspec.json.decode(self._answer(ANSWER_TIMEOUT), type=EmulatorStats)

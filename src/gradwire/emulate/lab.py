@@ -45,6 +45,7 @@ class RunResult:
     hosts: tuple[HostResult, ...]
     stats: EmulatorStats
     timed_out: bool = False
+    stolen: float = 0.0  # cores that the machine's host took away meanwhile; explains a lab that was late
 
 
 class Lab:
@@ -166,6 +167,7 @@ class Lab:
         deadline = None if timeout is None else time.monotonic() + timeout
         chosen_port = self.emulator.port(port)
         before = self.emulator.stats()
+        stolen = stolen_seconds()
         start = time.monotonic()  # the schedule's zero; every namespace shares this clock
         self.emulator.begin()
         flows = CrossFlows(self, self.network.cross, start)
@@ -193,13 +195,16 @@ class Lab:
         after = self.emulator.stats()
         code = watch.failed[0].process.returncode if watch.failed else 124 if timed_out else 0
         results = tuple(entry.result() for entry in watch.processes)
-        return RunResult(code, time.monotonic() - start, results, after.since(before), timed_out)
+        seconds = time.monotonic() - start
+        stolen = (stolen_seconds() - stolen) / seconds
+        return RunResult(code, seconds, results, after.since(before), timed_out, stolen)
 
     def _follow(self, watch: Watch, flows: CrossFlows, deadline: float | None) -> bool:
         """Until all have ended, or somebody failed and the grace is over. True when time was up."""
         failed_at: float | None = None
         lonely = False
         while watch.running:
+            self.emulator.check()
             flows.step(time.monotonic())
             watch.step(0.05)
             now = time.monotonic()
@@ -233,3 +238,10 @@ class Lab:
             if entry.name == host:
                 return index
         raise ConfigError(f"lab: there is no host {host!r} in {self.network.name}")
+
+
+def stolen_seconds() -> float:
+    """Processor time that a hypervisor gave to others, from the kernel's first line of counters."""
+    with open("/proc/stat") as file:
+        fields = file.readline().split()
+    return int(fields[8]) / os.sysconf("SC_CLK_TCK") if len(fields) > 8 else 0.0

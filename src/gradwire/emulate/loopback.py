@@ -69,6 +69,9 @@ class Loopback:
     def begin(self) -> None:
         pass
 
+    def check(self) -> None:
+        pass
+
     def apply(self, change: Change) -> None:
         raise ConfigError("lab: loopback mode cannot change links; run as root for a real network")
 
