@@ -3,6 +3,8 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/if_tun.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
 #include <net/if.h>
 #include <sched.h>
 #include <sys/file.h>
@@ -86,6 +88,33 @@ void bring_up(int control, const char* name) {
   if (ioctl(control, SIOCSIFFLAGS, &value) != 0) fail(std::string("SIOCSIFFLAGS ") + name);
 }
 
+// By netlink, because the ioctl for it asks for root outside of the namespace.
+void set_ring(uint32_t packets) {
+  struct {
+    nlmsghdr header{};
+    ifinfomsg interface{};
+    rtattr attribute{};
+    uint32_t value = 0;
+  } message;
+  message.header.nlmsg_len = sizeof message;
+  message.header.nlmsg_type = RTM_NEWLINK;
+  message.header.nlmsg_flags = NLM_F_REQUEST | NLM_F_ACK;
+  message.interface.ifi_index = static_cast<int>(if_nametoindex(kInterface));
+  message.attribute.rta_type = IFLA_TXQLEN;
+  message.attribute.rta_len = RTA_LENGTH(sizeof(uint32_t));
+  message.value = packets;
+  struct {
+    nlmsghdr header{};
+    nlmsgerr error{};
+  } answer;
+  const int netlink = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
+  const bool sent = netlink >= 0 && send(netlink, &message, sizeof message, 0) == sizeof message;
+  const bool heard = sent && recv(netlink, &answer, sizeof answer, 0) >= static_cast<ssize_t>(sizeof answer);
+  if (netlink >= 0) close(netlink);
+  errno = heard ? -answer.error.error : EPERM;
+  if (errno != 0) fail("length of the device's ring");
+}
+
 void configure(const HostConfig& config) {
   const int control = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (control < 0) fail("socket");
@@ -100,9 +129,7 @@ void configure(const HostConfig& config) {
   value = request(kInterface);
   value.ifr_mtu = config.mtu;
   if (ioctl(control, SIOCSIFMTU, &value) != 0) fail("MTU " + std::to_string(config.mtu));
-  value = request(kInterface);
-  value.ifr_qlen = kRingPackets;
-  if (ioctl(control, SIOCSIFTXQLEN, &value) != 0) fail("SIOCSIFTXQLEN");
+  set_ring(kRingPackets);
   bring_up(control, kInterface);
   close(control);
 }
@@ -125,8 +152,9 @@ void choose_congestion(const std::string& name, int home, int network) {
   if (lock >= 0) close(lock);
   setns(network, CLONE_NEWNET);
   if (!chosen) {
-    throw std::runtime_error("congestion: TCP congestion control '" + name + "' cannot be used here; allowed are: " +
-                             allowed + "(root may load others: modprobe tcp_" + name + ")");
+    const std::string list = allowed.substr(0, allowed.find_last_not_of(" \n") + 1);
+    throw std::runtime_error("congestion: TCP congestion control '" + name + "' cannot be used here; allowed are: " + list +
+                             " (root may use others, after modprobe tcp_" + name + ")");
   }
 }
 

@@ -88,7 +88,7 @@ int launch(int count, char** words) {
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   if (getppid() != parent) return 126;  // it died before we asked to be told
   if (std::strcmp(words[1], "-") != 0 && !enter(words[1], CLONE_NEWUSER)) return refuse("cannot enter the user namespace", words[1]);
-  if (!enter(words[0], CLONE_NEWNET)) return refuse("cannot enter the network namespace", words[0]);
+  if (std::strcmp(words[0], "-") != 0 && !enter(words[0], CLONE_NEWNET)) return refuse("cannot enter the network namespace", words[0]);
   if (std::strcmp(words[2], "-") != 0) show_hosts(words[2]);
   prctl(PR_SET_PDEATHSIG, SIGHUP);  // entering a user namespace clears it
 

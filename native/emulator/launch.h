@@ -4,7 +4,7 @@
 
 namespace gradwire::emulator {
 
-// launch NETWORK USER|- HOSTS|- -- COMMAND...   where NETWORK and USER are paths of namespaces,
+// launch NETWORK|- USER|- HOSTS|- -- COMMAND...   where NETWORK and USER are paths of namespaces,
 // HOSTS is shown to it as /etc/hosts. Returns the exit code.
 int launch(int count, char** words);
 

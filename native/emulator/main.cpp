@@ -35,23 +35,12 @@ bool take_precedence() {
   return false;
 }
 
-// Reads up to "start" with plain reads, so that nothing meant for the loop is swallowed by a buffer.
-bool read_line(std::string& line) {
-  line.clear();
-  char letter = 0;
-  while (read(STDIN_FILENO, &letter, 1) == 1) {
-    if (letter == '\n') return true;
-    line.push_back(letter);
-  }
-  return false;
-}
-
 int emulate() {
   Description description;
-  for (std::string line; true;) {
-    if (!read_line(line)) return 0;
-    if (line == "start") break;
-    description.apply(line);
+  // Nobody speaks between "start" and our answer, so the stream's buffer swallows nothing that the loop must read.
+  for (std::string line; line != "start";) {
+    if (!std::getline(std::cin, line)) return 0;
+    if (line != "start") description.apply(line);
   }
   std::unique_ptr<Engine> engine = description.build();
   std::string ready = gain_privileges() ? "ok user" : "ok root";

@@ -14,30 +14,15 @@ from pathlib import Path
 
 import msgspec
 
-import gradwire
-from gradwire.emulate.compile import change_values, compile_network, matching_links
+from gradwire.emulate.compile import address, change_values, compile_network, matching_links
+from gradwire.emulate.program import installed_program
 from gradwire.emulate.stats import EmulatorStats
 from gradwire.errors import ConfigError, IntegrityError
 from gradwire.link import Change, Network
 
 START_TIMEOUT = 30.0
 ANSWER_TIMEOUT = 10.0
-PROGRAM = "gradwire-linkemu"
-
-
-def emulator_program() -> Path:
-    """The installed executable; it lies beside the native module, wherever the installation keeps that."""
-    places = [Path(entry) / "bin" / PROGRAM for entry in gradwire.__path__]
-    try:
-        from gradwire import _native
-
-        places.append(Path(_native.__file__).parent / "bin" / PROGRAM)
-    except ImportError:
-        pass
-    for place in places:
-        if place.is_file() and os.access(place, os.X_OK):
-            return place
-    raise ConfigError(f"lab: {PROGRAM} is not installed (looked in {places[-1].parent}); run 'pip install .' again")
+DEFAULT_PORT = 29500
 
 
 class NoPrivilegesError(ConfigError):
@@ -47,10 +32,13 @@ class NoPrivilegesError(ConfigError):
 class Emulator:
     """Owns the process; `close` ends it and with it every namespace that no other process is in."""
 
+    mode = "namespaces"
+    interface = "eth0"
+
     def __init__(self, network: Network) -> None:
         self.network = network
         self.hosts_file: Path | None = None  # shown to commands as /etc/hosts
-        self._program = emulator_program()
+        self._program = installed_program()
         lines = compile_network(network)
         # A session of its own: the terminal's Ctrl-C must not take the network away under the ranks.
         self._process = subprocess.Popen(
@@ -91,6 +79,16 @@ class Emulator:
         network = f"/proc/{self.pid}/fd/{self._namespaces[index]}"
         return [str(self._program), "launch", network, user, str(self.hosts_file or "-"), "--"]
 
+    def address(self, index: int) -> str:
+        return address(index)
+
+    def env(self, index: int) -> dict[str, str]:
+        return {}
+
+    def port(self, asked: int | None) -> int:
+        """Every host has its own ports, so any is free."""
+        return DEFAULT_PORT if asked is None else asked
+
     def begin(self) -> None:
         """Traces and scheduled changes start now, from the network's own values."""
         self._command("begin")
@@ -102,6 +100,11 @@ class Emulator:
         values = change_values(change)
         for index in links:
             self._command(f"set {index} {values}")
+
+    def check(self) -> None:
+        """IntegrityError when the process has ended: without it no packet arrives any more."""
+        if (code := self._process.poll()) is not None:
+            raise IntegrityError(f"link emulator: ended with code {code} during the run; nothing was measured")
 
     def stats(self) -> EmulatorStats:
         self._send("stats")

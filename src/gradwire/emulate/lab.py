@@ -15,24 +15,25 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
-from gradwire.emulate.compile import address
 from gradwire.emulate.cross import CrossFlows
-from gradwire.emulate.emulator import Emulator
+from gradwire.emulate.emulator import Emulator, NoPrivilegesError
+from gradwire.emulate.loopback import WHAT_IT_IS, Loopback
 from gradwire.emulate.process import HostProcess, HostResult, OnLine, Watch
 from gradwire.emulate.state import LabRecord, sweep
 from gradwire.emulate.stats import EmulatorStats
 from gradwire.errors import ConfigError
 from gradwire.link import Change, Network
 
-INTERFACE = "eth0"
-DEFAULT_PORT = 29500
 # How long a rank may run on after another one failed, to say its own last words.
 GRACE = 5.0
 LONELY_AFTER = 15.0
 
 OnNote = Callable[[str], None]
+# auto: namespaces where the machine allows them, else loopback, and it says so.
+Mode = Literal["auto", "namespaces", "loopback"]
+MODES: tuple[Mode, ...] = ("auto", "namespaces", "loopback")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +45,25 @@ class RunResult:
     hosts: tuple[HostResult, ...]
     stats: EmulatorStats
     timed_out: bool = False
+    stolen: float = 0.0  # cores that the machine's host took away meanwhile; explains a lab that was late
 
 
 class Lab:
     """Makes the network on entering, takes everything away on leaving."""
 
-    mode = "namespaces"
-
-    def __init__(self, network: Network, on_note: OnNote | None = None) -> None:
+    def __init__(self, network: Network, on_note: OnNote | None = None, mode: Mode = "namespaces") -> None:
+        if mode not in MODES:
+            raise ConfigError(f"mode: {mode!r} is not one of {', '.join(MODES)}")
         self.network = network
+        self._asked = mode
         self._note = on_note or (lambda text: None)
-        self._emulator: Emulator | None = None
+        self._emulator: Emulator | Loopback | None = None
         self._record: LabRecord | None = None
 
     def __enter__(self) -> Self:
         for leftover in sweep():
             self._note(f"cleaned up after lab {leftover}, which had been killed")
-        self._emulator = Emulator(self.network)
+        self._emulator = self._make()
         try:
             self._record = LabRecord.create(self.network.name, self._emulator.pid, self._hosts_text())
             self._emulator.hosts_file = self._record.hosts_file
@@ -76,6 +79,19 @@ class Lab:
     ) -> None:
         self.close()
 
+    def _make(self) -> Emulator | Loopback:
+        if self._asked == "loopback":
+            self._note(WHAT_IT_IS)
+            return Loopback(self.network)
+        try:
+            return Emulator(self.network)
+        except NoPrivilegesError as error:
+            if self._asked != "auto":
+                raise
+            self._note(str(error))
+            self._note(WHAT_IT_IS)
+            return Loopback(self.network)
+
     def close(self) -> None:
         if self._emulator:
             self._emulator.close()
@@ -85,18 +101,23 @@ class Lab:
             self._record = None
 
     @property
-    def emulator(self) -> Emulator:
+    def mode(self) -> str:
+        """What the network is made of: "namespaces" is real, "loopback" only slows TCP down."""
+        return self.emulator.mode
+
+    @property
+    def emulator(self) -> Emulator | Loopback:
         if self._emulator is None:
             raise ConfigError("lab: it is not open; use it as a context: with Lab(network) as lab: ...")
         return self._emulator
 
     def _hosts_text(self) -> str:
-        lines = [f"{address(index)} {host.name}" for index, host in enumerate(self.network.hosts)]
+        lines = [f"{self.emulator.address(index)} {host.name}" for index, host in enumerate(self.network.hosts)]
         mapped = [f"::ffff:{line}" for line in lines]  # what torch's store asks for
         return "\n".join(["127.0.0.1 localhost", *lines, *mapped]) + "\n"
 
     def address(self, host: str) -> str:
-        return address(self._index(host))
+        return self.emulator.address(self._index(host))
 
     def apply(self, change: Change) -> None:
         """Change links now (`change.at` is not looked at); lasts until changed again, over runs too."""
@@ -109,9 +130,10 @@ class Lab:
         """Start any command on one host; the caller watches and ends it."""
         return HostProcess.start(host, self.emulator.host_prefix(self._index(host)), command, env)
 
-    def rank_env(self, rank: int, port: int = DEFAULT_PORT) -> dict[str, str]:
+    def rank_env(self, rank: int, port: int = 29500) -> dict[str, str]:
         """What torchrun would set on a cluster with one process a host, and the interface for every library."""
         ranks = self.network.ranks
+        interface = self.emulator.interface
         return {
             "RANK": str(rank),
             "WORLD_SIZE": str(len(ranks)),
@@ -120,14 +142,15 @@ class Lab:
             "GROUP_RANK": str(rank),
             "MASTER_ADDR": self.address(ranks[0].name),
             "MASTER_PORT": str(port),
-            "GLOO_SOCKET_IFNAME": INTERFACE,
-            "NCCL_SOCKET_IFNAME": INTERFACE,
-            "TP_SOCKET_IFNAME": INTERFACE,
-            "GRADWIRE_IFNAME": INTERFACE,
+            "GLOO_SOCKET_IFNAME": interface,
+            "NCCL_SOCKET_IFNAME": interface,
+            "TP_SOCKET_IFNAME": interface,
+            "GRADWIRE_IFNAME": interface,
             "GRADWIRE_HOST": ranks[rank].name,
             "GRADWIRE_LAB": self.mode,
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
+            **self.emulator.env(self._index(ranks[rank].name)),
         }
 
     def run(
@@ -136,21 +159,28 @@ class Lab:
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
         on_line: OnLine | None = None,
-        port: int = DEFAULT_PORT,
+        port: int | None = None,
     ) -> RunResult:
         """Run `command` on every rank host until all end, one fails (the others get a moment), or time is up."""
         if not command:
             raise ConfigError("lab: no command to run; write for example: gradwire lab run -- python train.py")
         deadline = None if timeout is None else time.monotonic() + timeout
-        self.emulator.begin()
+        chosen_port = self.emulator.port(port)
         before = self.emulator.stats()
-        start = time.monotonic()
+        stolen = stolen_seconds()
+        start = time.monotonic()  # the schedule's zero; every namespace shares this clock
+        self.emulator.begin()
         flows = CrossFlows(self, self.network.cross, start)
         watch = Watch([], on_line)
         try:
             entries = []
             for rank, host in enumerate(self.network.ranks):
-                merged = {**os.environ, **self.rank_env(rank, port), **(env or {})}
+                merged = {
+                    **os.environ,
+                    **self.rank_env(rank, chosen_port),
+                    "GRADWIRE_LAB_START": f"{start:.6f}",
+                    **(env or {}),
+                }
                 entries.append(self.spawn(host.name, command, merged))
                 watch.processes = entries
             watch = Watch(entries, on_line)
@@ -165,13 +195,16 @@ class Lab:
         after = self.emulator.stats()
         code = watch.failed[0].process.returncode if watch.failed else 124 if timed_out else 0
         results = tuple(entry.result() for entry in watch.processes)
-        return RunResult(code, time.monotonic() - start, results, after.since(before), timed_out)
+        seconds = time.monotonic() - start
+        stolen = (stolen_seconds() - stolen) / seconds
+        return RunResult(code, seconds, results, after.since(before), timed_out, stolen)
 
     def _follow(self, watch: Watch, flows: CrossFlows, deadline: float | None) -> bool:
         """Until all have ended, or somebody failed and the grace is over. True when time was up."""
         failed_at: float | None = None
         lonely = False
         while watch.running:
+            self.emulator.check()
             flows.step(time.monotonic())
             watch.step(0.05)
             now = time.monotonic()
@@ -205,3 +238,10 @@ class Lab:
             if entry.name == host:
                 return index
         raise ConfigError(f"lab: there is no host {host!r} in {self.network.name}")
+
+
+def stolen_seconds() -> float:
+    """Processor time that a hypervisor gave to others, from the kernel's first line of counters."""
+    with open("/proc/stat") as file:
+        fields = file.readline().split()
+    return int(fields[8]) / os.sysconf("SC_CLK_TCK") if len(fields) > 8 else 0.0

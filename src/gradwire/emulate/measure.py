@@ -32,7 +32,7 @@ class Measurement:
     target: str
     wanted_rtt_ms: float
     rtt_ms: float
-    rtt_good: bool
+    rtt_good: bool | None
     wanted_mbit: float
     mbit: float
     rate_good: bool | None
@@ -128,7 +128,7 @@ def measure(lab: Lab, source: str, target: str, seconds: float = 3.0) -> Measure
         target,
         round(wanted_rtt, 3),
         rtt,
-        abs(rtt - wanted_rtt) <= limit,
+        None if any(spec.trace for spec in there + back) else abs(rtt - wanted_rtt) <= limit,
         round(wanted, 2),
         round(got, 2),
         abs(got / wanted - 1) <= RATE_TOLERANCE if steady and not math.isinf(wanted) else None,

@@ -7,6 +7,7 @@ import selectors
 import signal
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -35,7 +36,8 @@ class HostProcess:
     ended: float | None = None
     ended_by_lab: bool = False
     tail: bytes = b""
-    output: list[str] = field(default_factory=list)
+    # The end of it: a rank that logs for days must not fill the memory.
+    output: deque[str] = field(default_factory=lambda: deque(maxlen=100_000))
 
     @classmethod
     def start(

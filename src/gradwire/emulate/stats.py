@@ -45,6 +45,7 @@ class EmulatorStats(msgspec.Struct, frozen=True):
     lateness_mean_us: float
     device_drops: list[int]
     links: list[LinkStats]
+    limits: str = ""  # what this lab does not do at all
 
     def since(self, before: EmulatorStats) -> EmulatorStats:
         return msgspec.structs.replace(
@@ -95,5 +96,5 @@ class EmulatorStats(msgspec.Struct, frozen=True):
     @property
     def verdict(self) -> str:
         if not self.problems:
-            return "the lab kept up"
+            return self.limits or "the lab kept up"
         return "THE LAB COULD NOT KEEP UP, its numbers are wrong: " + "; ".join(self.problems)

@@ -1,4 +1,4 @@
-"""A picture of a network as SVG text: nodes on a circle (a lone switch in the middle), links with their values."""
+"""A picture of a network as SVG text: hosts on a circle, routers inside it, links with their values."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from gradwire.link.network import Link, Network
 
 WIDTH, HEIGHT, RADIUS = 900, 680, 250
 _STYLE = (
-    "text{font:13px system-ui,sans-serif;fill:#222}.small{font-size:10px;fill:#555}"
+    ".bg{fill:#fff}text{font:13px system-ui,sans-serif;fill:#222}.small{font-size:10px;fill:#555}"
     ".host{fill:#e8f1fb;stroke:#2b6cb0}.idle{fill:#fdf2e0;stroke:#b7791f}.router{fill:#eee;stroke:#666}"
-    ".link{stroke:#9aa5b1;fill:none}@media(prefers-color-scheme:dark){.bg{fill:#16181d}text{fill:#ddd}"
-    ".small{fill:#aaa}.host{fill:#1c3550}.idle{fill:#4a3a18}.router{fill:#333}}"
+    ".link{stroke:#9aa5b1;fill:none}.tag{paint-order:stroke;stroke:#fff;stroke-width:4px}"
+    "@media(prefers-color-scheme:dark){.bg{fill:#16181d}text{fill:#ddd}.small{fill:#aaa}.tag{stroke:#16181d}"
+    ".host{fill:#1c3550}.idle{fill:#4a3a18}.router{fill:#333}}"
 )
 
 
@@ -28,22 +29,35 @@ def to_svg(network: Network) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">'
         f"<style>{_STYLE}</style>"
-        f'<rect class="bg" width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>'
+        f'<rect class="bg" width="{WIDTH}" height="{HEIGHT}"/>'
         f'<text x="24" y="34" style="font-size:20px;font-weight:600">{title}</text>'
         f'<text x="24" y="56">{about}</text>' + "".join(lines) + "".join(nodes) + "</svg>\n"
     )
 
 
 def _places(network: Network) -> dict[str, tuple[float, float]]:
-    center = (WIDTH / 2, HEIGHT / 2 + 30)
-    names = [host.name for host in network.hosts]
-    inner = list(network.routers)
-    places: dict[str, tuple[float, float]] = {}
-    for ring, radius in ((names, RADIUS), (inner, 0 if len(inner) == 1 else RADIUS * 0.35)):
-        for index, name in enumerate(ring):
-            angle = 2 * math.pi * index / len(ring) + (math.pi if ring is inner else -math.pi / 2)
-            places[name] = (center[0] + 1.35 * radius * math.cos(angle), center[1] + radius * math.sin(angle))
-    return places
+    """Hosts on a circle, those of one router side by side; each router between its hosts and the middle."""
+    middle = (WIDTH / 2, HEIGHT / 2 + 30)
+    home = {name: _home(network, name) for name in (host.name for host in network.hosts)}
+    ring = sorted(home, key=lambda name: home[name])
+    lone = len(network.routers) < 2
+    turn = -math.pi / 2 if lone else math.pi - math.pi * (sum(home[name] == 0 for name in ring) - 1) / len(ring)
+    angles = {name: turn + 2 * math.pi * index / len(ring) for index, name in enumerate(ring)}
+    for index, router in enumerate(network.routers):
+        near = [angles[name] for name in ring if home[name] == index]
+        angles[router] = sum(near) / len(near) if near else 2 * math.pi * index / len(network.routers)
+
+    def place(name: str) -> tuple[float, float]:
+        radius = RADIUS if name in home else 0 if lone else 0.5 * RADIUS
+        return middle[0] + 1.35 * radius * math.cos(angles[name]), middle[1] + radius * math.sin(angles[name])
+
+    return {name: place(name) for name in (*home, *network.routers)}
+
+
+def _home(network: Network, host: str) -> int:
+    """The first router a host is joined to; hosts without one come after all others."""
+    near = {link.target for link in network.links if link.source == host}
+    return next((i for i, router in enumerate(network.routers) if router in near), len(network.routers))
 
 
 def _cables(network: Network) -> list[tuple[Link, Link | None]]:
@@ -69,14 +83,14 @@ def _cable(places: dict[str, tuple[float, float]], link: Link, back: Link | None
     )
     if not labels:
         return line
-    rates = [link.spec] if back is None or back.spec == link.spec else [link.spec, back.spec]
+    same = back is None or back.spec == link.spec
+    texts = [str(link.spec)] if same else [f"{each.name}: {each.spec.mean_rate}" for each in (link, back) if each]
     x, y = (x1 + x2) / 2, (y1 + y2) / 2
-    text = "".join(
-        f'<text class="small" x="{x:.0f}" y="{y + 12 * row:.0f}" text-anchor="middle">'
-        f"{escape(str(spec) if len(rates) == 1 else ('→ ' if row == 0 else '← ') + str(spec.mean_rate))}</text>"
-        for row, spec in enumerate(rates)
+    return line + "".join(
+        f'<text class="small tag" x="{x:.0f}" y="{y + 12 * row:.0f}" text-anchor="middle">'
+        f"{escape(text.replace('->', '→'))}</text>"
+        for row, text in enumerate(texts)
     )
-    return line + text
 
 
 def _node(network: Network, name: str, x: float, y: float) -> str:

@@ -196,7 +196,9 @@ PRESETS: dict[str, Preset] = {
     "netstorm9-dynamic": Preset(
         "NetStorm's nine sites, all rates drawn anew every 180 s.", 9, lambda n: _netstorm9(n, True), fixed=True
     ),
-    "lossy-wifi": Preset("100 Mbit/s Wi-Fi: losses in bursts, 0.7 % in all, and 8 ms ± 1 ms.", 4, _lossy_wifi),
+    "lossy-wifi": Preset(
+        "100 Mbit/s Wi-Fi: losses in bursts, 0.7 % on each of two hops, 8 ms round trip with jitter.", 4, _lossy_wifi
+    ),
     "starlink-like": Preset(
         "Satellite access: about 120 down and 15 Mbit/s up, 50 ms, a new satellite every 15 s.", 4, _starlink_like
     ),

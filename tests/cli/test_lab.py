@@ -1,0 +1,93 @@
+"""gradwire lab as a user meets it: help, lists, pictures, and one clear line for each mistake."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from gradwire.link import PRESETS, preset
+
+GRADWIRE = [sys.executable, "-m", "gradwire"]
+
+
+def gradwire(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*GRADWIRE, *words], capture_output=True, text=True, timeout=60, check=False, env=env)
+
+
+def test_help_does_not_import_torch() -> None:
+    code = "import sys; from gradwire.cli.main import cli; cli.main(['lab', '--help'], standalone_mode=False); "
+    done = subprocess.run(
+        [sys.executable, "-c", code + "sys.exit('torch' in sys.modules)"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "run" in done.stdout
+
+
+def test_presets_are_listed_as_text_and_json() -> None:
+    assert all(name in gradwire("lab", "presets").stdout for name in PRESETS)
+    assert set(json.loads(gradwire("lab", "presets", "--json").stdout)) == set(PRESETS)
+
+
+@pytest.mark.parametrize("name", ["lan100", "netstorm9-dynamic", "geo-aws10", "fluctuating"])
+def test_show_draws_every_shape(name: str, tmp_path: Path) -> None:
+    shown = gradwire("lab", "show", "--net", name)
+    assert shown.returncode == 0, shown.stderr
+    assert name in shown.stdout
+    picture = tmp_path / "net.svg"
+    assert gradwire("lab", "show", "--net", name, "--svg", str(picture)).returncode == 0
+    assert ElementTree.parse(picture).getroot().tag.endswith("svg")
+    described = json.loads(gradwire("lab", "show", "--net", name, "--json").stdout)
+    assert [host["name"] for host in described["hosts"]] == [host.name for host in preset(name).hosts]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["run", "--net", "lan99", "--", "true"], "there is no preset 'lan99'"),
+        (["run", "--net", "lan100", "--hosts", "1", "--", "true"], "hosts: 1 is not in 2..200"),
+        (["run", "--net", "geo-aws10", "--hosts", "4", "--", "true"], "geo-aws10 has 10 sites"),
+        (["run", "--net", "/nowhere.toml", "--", "true"], "cannot read /nowhere.toml"),
+        (["show", "--net", "bad.toml"], "cannot read bad.toml"),
+        (["run", "--net", "lan100"], "Missing argument 'COMMAND...'"),
+        (["run", "--net", "lan100", "--port", "0", "--", "true"], "not in the range"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_two(words: list[str], says: str) -> None:
+    done = gradwire("lab", *words)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_loopback_run_prefixes_output_and_gives_json_and_the_exit_code(tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    script = "echo hello from $RANK; test $RANK != 1 || exit 5"
+    words = ["lab", "run", "--hosts", "2", "--mode", "loopback", "--json", str(result), "--", "sh", "-c", script]
+    done = gradwire(*words)
+    assert done.returncode == 5
+    assert "h0 | hello from 0" in done.stdout
+    assert "h1 | hello from 1" in done.stdout
+    report = json.loads(result.read_text())
+    assert report["mode"] == "loopback"
+    assert report["code"] == 5
+    assert "not for measurements" in report["verdict"]
+
+
+def test_options_after_the_command_belong_to_the_command() -> None:
+    done = gradwire("lab", "run", "--mode", "loopback", "--hosts", "2", "echo", "--hosts", "9", "--net", "x")
+    assert done.returncode == 0
+    assert "h1 | --hosts 9 --net x" in done.stdout
+
+
+def test_a_missing_tool_is_named_with_its_package(tmp_path: Path) -> None:
+    net = tmp_path / "net.toml"
+    net.write_text('hosts = 2\n[access]\nrate = "10mbit"\n[[cross]]\nfrom = "h0"\nto = "h1"\n')
+    words = ["lab", "run", "--net", str(net), "--mode", "loopback", "--", "/bin/true"]
+    done = gradwire(*words, env={"PATH": str(tmp_path), "GRADWIRE_RUNTIME_DIR": str(tmp_path)})
+    assert done.returncode == 2
+    assert "cross traffic needs iperf3, which is not installed; apt-get install iperf3" in done.stderr

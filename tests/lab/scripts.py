@@ -1,0 +1,80 @@
+"""What runs on the hosts in these tests, as source text; each rank gets torchrun's variables."""
+
+PROBE = """
+import os, socket, sys, time
+# Rank 0 sends a stamped packet every 2 ms, rank 1 prints "sent-since-start delay" for each that arrives.
+start, seconds = float(os.environ["GRADWIRE_LAB_START"]), float(sys.argv[1])
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+if os.environ["RANK"] == "1":
+    sock.bind(("", 7000))
+    sock.settimeout(0.2)
+    while time.monotonic() < start + seconds + 0.3:
+        try:
+            sent = float(sock.recv(100))
+        except TimeoutError:
+            continue
+        now = time.monotonic()
+        print(f"{sent - start:.6f} {now - sent:.6f}")
+else:
+    time.sleep(0.3)
+    while time.monotonic() < start + seconds:
+        sock.sendto(f"{time.monotonic():.6f}".encode(), (sys.argv[2], 7000))
+        time.sleep(0.002)
+"""
+
+COUNTED = """
+import os, socket, sys, time
+# Rank 0 sends numbered packets, rank 1 prints which never came.
+count = int(sys.argv[1])
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+if os.environ["RANK"] == "1":
+    sock.bind(("", 7000))
+    sock.settimeout(2)
+    came = set()
+    try:
+        while len(came) < count:
+            came.add(int(sock.recv(100)))
+    except TimeoutError:
+        pass
+    print(*sorted(set(range(count)) - came))
+else:
+    time.sleep(0.5)
+    for number in range(count):
+        sock.sendto(str(number).encode(), (sys.argv[2], 7000))
+        if number % 20 == 0:
+            time.sleep(0.001)
+"""
+
+INCAST = """
+import os, socket, sys, time
+# Everybody sends to rank 0 at once, as to a parameter server.
+rank, world, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(sys.argv[1])
+address = (os.environ["MASTER_ADDR"], 7000)
+if rank == 0:
+    server = socket.create_server(address)
+    peers = [server.accept()[0] for _ in range(world - 1)]
+    for peer in peers:
+        peer.sendall(b"g")
+    start, total = time.monotonic(), 0
+    import selectors
+    ready = selectors.DefaultSelector()
+    for peer in peers:
+        ready.register(peer, selectors.EVENT_READ)
+    while total < size * (world - 1):
+        for key, _ in ready.select(5):
+            total += len(key.fileobj.recv(1 << 20))
+    print(total, time.monotonic() - start)
+else:
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            peer = socket.create_connection(address, timeout=5)
+            break
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    peer.recv(1)
+    peer.sendall(bytes(size))
+    peer.shutdown(socket.SHUT_WR)
+    peer.recv(1)
+"""

@@ -1,0 +1,66 @@
+"""Cross traffic comes and goes on time and takes its share; netem, where there is one, agrees with the emulator."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from tests.lab.conftest import best_of, pair
+from tests.lab.scripts import PROBE
+
+from gradwire.emulate import Lab
+from gradwire.emulate.measure import ping_ms
+from gradwire.link import CrossTraffic
+from gradwire.units import Rate, Seconds
+
+
+def test_cross_traffic_fills_the_link_between_its_start_and_stop() -> None:
+    """A flow of 8 Mbit/s on a link of 10 for one second of three: about a megabyte, and nothing after the stop."""
+    flow = CrossTraffic("a", "b", Seconds(0.5), Seconds(1.5), protocol="udp", rate=Rate.from_mbit(8))
+    network = replace(pair(10, 1), cross=(flow,))
+
+    def megabytes() -> float:
+        with Lab(network) as lab:
+            result = lab.run(["sleep", "3"], timeout=20)
+        assert result.code == 0
+        return result.stats.links[0].delivered_bytes / 1e6
+
+    got = best_of(3, lambda mb: 0.5 <= mb <= 1.3, megabytes)
+    assert 0.5 <= got <= 1.3
+
+
+def test_many_tcp_flows_delay_a_probe_by_the_queue_they_fill() -> None:
+    flow = CrossTraffic("a", "b", Seconds(0), flows=4, congestion="cubic")
+    network = replace(pair(20, 1, queue=100_000), cross=(flow,))  # 40 ms of queue
+    with Lab(network) as lab:
+        result = lab.run([sys.executable, "-c", PROBE, "3", lab.address("b")], timeout=30)
+    rows = [tuple(map(float, line.split())) for line in result.hosts[1].output.splitlines()]
+    late = [delay for sent, delay in rows if sent > 1.5]
+    assert len(late) > 50
+    assert 0.01 < sorted(late)[len(late) // 2] < 0.06
+    assert result.stats.links[0].queue_drops > 0
+
+
+def netem_missing() -> str:
+    """Try it in a namespace of its own that is gone a moment later."""
+    if shutil.which("tc") is None or shutil.which("unshare") is None:
+        return "no tc"
+    words = ["unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=20)
+    return done.stderr.strip()
+
+
+def test_netem_and_the_emulator_delay_alike() -> None:
+    if reason := netem_missing():
+        pytest.skip(f"this kernel has no netem: {reason}")
+    script = "ip link set lo up; tc qdisc add dev lo root netem delay 10ms; ping -n -c 11 -i 0.02 127.0.0.1"
+    done = subprocess.run(
+        ["unshare", "--net", "sh", "-c", script], capture_output=True, text=True, check=True, timeout=30
+    )
+    netem = sorted(float(line.split("time=")[1].split()[0]) for line in done.stdout.splitlines() if "time=" in line)
+    with Lab(pair(1000, 10)) as lab:
+        ours = best_of(3, lambda ms: abs(ms - netem[5]) < 1.0, lambda: sorted(ping_ms(lab, "a", "b"))[5])
+    assert ours == pytest.approx(netem[5], abs=1.0)
