@@ -19,7 +19,7 @@ LAYERS = [
     {"session", "config", "pipeline"},
     {"assemble"},
     {"ddp", "backend", "run"},
-    {"emulate", "simulate", "demo"},
+    {"emulate", "simulate", "demo", "doctor"},
     {"cli"},
 ]
 # These rooms know nouns, not each other.

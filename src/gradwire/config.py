@@ -121,7 +121,9 @@ def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 # Variables with the prefix that are not configuration fields.
-OTHER_VARIABLES = frozenset({PREFIX + name for name in ("CONFIG", "ISA", "IFNAME", "CI", "SITE", "BACKEND", "SECRET")})
+OTHER_VARIABLES = frozenset(
+    PREFIX + name for name in ("CONFIG", "ISA", "IFNAME", "HOST", "LAB", "CI", "SITE", "BACKEND", "SECRET")
+)
 
 
 def _fields() -> dict[str, tuple[str, str]]:

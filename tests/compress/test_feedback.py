@@ -37,6 +37,19 @@ def test_what_an_owner_owes_is_folded_times_the_world_size() -> None:
     assert feedback.worker(one, CPU).tolist() == [0.0, 0.0, 2.0, 2.0, 0.0, 0.0]
 
 
+def test_a_new_bucket_leaves_alone_what_exchanges_of_the_same_step_use() -> None:
+    """Their threads hold the owner's residual; folding it away under them would lose what they write."""
+    feedback = Feedback(0, 4)
+    first = bucket(0, ("a", 4))
+    feedback.worker(first, CPU)
+    held = feedback.owner(first, (0, 4), CPU)
+    feedback.worker(bucket(1, ("b", 2)), CPU)
+    held.fill_(0.5)
+    assert feedback.owner(first, (0, 4), CPU) is held
+    feedback.fold(0)
+    assert feedback.worker(first, CPU).tolist() == [2.0, 2.0, 2.0, 2.0]
+
+
 def test_flushing_adds_everything_and_forgets_it() -> None:
     feedback = Feedback(0, 2)
     one = bucket(0, ("a", 2))

@@ -13,6 +13,7 @@ from gradwire.errors import GradwireError
 # verb -> (module, attribute, one line for the list of verbs)
 VERBS = {
     "demo": ("gradwire.cli.demo", "demo", "Train a small CNN with plain DDP and with gradwire, side by side."),
+    "doctor": ("gradwire.cli.doctor", "doctor", "Measure the network between the ranks, find mistakes, recommend."),
     "lab": ("gradwire.cli.lab", "lab", "Real networks on one machine: run, show, check."),
 }
 

@@ -34,12 +34,18 @@ class Feedback:
         self._named: dict[str, Tensor] = {}
         self._owned: dict[int, dict[Place, Tensor]] = {}
         self._velocity: dict[int, Tensor] = {}
+        self._step = -1
+        self._served: set[int] = set()  # buckets of the current step; their exchanges may be under way in other threads
 
     def worker(self, bucket: Bucket, device: torch.device) -> Tensor:
         """This rank's flat residual for the bucket, carried over by name when the layout changed."""
+        if bucket.step != self._step:
+            self._step = bucket.step
+            self._served.clear()
         known = self._layouts.get(bucket.index)
         if known is None or known.slices != bucket.slices:
             self._relayout(bucket, device)
+        self._served.add(bucket.index)
         return self._flat[bucket.index]
 
     def owner(self, bucket: Bucket, place: Place, device: torch.device) -> Tensor:
@@ -102,10 +108,13 @@ class Feedback:
         self._flat.clear()
         self._owned.clear()
         self._velocity.clear()
+        self._served.clear()
         self._named = merged
 
     def _relayout(self, bucket: Bucket, device: torch.device) -> None:
-        for index in list(self._owned):  # owners' places lose their meaning when any bucket changes
+        # Owners' places lose their meaning when any bucket changes, but for those already cut anew in this step, which
+        # share no parameter with what is to come and whose exchanges are using them.
+        for index in [i for i in list(self._owned) if i == bucket.index or i not in self._served]:
             self.fold(index)
         flat = torch.zeros(bucket.numel, device=device)
         for part in bucket.slices:

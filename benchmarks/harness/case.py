@@ -1,0 +1,161 @@
+"""Case: what a case file is made of, and the command line that all of them share.
+
+    case = Case("compressors", "paced:resnet18", networks=("lan100",), hosts=4, contestants=("ddp", "gradwire:int8"))
+    if __name__ == "__main__":
+        main(case)
+
+prints a table and one JSON line; with --out DIR writes NAME.json, NAME.md and NAME.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from gradwire.errors import GradwireError
+from gradwire.link import Network, load_network
+from harness import facts, plot
+from harness.contestants import NO_SYNC, RING, find
+from harness.job import Job, interleaved
+from harness.result import Row, as_json, cells, rows_of, table
+from harness.run import run
+from harness.workload import WorkloadSpec
+
+HEAD = ("network", "contestant", "ms a step (p10..p90)", "x ddp", "of bound", "exposed", "payload", "wire", "CPU")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Defaults of one case file; every one of them can be overridden on the command line."""
+
+    name: str
+    workload: str
+    networks: tuple[str | Network, ...]
+    hosts: int
+    contestants: tuple[str, ...]
+    title: str = ""
+    compute_ms: float | None = None
+    repeat: int = 3
+    seconds: float = 3.0
+
+
+def options_of(case: Case, arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=case.title or case.name)
+    parser.add_argument("--net", action="append", help="a preset or a TOML file; may be given several times")
+    parser.add_argument("--hosts", type=int, default=case.hosts)
+    parser.add_argument("--repeat", type=int, default=case.repeat, help="rounds; contestants alternate in each")
+    parser.add_argument("--seconds", type=float, default=case.seconds, help="measured time of a block, about")
+    parser.add_argument("--quick", action="store_true", help="one round of two steps each: does it run?")
+    parser.add_argument("--workload", default=case.workload, help="paced:MODEL or real:MODEL")
+    parser.add_argument("--contestants", default=",".join(case.contestants), help="names with commas between")
+    parser.add_argument("--compute-ms", type=float, default=case.compute_ms, help="paced: compute time of a step")
+    parser.add_argument("--batch", type=int, default=16, help="real: samples a rank and step")
+    parser.add_argument("--data", default=None, help="real: directory with cifar10/, tinyshakespeare/, fashion-mnist/")
+    parser.add_argument("--port", type=int, default=29500)
+    parser.add_argument("--out", type=Path, default=None, help="write NAME.json, NAME.md, NAME.png here")
+    return parser.parse_args(arguments)
+
+
+def measure(case: Case, options: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """Run the case; everything a result file holds."""
+    workload = WorkloadSpec.parse(options.workload, options.compute_ms, options.data, options.batch)
+    names = [name.strip() for name in options.contestants.split(",") if name.strip()]
+    for name in names:
+        if name != RING:
+            find(name)
+    networks = [load_network(net, options.hosts) for net in options.net or []] or [
+        net if isinstance(net, Network) else load_network(net, options.hosts) for net in case.networks
+    ]
+    repeat, seconds, fewest = (1, 0.0, 2) if options.quick else (options.repeat, options.seconds, 3)
+    job = Job(workload, interleaved([n for n in names if n != RING], repeat), seconds, fewest, port=options.port)
+    machine = facts.machine_facts()
+    rows: list[Row] = []
+    for network in networks:
+        reports = run(network, job, lambda text, net=network: console.print(f"[dim]{net.name}: {text}[/dim]"))
+        rows += rows_of(network, workload, names, reports)
+    machine["load_after"] = round(os.getloadavg()[0], 2)
+    return {
+        "case": case.name,
+        "title": case.title,
+        "command": command(),
+        "workload": {**asdict(workload), "data": None, "about": workload.about, "parameters": workload.numel},
+        "networks": [{"name": n.name, "hosts": len(n.ranks), "links": str(n.links[0].spec)} for n in networks],
+        "congestion": sorted({network.congestion for network in networks}),
+        "repeat": repeat,
+        "machine": machine,
+        "rows": rows,
+    }
+
+
+def command() -> str:
+    """How to run this again, without the paths of this machine."""
+    hidden = {"--out": "DIR", "--data": "DIR"}
+    words = [Path(sys.argv[0]).name, *sys.argv[1:]]
+    shown = [hidden.get(before, word) for before, word in zip(["", *words], words, strict=False)]
+    return "python benchmarks/" + " ".join(shown)
+
+
+def main(case: Case, arguments: Sequence[str] | None = None) -> None:
+    """The whole of a case file."""
+    options = options_of(case, arguments)
+    console = Console(stderr=True)
+    try:
+        told = measure(case, options, console)
+    except GradwireError as error:
+        sys.exit(f"{case.name}: {error}")
+    rows: list[Row] = told["rows"]
+    shown = Console(width=max(Console().width, 150))
+    shown.print(table(case.title or case.name, rows))
+    told["rows"] = [as_json(row) for row in rows]
+    if options.out:
+        write(options.out, case, told, rows)
+    print(json.dumps(told))
+    if any(row.error for row in rows):
+        sys.exit(1)
+
+
+def write(folder: Path, case: Case, told: dict[str, Any], rows: Sequence[Row]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{case.name}.json").write_text(json.dumps(told, indent=1) + "\n")
+    (folder / f"{case.name}.md").write_text(markdown(case, told, rows))
+    plot.save(folder / f"{case.name}.png", case.title or case.name, rows)
+
+
+def markdown(case: Case, told: dict[str, Any], rows: Sequence[Row]) -> str:
+    machine = told["machine"]
+    shown = [f"| {' | '.join(cells(row))} |" for row in rows]
+    notes = [f"- `{name}`: {about}" for name, about in {row.contestant: row.settings for row in rows}.items()]
+    doubts = [f"- **{row.network}, {row.contestant}: {row.lab}**" for row in rows if "COULD NOT" in row.lab]
+    doubts += [f"- **{row.network}, {row.contestant} failed: {row.error}**" for row in rows if row.error]
+    shared = (
+        f"The machine was shared: load {machine['load_before']} before and {machine['load_after']} after on "
+        f"{machine['cores']} cores. Ratios within the run stand better than absolute times."
+        if machine["shared_machine"]
+        else f"Load {machine['load_before']} before the run on {machine['cores']} cores."
+    )
+    lines = [
+        f"# {case.title or case.name}", "", f"    {told['command']}", "",
+        f"Workload: {told['workload']['about']}; {told['workload']['parameters']:,} parameters. "
+        f"TCP congestion control: {', '.join(told['congestion'])}. {told['repeat']} rounds, contestants alternating.",
+        "",
+        f"Machine: {machine['cpu']}, {machine['cores']} cores, Linux {machine['kernel']}, torch {machine['torch']}, "
+        f"gradwire {machine['revision']}, {machine['time']}. {shared}", "",
+        f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD), *shown, "",
+        *(doubts or ["The lab kept up in every block."]), "",
+        f"![time per step]({case.name}.png)", "", "Settings:", *notes, "",
+        "`payload` and `wire` are bytes per rank and step: what TCP carried once, and what the access link carried "
+        "with headers and retransmissions. `exposed` is the step less that of `no-sync`. `of bound` is the fp32 ring "
+        "bound over the step; compression may exceed 1.", "",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+__all__ = ["NO_SYNC", "RING", "Case", "main", "measure", "options_of"]

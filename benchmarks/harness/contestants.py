@@ -1,0 +1,150 @@
+"""Contestants: the ways to synchronise gradients, by name, each with its best settings, stated.
+
+A contestant gets a DDP model and installs itself on it; what it returns is closed after the block. To add one, write
+an `install` function and one line in CONTESTANTS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from gradwire.errors import ConfigError
+from gradwire.level import Level
+from harness.topk import FixedTopK
+
+RING = "ring-bound"
+NO_SYNC = "no-sync"
+# Buckets of a few megabytes overlap with backward and still fill a pipe.
+GRADWIRE_BUCKET_MB = 5.0
+
+
+class Installed(Protocol):
+    """A contestant at work. `predicted` is what it believes it sent so far, in bytes; None when it does not count."""
+
+    def predicted(self) -> int | None: ...
+
+    def close(self) -> None: ...
+
+
+class Silent:
+    """Nothing to tell, nothing to close."""
+
+    def predicted(self) -> int | None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """`bucket_mb` is DDP's bucket_cap_mb; `warmup` steps are not measured (PowerSGD begins at its third)."""
+
+    name: str
+    settings: str
+    install: Callable[[DistributedDataParallel], Installed]
+    bucket_mb: float = 25.0
+    warmup: int = 2
+
+
+def _plain(model: DistributedDataParallel) -> Installed:
+    return Silent()
+
+
+def _no_sync(model: DistributedDataParallel) -> Installed:
+    model.register_comm_hook(None, _noop_hook)
+    return Silent()
+
+
+def _noop_hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
+_noop_hook.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
+
+
+def _fp16(model: DistributedDataParallel) -> Installed:
+    model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    return Silent()
+
+
+def _powersgd(rank: int) -> Callable[[DistributedDataParallel], Installed]:
+    def install(model: DistributedDataParallel) -> Installed:
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=rank, start_powerSGD_iter=2)
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        return Silent()
+
+    return install
+
+
+def _topk(ratio: float) -> Callable[[DistributedDataParallel], Installed]:
+    def install(model: DistributedDataParallel) -> Installed:
+        hook = FixedTopK(ratio)
+        model.register_comm_hook(hook, FixedTopK.hook)
+        return Silent()
+
+    return install
+
+
+class _Gradwire:
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    def predicted(self) -> int | None:
+        return int(self._handle.summary().wire_bytes)
+
+    def close(self) -> None:
+        self._handle.close()
+
+
+def _gradwire(level: str) -> Callable[[DistributedDataParallel], Installed]:
+    def install(model: DistributedDataParallel) -> Installed:
+        import gradwire
+
+        return _Gradwire(gradwire.attach(model, level))
+
+    return install
+
+
+CONTESTANTS: dict[str, Contestant] = {
+    entry.name: entry
+    for entry in (
+        Contestant("ddp", "gloo all-reduce, 25 MB buckets (torch's default)", _plain),
+        Contestant("ddp-1mb", "gloo all-reduce, 1 MB buckets", _plain, bucket_mb=1),
+        Contestant(NO_SYNC, "no communication: what compute alone takes", _no_sync),
+        Contestant("fp16-hook", "torch's fp16_compress_hook on gloo, 25 MB buckets", _fp16),
+        # More than one bucket makes its collectives, issued inside callbacks, mismatch on gloo.
+        Contestant("powersgd-r1", "torch's PowerSGD, rank 1, warm start, one bucket", _powersgd(1), 1000, 4),
+        Contestant("powersgd-r4", "torch's PowerSGD, rank 4, warm start, one bucket", _powersgd(4), 1000, 4),
+        Contestant("topk-0.1", "fixed top 10 % with error feedback, torch ops, fp32 + int32 all-gather", _topk(0.1), 5),
+        Contestant(
+            "topk-0.01", "fixed top 1 % with error feedback, torch ops, fp32 + int32 all-gather", _topk(0.01), 5
+        ),
+    )
+}
+BOUND_SETTINGS = (
+    "not run: 2 (W-1)/W of the fp32 gradient over the slowest access link, with TCP, IP and Ethernet headers"
+)
+
+
+def find(name: str) -> Contestant:
+    """A contestant by name; `gradwire:LEVEL` for any level, `gradwire:LEVEL@MB` for another size of buckets."""
+    if name in CONTESTANTS:
+        return CONTESTANTS[name]
+    kind, _, rest = name.partition(":")
+    if kind == "gradwire":
+        level, _, megabytes = rest.partition("@")
+        bucket_mb = float(megabytes or GRADWIRE_BUCKET_MB)
+        canonical = str(Level.parse(level, "contestant"))
+        return Contestant(name, f"gradwire at {canonical}, {bucket_mb:g} MB buckets", _gradwire(level), bucket_mb)
+    known = ", ".join([*CONTESTANTS, RING, "gradwire:LEVEL", "gradwire:LEVEL@BUCKET_MB"])
+    raise ConfigError(f"contestant: {name!r} is not one of {known}")

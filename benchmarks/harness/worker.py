@@ -1,0 +1,107 @@
+"""Worker: one rank of a bench run. Reads a job file, runs its blocks in order, reports each as a JSON line.
+
+A block is one contestant's warm-up and measured steps on a fresh DDP model. All blocks of a run share the processes
+and the network, so that contestants meet the same machine; the case orders them so that they alternate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from harness.contestants import Contestant, find
+from harness.job import MARK, Block, Job
+from harness.sockets import difference, payload
+from harness.workload import Workload, make
+
+# The network rests this long around a measurement, so that the link counters read outside belong to it.
+REST = 0.15
+MOST_STEPS = 40
+
+
+def run_block(workload: Workload, block: Block, job: Job, say: Callable[..., None]) -> None:
+    """1. a fresh model, 2. warm up, 3. agree on the number of steps, 4. measure, 5. report."""
+    contestant = find(block.contestant)
+    gc.collect()
+    model = DistributedDataParallel(
+        workload.module(),
+        bucket_cap_mb=contestant.bucket_mb,
+        init_sync=False,  # modules are equal by construction, and 45 MB to everyone take seconds
+        gradient_as_bucket_view=True,
+    )
+    installed = contestant.install(model)  # 1
+    try:
+        say(event="block", contestant=block.contestant, repeat=block.repeat)
+        steps = warm_up(workload, model, contestant, job)  # 2, 3
+        rest()
+        say(event="begin")
+        rest()
+        before, told = payload(job.port), installed.predicted()
+        cpu, begin = time.process_time(), time.perf_counter()
+        times, loss = [], 0.0
+        for _ in range(steps):  # 4
+            started = time.perf_counter()
+            loss = workload.step(model)
+            times.append(time.perf_counter() - started)
+        total, cpu = time.perf_counter() - begin, time.process_time() - cpu
+        rest()
+        carried, telling = difference(before, payload(job.port)), installed.predicted()
+        dist.barrier()  # nobody closes connections that another rank still has to read
+        say(
+            event="end", times=times, total=total, cpu=cpu, loss=loss, data=workload.data,
+            sent=carried.sent, retransmitted=carried.retransmitted,
+            predicted=None if telling is None or told is None else telling - told,
+        )  # fmt: skip  # 5
+    finally:
+        installed.close()
+
+
+def warm_up(workload: Workload, model: DistributedDataParallel, contestant: Contestant, job: Job) -> int:
+    """Steps to measure: what fits in the block's seconds by the last warm-up step, as rank 0 saw it."""
+    last = 0.0
+    for _ in range(contestant.warmup):
+        started = time.perf_counter()
+        workload.step(model)
+        last = time.perf_counter() - started
+    steps = torch.tensor([max(job.fewest, min(MOST_STEPS, int(job.seconds / max(last, 1e-3))))])
+    dist.broadcast(steps, 0)
+    return int(steps)
+
+
+def rest() -> None:
+    dist.barrier()
+    time.sleep(REST)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("job", type=Path)
+    job = Job.read(parser.parse_args().job)
+    rank = int(os.environ["RANK"])
+
+    def say(**facts: Any) -> None:
+        print(MARK + json.dumps({"rank": rank, **facts}), flush=True)
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=job.timeout))
+    try:
+        workload = make(job.workload, rank)
+        for block in job.blocks:
+            run_block(workload, block, job, say)
+    finally:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""`gradwire doctor`: under torchrun on all hosts, or in the lab; rank 0 prints what is wrong and what to do."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gradwire.doctor.examine import Plan, examine
+from gradwire.doctor.meeting import Meeting
+from gradwire.doctor.nouns import Report
+from gradwire.doctor.predict import parse_model
+from gradwire.units import Bytes, Rate, Seconds, parse_bytes
+
+COLORS = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+# Beyond this many ranks a matrix no longer fits a terminal; the findings still name the bad paths.
+LARGEST_MATRIX = 12
+
+
+@click.command()
+@click.option("--model", default="resnet18", show_default=True, help="resnet18, resnet50, vgg16, gpt2, or as in 350M.")
+@click.option("--compute-ms", type=click.FloatRange(0), help="Your forward and backward; a stated GPU's by default.")
+@click.option("--seconds", type=click.FloatRange(0.2, 30), default=1.5, show_default=True, help="For each transfer.")
+@click.option("--most", default="256MB", show_default=True, help="Bytes of each transfer at most.")
+@click.option("--budget", type=click.FloatRange(1), default=90.0, show_default=True, help="Seconds for all transfers.")
+@click.option(
+    "--patience", type=click.FloatRange(1), default=60.0, show_default=True, help="Seconds to wait for a rank."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON (rank 0).")
+def doctor(
+    model: str, compute_ms: float | None, seconds: float, most: str, budget: float, patience: float, as_json: bool
+) -> int:
+    """Measure the network between the ranks, find set-up mistakes, predict a step, recommend one setting.
+
+    Runs on every host under torchrun, or in the lab: gradwire lab run --net lan100 -- python -m gradwire doctor.
+    The exit code is 1 when a mistake was found.
+    """
+    work = parse_model(model, compute_ms)
+    plan = Plan(seconds, parse_bytes(most, "--most"), budget)
+    meeting = Meeting.join(patience)
+    report = examine(meeting, work, plan)
+    if meeting.rank == 0:
+        if as_json:
+            click.echo(msgspec.json.encode(report).decode())
+        else:
+            Console().print(render(report))
+    meeting.leave()
+    return 1 if any(finding.severity == "error" for finding in report.findings) else 0
+
+
+def render(report: Report) -> RenderableType:
+    parts: list[RenderableType] = [_hosts(report)]
+    if len(report.hosts) <= LARGEST_MATRIX:
+        parts.append(_matrix(report))
+    if report.partial:
+        parts.append(Text("Only part of the pairs had a transfer; --budget allows more.", style="dim"))
+    parts += _findings(report)
+    if report.predictions:
+        parts.append(_predictions(report))
+    parts.append(Text(report.recommendation, style="bold"))
+    return Group(*parts)
+
+
+def _hosts(report: Report) -> Table:
+    table = Table(title="Hosts", title_justify="left")
+    for column in ("rank", "host", "address", "interface", "MTU", "gloo will use", "TCP", "torch"):
+        table.add_column(column)
+    for host in report.hosts:
+        route = host.route_interface
+        gloo = host.gloo_address or f"{host.gloo_setting}: missing"
+        name, mtu = (route.name, str(route.mtu)) if route else ("?", "?")
+        table.add_row(
+            str(host.rank), host.host, host.route_address, name, mtu,
+            Text(gloo, style="" if gloo == host.route_address else "bold red"), host.congestion, host.torch,
+        )  # fmt: skip
+    return table
+
+
+def _matrix(report: Report) -> Table:
+    """Row sends to column: rate, round trip, loss."""
+    reaches = {(one.source, one.target): one for one in report.reaches}
+    flows = {(one.source, one.target): one for one in report.flows}
+    table = Table(
+        title="From row to column: rate, round trip (datagrams lost, segments sent again)", title_justify="left"
+    )
+    table.add_column("")
+    for host in report.hosts:
+        table.add_column(host.host, justify="right")
+    for source in report.hosts:
+        cells: list[str | Text] = [source.host]
+        for target in report.hosts:
+            pair = (source.rank, target.rank)
+            cells.append("" if source is target else _cell(reaches.get(pair), flows.get(pair)))
+        table.add_row(*cells)
+    return table
+
+
+def _cell(reach: object, flow: object) -> str | Text:
+    from gradwire.doctor.nouns import Flow, Reach
+
+    if isinstance(reach, Reach) and reach.problem:
+        return Text("unreachable", style="bold red")
+    rate = str(Rate(flow.rate)) if isinstance(flow, Flow) and flow.rate else "-"
+    if not isinstance(reach, Reach) or reach.rtt is None:
+        return rate
+    again = flow.retransmitted if isinstance(flow, Flow) else 0.0
+    lost = f"\n({reach.udp_loss or 0:.1%}, {again:.1%})" if reach.udp_loss or again > 0.001 else ""
+    return f"{rate}\n{Seconds(reach.rtt)}{lost}"
+
+
+def _findings(report: Report) -> list[RenderableType]:
+    if not report.findings:
+        return [Text("No mistakes found.", style="green")]
+    lines: list[RenderableType] = []
+    for finding in report.findings:
+        lines.append(Text(f"{finding.severity}: {finding.text}", style=COLORS[finding.severity]))
+        lines.append(Text(f"  -> {finding.fix}"))
+    return lines
+
+
+def _predictions(report: Report) -> Table:
+    title = (
+        f"A step of {report.model} ({report.parameters / 1e6:.1f} M parameters, "
+        f"{Seconds(report.compute_seconds)} of compute), predicted"
+    )
+    table = Table(title=title, title_justify="left")
+    for column in ("level", "step", "waiting for the network", "sent per rank"):
+        table.add_column(column, justify="left" if column == "level" else "right")
+    for one in report.predictions:
+        table.add_row(one.level, str(Seconds(one.seconds)), str(Seconds(one.exposed)), str(Bytes(one.wire_bytes)))
+    return table

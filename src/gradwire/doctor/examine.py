@@ -1,0 +1,86 @@
+"""The examination, from facts to recommendation. Every rank runs it; every rank gets the same report."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass
+
+from gradwire.doctor import facts, probe
+from gradwire.doctor.findings import find
+from gradwire.doctor.meeting import Meeting
+from gradwire.doctor.nouns import Flow, HostFacts, Reach, Report
+from gradwire.doctor.predict import Path, Work, predict, recommend
+from gradwire.doctor.responder import Responder
+from gradwire.doctor.schedule import Pair, target_of, transfers
+from gradwire.doctor.wire import TOKEN_BYTES
+from gradwire.units import Rate, Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How hard to look: seconds and bytes of each transfer, and the longest that all transfers together may take."""
+
+    seconds: float = 1.5
+    most_bytes: int = 256_000_000
+    budget: float = 90.0
+
+
+def examine(meeting: Meeting, work: Work, plan: Plan) -> Report:
+    """1. a token, 2. facts, 3. reach every peer, 4. transfers in rounds, 5. the same conclusions on every rank."""
+    token = _token(meeting)  # 1
+    responder = Responder(meeting.rank, token)
+    try:
+        master = os.environ["MASTER_ADDR"]
+        mine = facts.host_facts(meeting.rank, master, responder.tcp_port, responder.udp_port)
+        hosts = meeting.gather("facts", mine, HostFacts)  # 2
+        reaches = _reach_everyone(meeting, mine, hosts, token)  # 3
+        rounds = transfers(meeting.world_size, most=round(plan.budget / (plan.seconds + 0.5)))
+        partial = len(rounds) < len(transfers(meeting.world_size))
+        flows = _transfer(meeting, hosts, token, rounds, plan)  # 4
+    finally:
+        responder.close()
+    return conclude(hosts, reaches, flows, work, partial)  # 5
+
+
+def conclude(hosts: list[HostFacts], reaches: list[Reach], flows: list[Flow], work: Work, partial: bool) -> Report:
+    """Measurements -> report. Pure."""
+    findings = find(hosts, reaches, flows)
+    path = slowest(reaches, flows)
+    predictions = predict(work, path, len(hosts)) if path else []
+    return Report(
+        hosts, reaches, flows, findings, work.model, work.parameters, float(work.compute), predictions,
+        recommend(predictions, findings, work, path), partial,
+    )  # fmt: skip
+
+
+def slowest(reaches: list[Reach], flows: list[Flow]) -> Path | None:
+    """The path every step waits for; None when nothing was measured."""
+    rates = [flow.rate for flow in flows if flow.rate]
+    trips = [reach.rtt for reach in reaches if reach.rtt is not None]
+    return Path(Rate(min(rates)), Seconds(max(trips))) if rates and trips else None
+
+
+def _token(meeting: Meeting) -> str:
+    if meeting.rank == 0:
+        meeting.tell("token", secrets.token_hex(TOKEN_BYTES))
+    return meeting.hear("token", 0, str)
+
+
+def _reach_everyone(meeting: Meeting, mine: HostFacts, hosts: list[HostFacts], token: str) -> list[Reach]:
+    """In step, each rank at another peer, so that nobody is asked by all at once."""
+    told: list[Reach] = []
+    for distance in range(1, meeting.world_size):
+        meeting.together(f"reach-{distance}")
+        told.append(probe.reach(mine, hosts[(mine.rank + distance) % meeting.world_size], token))
+    return [one for row in meeting.gather("reaches", told, list[Reach]) for one in row]
+
+
+def _transfer(meeting: Meeting, hosts: list[HostFacts], token: str, rounds: list[list[Pair]], plan: Plan) -> list[Flow]:
+    told: list[Flow] = []
+    for number, pairs in enumerate(rounds):
+        meeting.together(f"transfer-{number}", extra=plan.seconds)
+        target = target_of(meeting.rank, pairs)
+        if target is not None:
+            told.append(probe.bulk(hosts[meeting.rank], hosts[target], token, plan.seconds, plan.most_bytes))
+    return [one for row in meeting.gather("flows", told, list[Flow]) for one in row]

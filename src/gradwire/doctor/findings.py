@@ -1,0 +1,143 @@
+"""Facts and measurements in, findings out: the usual mistakes, each with what to do about it. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+
+from gradwire.doctor.nouns import Finding, Flow, HostFacts, Reach, Severity
+from gradwire.units import Rate
+
+# One lost packet in a hundred halves what loss-based TCP gets on any path longer than a building.
+LOSSY = 0.01
+# A pair this much below the median holds everybody up.
+SLOW = 0.5
+ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "info": 2}
+
+
+def find(hosts: Sequence[HostFacts], reaches: Sequence[Reach], flows: Sequence[Flow]) -> list[Finding]:
+    """Everything that is wrong, worst first."""
+    found = [
+        *_interfaces(hosts, reaches),
+        *_firewall(hosts, reaches),
+        *_black_holes(hosts, reaches),
+        *_versions(hosts),
+        *_loss(hosts, reaches),
+        *_slow(hosts, flows),
+    ]
+    return sorted(found, key=lambda finding: ORDER[finding.severity])
+
+
+def _name(hosts: Sequence[HostFacts], rank: int) -> str:
+    return f"rank {rank} ({hosts[rank].host})"
+
+
+def _interfaces(hosts: Sequence[HostFacts], reaches: Sequence[Reach]) -> list[Finding]:
+    several = len({host.route_address for host in hosts}) > 1
+    cut_off = {reach.target for reach in reaches if reach.gloo_reachable is False}
+    found = []
+    for host in hosts:
+        route = host.route_interface
+        right = route.name if route else "the interface that reaches the others"
+        fix = f"export GLOO_SOCKET_IFNAME={right} on {host.host}"
+        who = _name(hosts, host.rank)
+        if host.gloo_address is None:
+            there = ", ".join(one.name for one in host.interfaces)
+            text = f"{who}: GLOO_SOCKET_IFNAME={host.gloo_setting} names no interface; there are {there}"
+            found.append(Finding("error", "interface-missing", text, fix))
+        elif several and ipaddress.ip_address(host.gloo_address).is_loopback:
+            why = f"GLOO_SOCKET_IFNAME={host.gloo_setting}" if host.gloo_setting else "its hostname resolves to it"
+            text = f"{who} tells the others to call it at {host.gloo_address}, which is themselves ({why})"
+            found.append(Finding("error", "loopback-advertised", text, fix))
+        elif host.gloo_address != host.route_address:
+            severity: Severity = "error" if host.rank in cut_off else "warning"
+            outcome = "cannot be reached there" if host.rank in cut_off else "can be reached there too"
+            text = (
+                f"{who} will be called at {host.gloo_address}, but its way to MASTER_ADDR leaves from "
+                f"{host.route_address} ({right}); it {outcome}"
+            )
+            found.append(Finding(severity, "wrong-interface", text, fix))
+    return found
+
+
+def _firewall(hosts: Sequence[HostFacts], reaches: Sequence[Reach]) -> list[Finding]:
+    """The store was reached, or we would not be here; so a closed port is a filter's doing."""
+    blocked: dict[int, list[Reach]] = defaultdict(list)
+    for reach in reaches:
+        if reach.problem:
+            blocked[reach.target].append(reach)
+    found = []
+    for target, those in sorted(blocked.items()):
+        sources = ", ".join(str(reach.source) for reach in those)
+        text = (
+            f"{_name(hosts, target)} accepts no connections from rank {sources} ({those[0].problem}), "
+            "although all of them reach the store"
+        )
+        fix = f"open TCP ports 1024-65535 between the hosts in {hosts[target].host}'s firewall (gloo picks any of them)"
+        found.append(Finding("error", "firewall", text, fix))
+    return found
+
+
+def _black_holes(hosts: Sequence[HostFacts], reaches: Sequence[Reach]) -> list[Finding]:
+    found = []
+    for reach in reaches:
+        if reach.mtu is not None and reach.mtu_wanted is not None and reach.mtu < reach.mtu_wanted:
+            text = (
+                f"packets above {reach.mtu} bytes vanish between {_name(hosts, reach.source)} and "
+                f"{_name(hosts, reach.target)}, though the interface sends {reach.mtu_wanted}: an MTU black hole"
+            )
+            fix = f"ip link set dev INTERFACE mtu {reach.mtu} on {hosts[reach.source].host}, or repair the path"
+            found.append(Finding("error", "mtu-black-hole", text, fix))
+    return found
+
+
+def _versions(hosts: Sequence[HostFacts]) -> list[Finding]:
+    found = []
+    for what in ("torch", "gradwire"):
+        versions: dict[str, list[int]] = defaultdict(list)
+        for host in hosts:
+            versions[getattr(host, what)].append(host.rank)
+        if len(versions) > 1:
+            listed = "; ".join(f"{version} on ranks {ranks}" for version, ranks in sorted(versions.items()))
+            text = f"the ranks run different versions of {what}: {listed}"
+            found.append(Finding("error", f"{what}-versions", text, f"install one version of {what} everywhere"))
+    return found
+
+
+def _loss(hosts: Sequence[HostFacts], reaches: Sequence[Reach]) -> list[Finding]:
+    connected = [reach for reach in reaches if not reach.problem and reach.udp_sent]
+    silent = [reach for reach in connected if reach.udp_loss == 1.0]
+    found = []
+    if silent and len(silent) == len(connected):
+        text = "no UDP packet came back anywhere: UDP is filtered (TCP works)"
+        found.append(Finding("info", "udp-filtered", text, "nothing, unless you want gradwire's own UDP transport"))
+        return found
+    lossy = [reach for reach in connected if reach.udp_loss is not None and reach.udp_loss >= LOSSY]
+    if lossy:
+        worst = max(lossy, key=lambda reach: reach.udp_loss or 0.0)
+        text = (
+            f"{len(lossy)} of {len(connected)} paths lose packets; worst: {worst.udp_loss or 0:.1%} between "
+            f"{_name(hosts, worst.source)} and {_name(hosts, worst.target)}, there and back"
+        )
+        cubic = any(host.congestion != "bbr" for host in hosts)
+        fix = "sysctl net.ipv4.tcp_congestion_control=bbr on all hosts: it does not mistake loss for congestion"
+        found.append(Finding("warning", "lossy", text, fix if cubic else "look at cables, duplex and Wi-Fi"))
+    return found
+
+
+def _slow(hosts: Sequence[HostFacts], flows: Sequence[Flow]) -> list[Finding]:
+    rated = [flow for flow in flows if flow.rate]
+    if len(rated) < 3:
+        return []
+    median = statistics.median(flow.rate or 0.0 for flow in rated)
+    slow = [flow for flow in rated if (flow.rate or 0.0) < SLOW * median]
+    if not slow:
+        return []
+    worst = min(slow, key=lambda flow: flow.rate or 0.0)
+    text = (
+        f"{len(slow)} of {len(rated)} paths have less than half of the median rate {Rate(median)}; worst: "
+        f"{_name(hosts, worst.source)} to {_name(hosts, worst.target)} at {Rate(worst.rate or 0.0)}"
+    )
+    return [Finding("warning", "slow-path", text, "every step waits for the slowest path: look at this one first")]

@@ -1,0 +1,126 @@
+"""Responder: the side of a probe that answers. One thread takes connections and datagrams, one more serves each probe.
+
+It listens on all addresses, because finding out which of them work is the point, and answers nobody without the token.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+import time
+
+from gradwire.doctor.wire import UDP_HEADER, Answer, Hello, Sunk, read_line, send_line
+from gradwire.errors import LinkError
+
+PATIENCE = 5.0  # seconds a probe may be silent
+LONGEST = 60.0  # seconds a probe may last
+MOST_PROBES = 64  # at a time
+CHUNK = 1 << 18
+# The first part of a transfer belongs to TCP's slow start, not to the path.
+SETTLING = 0.3
+
+
+class Responder:
+    """Answers from `start` to `close`."""
+
+    def __init__(self, rank: int, token: str) -> None:
+        self._rank = rank
+        self._token = token
+        self._stop = threading.Event()
+        self._slots = threading.BoundedSemaphore(MOST_PROBES)
+        self._tcp = socket.create_server(("", 0), backlog=128)
+        self._udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._udp.bind(("", 0))
+        self._thread = threading.Thread(target=self._serve, name="doctor-responder", daemon=True)
+        self._thread.start()
+
+    @property
+    def tcp_port(self) -> int:
+        return int(self._tcp.getsockname()[1])
+
+    @property
+    def udp_port(self) -> int:
+        return int(self._udp.getsockname()[1])
+
+    def close(self) -> None:
+        """Stop taking probes; those under way end by their own deadlines."""
+        self._stop.set()
+        self._thread.join(PATIENCE)
+        self._tcp.close()
+        self._udp.close()
+
+    def _serve(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._tcp, selectors.EVENT_READ)
+            selector.register(self._udp, selectors.EVENT_READ)
+            while not self._stop.is_set():
+                for key, _ in selector.select(0.1):
+                    if key.fileobj is self._udp:
+                        self._echo_datagram()
+                    else:
+                        self._accept()
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._tcp.accept()
+        except OSError:
+            return
+        if not self._slots.acquire(blocking=False):
+            connection.close()
+            return
+        threading.Thread(target=self._probe, args=(connection,), daemon=True).start()
+
+    def _echo_datagram(self) -> None:
+        """The header alone goes back: never more than came in."""
+        try:
+            data, sender = self._udp.recvfrom(65536)
+            if len(data) >= UDP_HEADER.size and data[:16].hex() == self._token:
+                self._udp.sendto(data[: UDP_HEADER.size], sender)
+        except OSError:
+            return  # an ICMP error for an earlier answer
+
+    def _probe(self, connection: socket.socket) -> None:
+        deadline = time.monotonic() + LONGEST
+        try:
+            with connection:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                hello = read_line(connection, Hello, time.monotonic() + PATIENCE)
+                if hello.token != self._token:
+                    return
+                send_line(connection, Answer(self._rank))
+                connection.settimeout(PATIENCE)
+                if hello.kind == "echo":
+                    _echo(connection, deadline)
+                elif hello.kind == "sink":
+                    send_line(connection, _sink(connection, hello.seconds * SETTLING, deadline))
+        except (OSError, LinkError):
+            pass  # the prober sees it and reports it
+        finally:
+            self._slots.release()
+
+
+def _echo(connection: socket.socket, deadline: float) -> None:
+    while time.monotonic() < deadline and (data := connection.recv(64)):
+        connection.sendall(data)
+
+
+def _sink(connection: socket.socket, settling: float, deadline: float) -> Sunk:
+    """Read to the end; the rate is that after `settling` seconds, or of the whole where little came after them."""
+    buffer = bytearray(CHUNK)
+    total, start = connection.recv_into(buffer), time.monotonic()
+    settled, settled_at, now = 0, 0.0, start
+    while now < deadline and (got := connection.recv_into(buffer)):
+        total += got
+        now = time.monotonic()
+        if not settled and now - start >= settling:
+            settled, settled_at = total, now
+    rate = rate_after(total, now - start, settled, settled_at - start if settled else 0.0)
+    return Sunk(rate, total)
+
+
+def rate_after(total: int, seconds: float, settled: int, settled_seconds: float) -> float:
+    """Bytes per second after the settled point when at least half of the time lies behind it, else overall."""
+    if settled and seconds - settled_seconds >= 0.5 * seconds > 0:
+        return (total - settled) / (seconds - settled_seconds)
+    return total / max(seconds, 1e-6)

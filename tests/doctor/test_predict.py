@@ -1,0 +1,72 @@
+"""Predictions follow the stated model, and the recommendation is the mildest level that is about as fast as any."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradwire.doctor.nouns import Finding
+from gradwire.doctor.predict import HIDDEN, Path, Work, parse_model, predict, recommend, wire_bytes
+from gradwire.errors import ConfigError
+from gradwire.level import Level
+from gradwire.units import Rate, Seconds
+
+SLOW = Path(Rate.from_mbit(94), Seconds(0.0005))
+FAST = Path(Rate.from_mbit(95_000), Seconds(0.00005))
+
+
+def test_a_model_is_a_name_or_millions_of_parameters() -> None:
+    assert parse_model("resnet18").parameters == 11_174_000
+    assert parse_model("350M", 40).parameters == 350_000_000
+    assert parse_model("0.5m", 40).compute == Seconds(0.04)
+    with pytest.raises(ConfigError, match="model: 'bert' is not one of resnet18"):
+        parse_model("bert")
+    with pytest.raises(ConfigError, match="0M"):
+        parse_model("0M")
+
+
+def test_uncompressed_bytes_are_those_of_a_ring() -> None:
+    assert wire_bytes(Level(), 1000, 4) == 6000
+    assert wire_bytes(Level.parse("fp16"), 1_000_000, 4) == pytest.approx(3e6, rel=0.01)
+
+
+def test_communication_that_fits_behind_backward_costs_nothing() -> None:
+    work = Work("m", 1_000_000, Seconds(1.0))
+    plain = predict(work, SLOW, 4, ["off"])[0]
+    assert plain.wire_bytes / SLOW.rate < HIDDEN
+    assert plain.exposed == 0
+    assert plain.seconds == 1.0
+
+
+def test_what_does_not_fit_is_exposed() -> None:
+    work = Work("m", 100_000_000, Seconds(0.1))
+    plain = predict(work, SLOW, 4, ["off"])[0]
+    transfer = plain.wire_bytes / float(SLOW.rate)
+    assert plain.exposed == pytest.approx(transfer + 3 * SLOW.rtt - HIDDEN * 0.1)
+
+
+def test_a_fast_network_is_told_to_leave_things_alone() -> None:
+    work = parse_model("resnet18")
+    assert recommend(predict(work, FAST, 4), [], work, FAST).startswith("Plain DDP is good enough")
+
+
+def test_a_slow_network_gets_a_level_that_pays() -> None:
+    work = parse_model("resnet18")
+    told = predict(work, SLOW, 4)
+    sentence = recommend(told, [], work, SLOW)
+    assert sentence.startswith("Use gradwire.attach(model, ")
+    chosen = next(one for one in told if f'"{one.level}"' in sentence)
+    assert chosen.seconds <= 1.1 * min(one.seconds for one in told)
+
+
+def test_the_mildest_of_equals_is_chosen() -> None:
+    work = Work("small", 200_000, Seconds(0.05))
+    told = predict(work, Path(Rate.from_mbit(300), Seconds(0.0002)), 2)
+    best = min(one.seconds for one in told)
+    first = next(one for one in told if one.seconds <= 1.1 * best)
+    assert first.level in recommend(told, [], work, SLOW) or first.level == "off"
+
+
+def test_a_mistake_comes_before_any_level() -> None:
+    work = parse_model("resnet18")
+    wrong = Finding("error", "wrong-interface", "rank 1 ...", "export GLOO_SOCKET_IFNAME=eth0 on node1")
+    assert recommend(predict(work, SLOW, 4), [wrong], work, SLOW) == f"Repair the set-up first: {wrong.fix}."
