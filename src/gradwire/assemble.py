@@ -9,16 +9,24 @@ from torch import Tensor
 from torch.futures import Future
 
 from gradwire.aggregate.exchange import phases
-from gradwire.clock import MonotonicClock
+from gradwire.aggregate.footprint import Footprints
+from gradwire.clock import Clock, MonotonicClock
 from gradwire.compress.build import check_chain
 from gradwire.compress.feedback import Feedback
 from gradwire.config import Config
+from gradwire.decide.auto import START
 from gradwire.decide.fixed import Fixed
+from gradwire.decide.ladder import LADDER
+from gradwire.decide.registry import is_controller, make_controller
 from gradwire.events import Attached
+from gradwire.flow import Decision
+from gradwire.govern import Adaptive, Governor, Steady
 from gradwire.level import Level
 from gradwire.observe.tally import Tally
 from gradwire.pipeline import Pipeline
+from gradwire.sense.stopwatch import Stopwatch
 from gradwire.session import Plain, Rooms, Session
+from gradwire.transport.base import Timing
 from gradwire.transport.lanes import open_lanes
 
 
@@ -29,21 +37,49 @@ class Assembly:
     session: Session
     feedback: Feedback
     tally: Tally
+    governor: Governor
 
 
 def assemble(config: Config, group: dist.ProcessGroup, parameters: int) -> Assembly:
     """Build the rooms over an existing process group. Every member of the group calls this at the same point."""
+    rank, world_size = dist.get_rank(group), group.size()
+    clock, tally, stopwatch = MonotonicClock(), Tally(), Stopwatch()
+    feedback = Feedback(rank, world_size)
+    tally.emit(Attached(clock.now(), rank, world_size, parameters, config.to_dict()))
+
+    def on_timing(timing: Timing) -> None:
+        stopwatch.operation(timing.started, timing.finished, timing.nbytes)
+
+    lanes = open_lanes(group, lanes_needed(config, world_size), config.transport.timeout, clock)
+    pipeline = Pipeline(lanes, on_timing, stopwatch.worked)
+    governor = govern(config, group, (stopwatch, clock, tally))
+    rooms = Rooms(governor, feedback, pipeline, plain_all_reduce(group), tally, clock, stopwatch)
+    return Assembly(Session(rank, world_size, config.compress, rooms), feedback, tally, governor)
+
+
+def lanes_needed(config: Config, world_size: int) -> int:
+    """Enough for the longest exchange that any level this job may use takes."""
+    if world_size == 1:
+        return 0
+    if is_controller(config.level):
+        return max(phases(rung.level) for rung in LADDER)
     level = Level.parse(config.level)
     check_chain(level)
+    return 0 if level.off else phases(level)
+
+
+def govern(config: Config, group: dist.ProcessGroup, parts: tuple[Stopwatch, Clock, Tally]) -> Governor:
+    """A fixed level, or a controller with a lane for its pulses."""
     rank, world_size = dist.get_rank(group), group.size()
-    clock, tally = MonotonicClock(), Tally()
-    feedback = Feedback(rank, world_size)
-    lanes = 0 if level.off or world_size == 1 else phases(level)
-    pipeline = Pipeline(open_lanes(group, lanes, config.transport.timeout, clock), on_timing=lambda timing: None)
-    controller = Fixed(level, world_size, config.compress.warmup)
-    rooms = Rooms(controller, feedback, pipeline, plain_all_reduce(group), tally, clock)
-    tally.emit(Attached(clock.now(), rank, world_size, parameters, config.to_dict()))
-    return Assembly(Session(rank, world_size, config.compress, rooms), feedback, tally)
+    if not is_controller(config.level) or world_size == 1:
+        level = Level() if is_controller(config.level) else Level.parse(config.level)
+        return Steady(Fixed(level, world_size, config.compress.warmup))
+    stopwatch, clock, tally = parts
+    line = Pipeline(open_lanes(group, 1, config.transport.timeout, clock), lambda timing: None)
+    start = Decision(START, "the network has not been measured yet")
+    footprint = Footprints(world_size)
+    controller = make_controller(config.level)
+    return Adaptive(rank, controller, start, line, (stopwatch, clock, tally, footprint), world_size)
 
 
 def plain_all_reduce(group: dist.ProcessGroup) -> Plain:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from gradwire.decide.registry import controller_names, is_controller
 from gradwire.errors import ConfigError
 from gradwire.level import Level
 
@@ -56,7 +57,8 @@ class ObserveConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole configuration."""
 
-    level: str = "fp16"
+    # A level such as "int8" or "topk:0.01+int8", or a controller that chooses: "auto", "netsense", "dc2".
+    level: str = "auto"
     compress: CompressConfig = msgspec.field(default_factory=CompressConfig)
     transport: TransportConfig = msgspec.field(default_factory=TransportConfig)
     observe: ObserveConfig = msgspec.field(default_factory=ObserveConfig)
@@ -82,7 +84,11 @@ def resolve(
 
 def checked(config: Config) -> Config:
     """Parse what is text at the edge, so that a mistake surfaces here and not in the first backward."""
-    Level.parse(config.level)
+    if not is_controller(config.level):
+        try:
+            Level.parse(config.level)
+        except ConfigError as error:
+            raise ConfigError(f"{error}; or a controller: {', '.join(controller_names())}") from error
     return config
 
 

@@ -27,6 +27,7 @@ from gradwire.assemble import Assembly, assemble
 from gradwire.config import Config, resolve
 from gradwire.errors import ConfigError
 from gradwire.flow import Bucket, ParameterSlice
+from gradwire.govern import Adaptive
 from gradwire.observe.tally import Summary
 
 # Which models have a handle; they vanish from here with the model.
@@ -58,6 +59,11 @@ class Handle:
         first = state if isinstance(state, Mapping) else state[0]
         self._assembly.session.load_factors(first.get("factors", {}))
         self._assembly.session.step = int(first.get("step", 0))
+
+    def note(self, loss: float) -> None:
+        """Tell gradwire the training loss; its guard backs off when compression seems to hurt. Optional."""
+        if isinstance(self._assembly.governor, Adaptive):
+            self._assembly.governor.loss = loss
 
     def rescale_residuals(self, factor: float) -> None:
         """Multiply what waits by `factor`: call it with new_scale / old_scale when a loss scaler changes its scale."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from gradwire.flow import StepFacts, View
+
 
 @dataclass(frozen=True, slots=True)
 class Attached:
@@ -47,6 +49,30 @@ class Synchronised:
 
 
 @dataclass(frozen=True, slots=True)
+class Sensed:
+    """What the network is like, and what the last step was like, as rank 0 knows it. Seconds and bytes per second."""
+
+    at: float
+    step: int
+    rtprop: float | None
+    bandwidth: float | None
+    queueing: float
+    delay: float
+    variation: float
+    seconds: float
+    exposed: float
+    compute: float
+    work: float
+    residual: float
+
+    @classmethod
+    def of(cls, at: float, step: int, view: View, facts: StepFacts) -> Sensed:
+        link = view.group
+        network = (link.rtprop, link.bandwidth, link.queueing, link.delay, link.variation)
+        return cls(at, step, *network, facts.seconds, facts.exposed, facts.compute, facts.work, facts.residual)
+
+
+@dataclass(frozen=True, slots=True)
 class NonFinite:
     """This rank's gradient held NaN or infinity; it was passed on and kept out of the residuals."""
 
@@ -65,7 +91,7 @@ class Failed:
     error: str
 
 
-Event = Attached | Decided | Synchronised | NonFinite | Failed
+Event = Attached | Decided | Sensed | Synchronised | NonFinite | Failed
 
 
 class Sink(Protocol):

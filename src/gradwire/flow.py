@@ -9,7 +9,18 @@ from dataclasses import dataclass, field
 
 from gradwire.level import Level
 
-__all__ = ["Bucket", "Decision", "Level", "LinkView", "ParameterSlice", "Plan", "StepFacts", "Tree", "View"]
+__all__ = [
+    "Bucket",
+    "Decision",
+    "Footprint",
+    "Level",
+    "LinkView",
+    "ParameterSlice",
+    "Plan",
+    "StepFacts",
+    "Tree",
+    "View",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +76,10 @@ class View:
     group: LinkView
     links: dict[tuple[int, int], LinkView] = field(default_factory=dict)
 
+    @classmethod
+    def unknown(cls) -> View:
+        return cls(LinkView())
+
 
 @dataclass(frozen=True, slots=True)
 class StepFacts:
@@ -91,6 +106,14 @@ class StepFacts:
     def compute(self) -> float:
         """What a step takes when nothing is waited for."""
         return max(0.0, self.seconds - self.exposed)
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What one exchange puts on the network: bytes sent by each rank, and latencies in a row."""
+
+    wire_bytes: int
+    hops: int
 
 
 @dataclass(frozen=True, slots=True)

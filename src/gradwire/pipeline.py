@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,21 +19,26 @@ from gradwire.errors import LinkError
 from gradwire.transport.base import Lane, Op, Pending, Timing
 
 Done = Callable[[BaseException | None], None]
+OnTiming = Callable[[Timing], None]
+# Seconds of encoding or decoding, and when they ended.
+OnWork = Callable[[float, float], None]
 
 
 @dataclass(slots=True)
 class _Travelling:
     exchange: Iterator[Op]
     done: Done
+    on_timing: OnTiming
     pending: Pending | None = None
 
 
 class Pipeline:
     """Owns its threads and lanes; `close` ends both."""
 
-    def __init__(self, lanes: Sequence[Lane], on_timing: Callable[[Timing], None]) -> None:
+    def __init__(self, lanes: Sequence[Lane], on_timing: OnTiming, on_work: OnWork = lambda seconds, now: None) -> None:
         self._lanes = list(lanes)
         self._on_timing = on_timing
+        self._on_work = on_work
         self._failure: BaseException | None = None
         self._queues: list[queue.SimpleQueue[_Travelling | None]] = [
             queue.SimpleQueue() for _ in range(len(self._lanes) + 1)
@@ -44,9 +50,9 @@ class Pipeline:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, exchange: Iterator[Op], done: Done) -> None:
+    def submit(self, exchange: Iterator[Op], done: Done, on_timing: OnTiming | None = None) -> None:
         """Run an exchange to its end; `done` is called once, from a station's thread."""
-        self._queues[0].put(_Travelling(exchange, done))
+        self._queues[0].put(_Travelling(exchange, done, on_timing or self._on_timing))
 
     def close(self, timeout: float = 10.0) -> None:
         """Let what is inside finish or fail, stop the threads, release the lanes."""
@@ -58,6 +64,15 @@ class Pipeline:
             raise LinkError(f"{', '.join(stuck)} still wait for a peer after {timeout:g} s")
         for lane in self._lanes:
             lane.close()
+
+    def _work(self, exchange: Iterator[Op]) -> Op:
+        """Run an exchange up to its next operation, and tell how long that took."""
+        began = time.monotonic()
+        try:
+            return next(exchange)
+        finally:
+            now = time.monotonic()
+            self._on_work(now - began, now)
 
     def _station(self, index: int) -> None:
         inbox = self._queues[index]
@@ -72,8 +87,8 @@ class Pipeline:
             if self._failure is not None:
                 raise self._failure
             if item.pending is not None:
-                self._on_timing(item.pending.wait())
-            op = next(item.exchange)
+                item.on_timing(item.pending.wait())
+            op = self._work(item.exchange)
             item.pending = self._lanes[index].start(op)
         except StopIteration:
             item.done(None)

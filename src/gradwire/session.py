@@ -26,14 +26,17 @@ from gradwire.compress.build import build_codec
 from gradwire.compress.feedback import Feedback
 from gradwire.compress.lowrank import LowRank
 from gradwire.config import CompressConfig
-from gradwire.decide.base import Controller
 from gradwire.events import Decided, Failed, NonFinite, Sink, Synchronised
 from gradwire.flow import Bucket, Decision
+from gradwire.govern import Governor
 from gradwire.level import Level
 from gradwire.pipeline import Pipeline
+from gradwire.sense.stopwatch import Stopwatch
 from gradwire.transport.base import Op
 
 Plain = Callable[[Tensor], Future[Tensor]]
+# Elements per bucket from which the residual's energy is judged.
+SAMPLE = 4096
 DETACHED = Decision(Level(), "gradwire was detached")
 
 
@@ -41,12 +44,13 @@ DETACHED = Decision(Level(), "gradwire was detached")
 class Rooms:
     """What a session is assembled from."""
 
-    controller: Controller
+    governor: Governor
     feedback: Feedback
     pipeline: Pipeline
     plain: Plain
     sink: Sink
     clock: Clock
+    stopwatch: Stopwatch
 
 
 class Session:
@@ -68,8 +72,10 @@ class Session:
 
     def synchronise(self, bucket: Bucket, buffer: Tensor, weights: Weights) -> Future[Tensor]:
         """Replace the bucket's flat gradient by its mean over all ranks; the future holds the same buffer."""
-        decision = DETACHED if self._off else self._rooms.controller.decide(bucket)
-        if self._levels.get(bucket.index) != decision:
+        decision = DETACHED if self._off else self._rooms.governor.decide(bucket)
+        self._rooms.stopwatch.bucket_ready(self._rooms.clock.now(), bucket.nbytes)
+        known = self._levels.get(bucket.index)
+        if known is None or known.level != decision.level:
             self._levels[bucket.index] = decision
             now, level = self._rooms.clock.now(), str(decision.level)
             event = Decided(now, bucket.step, bucket.index, level, decision.reason, decision.version)
@@ -97,6 +103,7 @@ class Session:
 
     def close(self) -> None:
         self._rooms.pipeline.close()
+        self._rooms.governor.close()
 
     def _plainly(self, bucket: Bucket, buffer: Tensor) -> Future[Tensor]:
         """What DDP itself would do; what waited from compressed steps goes along, once."""
@@ -105,8 +112,12 @@ class Session:
         started = self._rooms.clock.now()
         wire = 2 * buffer.nbytes * (self._world_size - 1) // self._world_size
         future = self._rooms.plain(buffer)
-        future.add_done_callback(lambda _: self._note(bucket, Level(), wire, bucket.numel, started))
+        future.add_done_callback(lambda _: self._plain_done(bucket, wire, started))
         return future
+
+    def _plain_done(self, bucket: Bucket, wire: int, started: float) -> None:
+        self._rooms.stopwatch.operation(started, self._rooms.clock.now(), wire)
+        self._note(bucket, Level(), wire, bucket.numel, started)
 
     def _compressed(self, bucket: Bucket, buffer: Tensor, weights: Weights, level: Level) -> Future[Tensor]:
         """Cut into chunks, send each through the pipeline, complete the future when the last one is restored."""
@@ -117,6 +128,7 @@ class Session:
             joint.velocity = self._rooms.feedback.velocity(bucket, work, self._config.momentum)
             work.copy_(joint.velocity)
         residual = self._rooms.feedback.worker(bucket, work.device)
+        self._sample_energy(residual, work)
         length = self._chunk_length(bucket, level)
         if self._cuts.get(bucket.index) != length:
             self._rooms.feedback.fold(bucket.index)
@@ -140,6 +152,12 @@ class Session:
             ops = joint.counted(self._exchange(bucket, chunk, level), chunk.lease)
             self._rooms.pipeline.submit(ops, joint.finished)
         return joint.future
+
+    def _sample_energy(self, residual: Tensor, gradient: Tensor) -> None:
+        """Energies of a short stretch, another one every step; the whole would cost a pass over memory."""
+        start = (self.step * 7919 * SAMPLE) % max(1, residual.numel() - SAMPLE)
+        waits, fresh = residual[start : start + SAMPLE], gradient[start : start + SAMPLE]
+        self._rooms.stopwatch.energies(float(waits.dot(waits)), float(fresh.dot(fresh)))
 
     def _exchange(self, bucket: Bucket, chunk: Chunk, level: Level) -> Iterator[Op]:
         if level.select == "lowrank":

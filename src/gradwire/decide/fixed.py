@@ -1,13 +1,14 @@
 """Fixed: the level the user asked for, at every step, with DGC's warm-up for sparse levels if asked.
 
-Uniform compression is the baseline every adaptive controller must beat.
+Uniform compression is the baseline every adaptive controller must beat. It looks at nothing, so ranks agree without a
+word on the wire.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from gradwire.flow import Bucket, Decision
+from gradwire.flow import Decision
 from gradwire.level import Level
 
 # DGC begins with a quarter of the gradient and closes in on the asked share exponentially.
@@ -22,13 +23,13 @@ class Fixed:
         self._world_size = world_size
         self._warmup = warmup if level.sparse else 0
 
-    def decide(self, bucket: Bucket) -> Decision:
+    def at(self, step: int) -> Decision:
         if self._world_size == 1:
             return Decision(Level(), "one rank has nobody to send to")
         if self._level.off:
             return Decision(self._level, "compression is switched off")
-        if bucket.step < self._warmup and self._level.ratio < WARMUP_START:
-            ratio = WARMUP_START * (self._level.ratio / WARMUP_START) ** (bucket.step / self._warmup)
+        if step < self._warmup and self._level.ratio < WARMUP_START:
+            ratio = WARMUP_START * (self._level.ratio / WARMUP_START) ** (step / self._warmup)
             level = replace(self._level, ratio=float(f"{ratio:.3g}"))
-            return Decision(level, f"warm-up, step {bucket.step} of {self._warmup} towards {self._level}")
+            return Decision(level, f"warm-up, step {step} of {self._warmup} towards {self._level}")
         return Decision(self._level, f"{self._level} is what the configuration asks for")

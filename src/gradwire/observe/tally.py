@@ -6,8 +6,8 @@ import threading
 from collections import Counter
 from dataclasses import dataclass, field
 
-from gradwire.events import Attached, Decided, Event, Failed, NonFinite, Synchronised
-from gradwire.units import Bytes, Seconds
+from gradwire.events import Attached, Decided, Event, Failed, NonFinite, Sensed, Synchronised
+from gradwire.units import Bytes, Rate, Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,8 @@ class Summary:
     sync_seconds: float
     levels: dict[str, int]
     reasons: dict[int, str]
+    changes: int
+    sensed: Sensed | None
     nonfinite_steps: int
     errors: tuple[str, ...]
 
@@ -42,6 +44,9 @@ class Summary:
             "  levels: " + ", ".join(f"{level} x{count}" for level, count in sorted(self.levels.items())),
         ]
         lines += [f"  bucket {bucket}: {reason}" for bucket, reason in sorted(self.reasons.items())]
+        if self.sensed is not None and self.sensed.bandwidth is not None:
+            trip, rate = Seconds(self.sensed.rtprop or 0.0), Rate(self.sensed.bandwidth)
+            lines.append(f"  network: {rate}, round trip {trip}; the level changed {self.changes} times")
         if self.nonfinite_steps:
             lines.append(f"  NaN or infinite gradients in {self.nonfinite_steps} buckets; passed on as plain DDP would")
         lines += [f"  error: {error}" for error in self.errors]
@@ -61,6 +66,8 @@ class Tally:
     _seconds: float = 0.0
     _levels: Counter[str] = field(default_factory=Counter)
     _reasons: dict[int, str] = field(default_factory=dict)
+    _sensed: Sensed | None = None
+    _changes: int = 0
     _nonfinite: int = 0
     _errors: list[str] = field(default_factory=list)
 
@@ -70,7 +77,10 @@ class Tally:
                 case Synchronised():
                     self._add(event)
                 case Decided():
+                    self._changes += event.bucket in self._reasons and event.bucket == 0
                     self._reasons[event.bucket] = f"{event.level}: {event.reason}"
+                case Sensed():
+                    self._sensed = event
                 case NonFinite():
                     self._nonfinite += 1
                 case Failed():
@@ -93,6 +103,8 @@ class Tally:
                 self._seconds,
                 dict(self._levels),
                 dict(self._reasons),
+                self._changes,
+                self._sensed,
                 self._nonfinite,
                 tuple(self._errors),
             )

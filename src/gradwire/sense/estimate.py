@@ -1,14 +1,14 @@
-"""Estimate: the step facts of all ranks in, a View of the network out. Pure; `now` is passed in.
+"""Estimate: what all ranks measured in a step in, a View of the network out. Pure; `now` is passed in.
 
-Where only collectives are seen, an operation's time is latency + bytes / bandwidth + waiting for a late rank. The rank
-that came last did not wait, so the least time over ranks is network time. Latency comes from the pulses, which are too
-small for bandwidth to matter; bandwidth from the bytes and busy time of whole steps, once latency is taken off:
+Where only collectives are seen, a step's time on the network is latency + bytes / bandwidth + waiting for a late rank.
+Ranks stamp when their last bucket was ready (`Observation.ready`, all in one clock), so waiting is known and taken off:
 
+    busy      = median over ranks of (busy - (latest ready - own ready))
     bandwidth = bytes / (busy - hops x latency)
 
-A step whose bytes pass in less time than its latency says only "at least this fast"; it may raise the estimate, never
-lower it. RTprop and delay_low are windowed minima; the delivery rate is the median of the last few steps, so that one
-disturbed step changes nothing and a real change is believed after two.
+RTprop comes from the pulses' round trips. A step whose bytes pass in less time than its latency says only "at least
+this fast"; it may raise the estimate, never lower it. The delivery rate is the median of the last few steps, so that
+one disturbed step changes nothing and a real change is believed at its second.
 """
 
 from __future__ import annotations
@@ -28,43 +28,51 @@ RTPROP_WINDOW: Final = 60.0
 BEST_WINDOW: Final = 5.0
 # Median of three: one outlier is ignored, a change is believed at its second step.
 RATES: Final = 3
-# Bytes must take this many times the latency before they say something about bandwidth.
+# Bytes must take this many times the latency before a lower rate is believed.
 IDENTIFIES: Final = 0.5
+# However wrong the stamps, this much of a busy time was the network.
+LEAST_SHARE: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One rank's step, and when its last bucket was ready, in a clock that all observations share."""
+
+    facts: StepFacts
+    ready: float
 
 
 @dataclass(slots=True)
 class Estimator:
-    """Keeps the filters; `update` is called once per step with what all ranks measured."""
+    """Keeps the filters; `update` is called once per step."""
 
     _rtprop: WindowedMin = field(default_factory=lambda: WindowedMin(RTPROP_WINDOW))
     _best: WindowedMax = field(default_factory=lambda: WindowedMax(BEST_WINDOW))
     _rates: deque[float] = field(default_factory=lambda: deque(maxlen=RATES))
     _delay: Ewma = field(default_factory=lambda: Ewma(1 / 8))
     _deviation: Ewma = field(default_factory=lambda: Ewma(1 / 4))
-    _latency: Ewma = field(default_factory=lambda: Ewma(1 / 4))
+    _trip: Ewma = field(default_factory=lambda: Ewma(1 / 4))
     _samples: int = 0
     _updated: float = 0.0
 
-    def update(self, facts: Sequence[StepFacts], latencies: Sequence[float], now: float) -> View:
-        """Take in one step as all ranks saw it."""
-        seen = [latency for latency in latencies if latency > 0]
-        if seen:
-            self._rtprop.add(2 * min(seen), now)
-            self._latency.add(min(seen))
-        if facts:
-            self._take(facts, now)
+    def update(self, observations: Sequence[Observation], trips: Sequence[float], now: float) -> View:
+        """Take in one step as all ranks saw it, and the round trips measured since the last."""
+        if trips:
+            worst = max(trips)  # an exchange is as slow as its farthest pair
+            self._rtprop.add(worst, now)
+            self._trip.add(worst)
+        if observations:
+            self._take(observations, now)
         return self.view(now)
 
     def view(self, now: float) -> View:
         rtprop = self._rtprop.value
-        queueing = 0.0
-        if rtprop is not None and self._latency.value is not None:
-            queueing = max(0.0, self._latency.value - rtprop / 2)
+        smooth = self._trip.value
         link = LinkView(
             rtprop=rtprop,
             bandwidth=statistics.median(self._rates) if self._rates else None,
             best=self._best.value,
-            queueing=queueing,
+            queueing=max(0.0, smooth - rtprop) if rtprop is not None and smooth is not None else 0.0,
             delay=self._delay.value or 0.0,
             variation=self._deviation.value or 0.0,
             age=now - self._updated if self._samples else 0.0,
@@ -72,10 +80,11 @@ class Estimator:
         )
         return View(link)
 
-    def _take(self, facts: Sequence[StepFacts], now: float) -> None:
-        busy = min(fact.busy for fact in facts)  # the last to come waited for nobody
-        wire = max(fact.wire_bytes for fact in facts)
-        hops = max(fact.hops for fact in facts)
+    def _take(self, observations: Sequence[Observation], now: float) -> None:
+        latest = max(seen.ready for seen in observations)
+        own = [max(seen.facts.busy - (latest - seen.ready), LEAST_SHARE * seen.facts.busy) for seen in observations]
+        busy = statistics.median(own)
+        wire = max(seen.facts.wire_bytes for seen in observations)
         if busy <= 0 or wire <= 0:
             return
         self._samples += 1
@@ -83,9 +92,8 @@ class Estimator:
         delay = self._delay.value
         self._deviation.add(0.0 if delay is None else abs(busy - delay))
         self._delay.add(busy)
-        waiting = hops * (self._rtprop.value or 0.0) / 2
-        # Latency cannot be more than what is left of a busy time that also moved bytes.
-        moving = max(busy - waiting, 0.1 * busy)
+        waiting = max(seen.facts.hops for seen in observations) * (self._rtprop.value or 0.0) / 2
+        moving = max(busy - waiting, LEAST_SHARE * busy)
         rate = wire / moving
         known = statistics.median(self._rates) if self._rates else 0.0
         if moving >= IDENTIFIES * waiting or rate > known:

@@ -1,20 +1,21 @@
-"""Pulse: the small fixed record that every rank sends every rank once a step, off the critical path.
+"""Pulse: the small fixed record that every rank sends every other once a step, off the critical path.
 
-It carries what the rank measured in its last step and, from rank 0, the level all ranks are to use from the step after
-next. 256 bytes, so that its own travel time is the network's latency.
+It carries what the rank measured in its last step, the stamps from which round trips and clock offsets follow, and,
+from rank 0, the level that all ranks are to use from the next step on. 256 bytes each, so that its own travel time is
+latency and nothing else.
 
     offset  bytes  field
     0       2      magic "gp"
     2       1      layout version
     3       1      1: facts are valid
-    4       4      number of the step the facts are of
+    4       4      number of the pulse
     8       4      version of the decision
     12      4      bytes of the level's text, then of the reason's
     16      64     8 doubles: seconds, exposed, busy, wire bytes, work, span, residual, loss
-    80      8      round trip that this rank measured with its last pulse, double
-    88      4      hops of the longest exchange
-    92      4      CRC-32 of everything else
-    96      160    the texts, UTF-8
+    80      32     4 doubles: sent, last bucket ready, echo of the receiver's stamp, when that arrived (0: none)
+    112     4      latencies in a row of the longest exchange
+    116     4      CRC-32 of everything else
+    120     136    the texts, UTF-8
 """
 
 from __future__ import annotations
@@ -30,17 +31,27 @@ from gradwire.level import Level
 
 SIZE: Final = 256
 VERSION: Final = 1
-_HEAD: Final = struct.Struct("<2sBBIIHH8ddII")
+_HEAD: Final = struct.Struct("<2sBBIIHH8d4dII")
 _TEXT: Final = SIZE - _HEAD.size
 
 
 @dataclass(frozen=True, slots=True)
-class Pulse:
-    """One rank's record."""
+class Stamps:
+    """Times in the sender's clock, but for `echo`, which is in the receiver's."""
 
-    step: int
+    sent: float = 0.0
+    ready: float = 0.0
+    echo: float = 0.0
+    arrived: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """One rank's record for one other rank."""
+
+    number: int
     facts: StepFacts | None
-    latency: float
+    stamps: Stamps
     decision: Decision
 
 
@@ -48,13 +59,13 @@ def pack(pulse: Pulse) -> bytes:
     """The record's bytes; a reason that does not fit is cut."""
     level = str(pulse.decision.level).encode()
     reason = pulse.decision.reason.encode()[: _TEXT - len(level)]
-    facts = pulse.facts or StepFacts()
+    facts, stamps = pulse.facts or StepFacts(), pulse.stamps
+    head = (b"gp", VERSION, int(pulse.facts is not None), pulse.number, pulse.decision.version)
     numbers = (facts.seconds, facts.exposed, facts.busy, float(facts.wire_bytes), facts.work, facts.span)
-    head = (b"gp", VERSION, int(pulse.facts is not None), pulse.step, pulse.decision.version, len(level), len(reason))
-    tail = (*numbers, facts.residual, facts.loss, pulse.latency, facts.hops)
+    tail = (*numbers, facts.residual, facts.loss, stamps.sent, stamps.ready, stamps.echo, stamps.arrived, facts.hops)
+    fields = (*head, len(level), len(reason), *tail)
     text = (level + reason).ljust(_TEXT, b"\0")
-    checksum = zlib.crc32(_HEAD.pack(*head, *tail, 0) + text)
-    return _HEAD.pack(*head, *tail, checksum) + text
+    return _HEAD.pack(*fields, zlib.crc32(_HEAD.pack(*fields, 0) + text)) + text
 
 
 def unpack(data: bytes) -> Pulse:
@@ -62,15 +73,14 @@ def unpack(data: bytes) -> Pulse:
     if len(data) != SIZE:
         raise IntegrityError(f"pulse of {len(data)} bytes, expected {SIZE}")
     fields = _HEAD.unpack_from(data)
-    magic, version, valid, step, decided, level_size, reason_size = fields[:7]
-    numbers, checksum = fields[7:-1], fields[-1]
+    magic, version, valid, number, decided, level_size, reason_size = fields[:7]
     if magic != b"gp" or version != VERSION:
         raise IntegrityError("pulse of another version; run the same gradwire on every rank")
-    if checksum != zlib.crc32(_HEAD.pack(*fields[:-1], 0) + data[_HEAD.size :]) or level_size + reason_size > _TEXT:
-        raise IntegrityError("pulse was corrupted on the way")
     text = data[_HEAD.size :]
-    level = Level.parse(text[:level_size].decode(), setting="pulse")
+    if fields[-1] != zlib.crc32(_HEAD.pack(*fields[:-1], 0) + text) or level_size + reason_size > _TEXT:
+        raise IntegrityError("pulse was corrupted on the way")
+    level = Level.parse(text[:level_size].decode(errors="replace"), setting="pulse")
     reason = text[level_size : level_size + reason_size].decode(errors="ignore")
-    seconds, exposed, busy, wire, work, span, residual, loss, latency, hops = numbers
+    seconds, exposed, busy, wire, work, span, residual, loss, sent, ready, echo, arrived, hops = fields[7:-1]
     facts = StepFacts(seconds, exposed, busy, int(wire), hops, work, span, (), residual, loss) if valid else None
-    return Pulse(step, facts, latency, Decision(level, reason, decided))
+    return Pulse(number, facts, Stamps(sent, ready, echo, arrived), Decision(level, reason, decided))

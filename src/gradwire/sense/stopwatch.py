@@ -19,7 +19,6 @@ class Stopwatch:
     _ready: list[tuple[float, int]] = field(default_factory=list)
     _intervals: list[tuple[float, float]] = field(default_factory=list)
     _wire: int = 0
-    _hops: int = 0
     _work: float = 0.0
     _restored: float = 0.0
     _residual: float = 0.0
@@ -30,11 +29,10 @@ class Stopwatch:
         with self._lock:
             self._ready.append((now, nbytes))
 
-    def operation(self, started: float, finished: float, nbytes: int, hops: int) -> None:
+    def operation(self, started: float, finished: float, nbytes: int) -> None:
         with self._lock:
             self._intervals.append((started, finished))
             self._wire += nbytes
-            self._hops = max(self._hops, hops)
             self._restored = max(self._restored, finished)
 
     def worked(self, seconds: float, now: float) -> None:
@@ -49,8 +47,8 @@ class Stopwatch:
             self._residual += residual
             self._gradient += gradient
 
-    def lap(self, now: float, loss: float = 0.0) -> StepFacts | None:
-        """Facts of the step that began with the previous lap; None before the first."""
+    def lap(self, now: float, hops: int, loss: float = 0.0) -> StepFacts | None:
+        """Facts of the step that began with the previous lap, whose exchanges took `hops` latencies in a row."""
         with self._lock:
             began, self._began = self._began, now
             ready, intervals = self._ready, self._intervals
@@ -62,7 +60,7 @@ class Stopwatch:
                     exposed=max(0.0, self._restored - last),
                     busy=union(intervals),
                     wire_bytes=self._wire,
-                    hops=self._hops,
+                    hops=hops,
                     work=self._work,
                     span=last - ready[0][0],
                     buckets=tuple((at - ready[0][0], nbytes) for at, nbytes in ready),
@@ -70,7 +68,7 @@ class Stopwatch:
                     loss=loss,
                 )
             self._ready, self._intervals = [], []
-            self._wire = self._hops = 0
+            self._wire = 0
             self._work = self._restored = self._residual = self._gradient = 0.0
             return facts
 

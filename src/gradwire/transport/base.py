@@ -50,12 +50,16 @@ Op = AllToAll | AllGather | AllReduce
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One finished operation: what it was, the bytes this rank sent, and when it ran (monotonic seconds)."""
+    """One finished operation: what it was, the bytes this rank sent, and when it ran (monotonic seconds).
+
+    `arrivals` tells when each peer's part was there, where the lane can tell; no earlier than it was, perhaps later.
+    """
 
     kind: str
     nbytes: int
     started: float
     finished: float
+    arrivals: tuple[tuple[int, float], ...] = ()
 
 
 class Pending(Protocol):

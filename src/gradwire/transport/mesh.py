@@ -22,20 +22,28 @@ TAGS = 1 << 20
 class MeshPending:
     """The sends and receives of one operation."""
 
-    def __init__(self, works: list[dist.Work], kind: str, nbytes: int, started: float, clock: Clock) -> None:
-        self._works = works
-        self._kind = kind
+    def __init__(
+        self, receives: list[tuple[int, dist.Work]], sends: list[dist.Work], op: Op, nbytes: int, clock: Clock
+    ) -> None:
+        self._receives = receives
+        self._sends = sends
+        self._kind = type(op).__name__
         self._nbytes = nbytes
-        self._started = started
+        self._started = clock.now()
         self._clock = clock
 
     def wait(self) -> Timing:
         try:
-            for work in self._works:
+            arrivals = tuple((peer, self._arrival(work)) for peer, work in self._receives)
+            for work in self._sends:
                 work.wait()
         except RuntimeError as error:
             raise LinkError(explain(error, self._kind)) from error
-        return Timing(self._kind, self._nbytes, self._started, self._clock.now())
+        return Timing(self._kind, self._nbytes, self._started, self._clock.now(), arrivals)
+
+    def _arrival(self, work: dist.Work) -> float:
+        work.wait()
+        return self._clock.now()
 
 
 class MeshLane:
@@ -54,23 +62,22 @@ class MeshLane:
             return self._collective.start(op)
         self._number = (self._number + 1) % TAGS
         nbytes = op.wire_bytes(self._world_size)
-        started = self._clock.now()
         receive = op.receive.view(self._world_size, -1)
         send = op.send.view(1 if isinstance(op, AllGather) else self._world_size, -1)
         try:
-            works = self._exchange(send, receive)
+            receives, sends = self._exchange(send, receive)
         except RuntimeError as error:
             raise LinkError(explain(error, type(op).__name__)) from error
-        return MeshPending(works, type(op).__name__, nbytes, started, self._clock)
+        return MeshPending(receives, sends, op, nbytes, self._clock)
 
     def close(self) -> None:
         self._collective.close()
 
-    def _exchange(self, send: Tensor, receive: Tensor) -> list[dist.Work]:
+    def _exchange(self, send: Tensor, receive: Tensor) -> tuple[list[tuple[int, dist.Work]], list[dist.Work]]:
         """Receives first, so that nothing that arrives has to be held; each rank begins with another peer."""
         peers = [(self._rank + shift) % self._world_size for shift in range(1, self._world_size)]
-        works = [self._group.recv([receive[peer]], peer, self._number) for peer in reversed(peers)]
+        receives = [(peer, self._group.recv([receive[peer]], peer, self._number)) for peer in reversed(peers)]
         rows = send.shape[0]
-        works += [self._group.send([send[peer % rows]], peer, self._number) for peer in peers]
+        sends = [self._group.send([send[peer % rows]], peer, self._number) for peer in peers]
         receive[self._rank].copy_(send[self._rank % rows])
-        return works
+        return receives, sends

@@ -1,0 +1,89 @@
+"""Auto: the rung with the best predicted time to accuracy. The default, and nothing to set.
+
+    1. predict a step's time at every rung of the ladder
+    2. multiply by what the rung's lossiness costs in steps; rungs that hide behind compute tie on time, so the least
+       lossy of them wins, and `off` wins where the network is not what slows training
+    3. leave out what the guard forbids
+    4. move only for a gain that is worth it, and, unless it is large, only when two decisions in a row agree
+
+The reason names the numbers that decided.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gradwire.decide.base import Job
+from gradwire.decide.cost import Prediction, predict
+from gradwire.decide.guard import Guard
+from gradwire.decide.ladder import LADDER, index_of
+from gradwire.flow import Decision, StepFacts, View
+from gradwire.level import Level
+from gradwire.units import Rate, Seconds
+
+# Estimates wander by a few per cent on a steady network; a smaller gain is not worth a change.
+WORTH_IT: Final = 0.05
+# A change of this size is acted on at once, others when seen twice.
+AT_ONCE: Final = 0.5
+SCALE_GAIN: Final = 0.25
+# What a job sends before anything is measured: four times fewer bytes than dense, and hardly lossy.
+START: Final = Level(values="int8")
+
+
+class Auto:
+    """Keeps the current rung, the machine's speed and the guard."""
+
+    def __init__(self, start: Level | None = None) -> None:
+        self._current = start or START
+        self._version = 0
+        self._scale = 1.0
+        self._guard = Guard()
+        self._proposed: Level | None = None
+        self._step = 0
+
+    def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
+        self._step += 1
+        if view.group.bandwidth is None:
+            return self._stay("the network has not been measured yet")
+        self._learn_speed(job, facts)
+        predictions = [predict(r, job, view, facts, self._current, self._scale) for r in LADDER]  # 1
+        here = predictions[index_of(self._current)]
+        limit = self._guard.check(self._step, self._current, index_of(self._current), facts.residual, facts.loss)
+        allowed = predictions if limit is None else predictions[: limit + 1]  # 3
+        best = min(allowed, key=lambda p: p.to_accuracy)  # 2
+        if here not in allowed:
+            return self._move(best.rung.level, f"{self._guard.reason}; backing off to {best.rung.level}")
+        gain = 1 - best.to_accuracy / here.to_accuracy if here.to_accuracy > 0 else 0.0
+        if best is here or gain < WORTH_IT:  # 4
+            self._proposed = None
+            return self._stay(self._explain(here, job, view, facts))
+        agreed = self._proposed == best.rung.level
+        self._proposed = best.rung.level
+        if gain < AT_ONCE and not agreed:
+            return self._stay(self._explain(here, job, view, facts))
+        return self._move(best.rung.level, self._explain(best, job, view, facts))
+
+    def _learn_speed(self, job: Job, facts: StepFacts) -> None:
+        """How much longer work takes here than the ladder says."""
+        expected = LADDER[index_of(self._current)].work * 1e-9 * job.numel
+        if expected > 0 and facts.work > 0:
+            seen = min(20.0, max(0.2, facts.work / expected))
+            self._scale += SCALE_GAIN * (seen - self._scale)
+
+    def _stay(self, reason: str) -> Decision:
+        return Decision(self._current, reason, self._version)
+
+    def _move(self, level: Level, reason: str) -> Decision:
+        self._current, self._proposed = level, None
+        self._version += 1
+        return Decision(level, reason, self._version)
+
+    @staticmethod
+    def _explain(chosen: Prediction, job: Job, view: View, facts: StepFacts) -> str:
+        rate = Rate(view.group.bandwidth or 0.0)
+        dense = Seconds(job.wire_bytes(Level()) / max(rate, 1.0))
+        if chosen.rung.level.off:
+            return f"{rate} carries the whole gradient in {dense}; compressing would not shorten the step"
+        if chosen.exposed <= 0.02 * chosen.step:
+            return f"{rate} needs {dense} for the whole gradient; {chosen.rung.level} hides behind compute"
+        return f"{rate} needs {dense} for the whole gradient; {chosen.rung.level} waits {Seconds(chosen.exposed)}"

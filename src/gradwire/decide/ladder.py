@@ -1,0 +1,44 @@
+"""Ladder: the rungs that `auto` chooses from, least lossy first, and what each costs in work and in accuracy.
+
+`work` is the processor time per element of encoding, adding up and decoding in the exchange that carries the rung,
+measured on one 2.8 GHz core with AVX-512 by benchmarks/kernels.py; the cost model scales it to the machine it runs on.
+
+`slowdown` is the stated model of what lossiness costs: how many times more steps the same accuracy takes, with error
+feedback on. The values are of the size seen in docs/results/accuracy.md and in the literature (DGC, PowerSGD, SIDCo);
+the guard corrects them by what is observed. Rungs that hide behind compute cost no time, and then the least lossy wins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from gradwire.level import Level
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One level with its cost in nanoseconds per element and its factor on the number of steps."""
+
+    level: Level
+    work: float
+    slowdown: float
+
+
+LADDER: Final[tuple[Rung, ...]] = (
+    Rung(Level.parse("off"), 0.0, 1.0),
+    Rung(Level.parse("fp16"), 3.0, 1.0005),
+    Rung(Level.parse("int8"), 3.2, 1.002),
+    Rung(Level.parse("int4"), 3.2, 1.03),
+    Rung(Level.parse("topk:0.1+int8"), 2.5, 1.05),
+    Rung(Level.parse("lowrank:4"), 5.0, 1.08),
+    Rung(Level.parse("topk:0.03+int8"), 1.8, 1.10),
+    Rung(Level.parse("topk:0.01+int8"), 1.5, 1.20),
+    Rung(Level.parse("topk:0.003+int8"), 1.4, 1.45),
+    Rung(Level.parse("topk:0.001+int8"), 1.4, 2.0),
+)
+
+
+def index_of(level: Level) -> int:
+    """The rung of a level; off for one that is not on the ladder."""
+    return next((index for index, rung in enumerate(LADDER) if rung.level == level), 0)

@@ -1,0 +1,203 @@
+"""Govern: which level all ranks use at a step, and how they come to agree on it without waiting.
+
+A fixed level needs no words. An adaptive one goes by pulses. At the first bucket of step k every rank
+
+    1. sums up step k - 1
+    2. takes in the pulses that were sent at step k - 1 and adopts rank 0's decision from them
+    3. (rank 0) updates its View with what all ranks measured, and asks the controller for the next decision
+    4. sends a pulse to every other rank, with its facts and (rank 0) that decision
+
+So a change of the network in step s is decided upon at s + 2 and in force at s + 3 on every rank. The pulses have had a
+whole step to arrive; waiting for one that has not is what keeps ranks from ever disagreeing on a payload's form, and it
+has a deadline like every other operation.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from gradwire.clock import Clock
+from gradwire.decide.base import Controller, Job
+from gradwire.decide.fixed import Fixed
+from gradwire.errors import LinkError
+from gradwire.events import Sensed, Sink
+from gradwire.flow import Bucket, Decision, Footprint, StepFacts, View
+from gradwire.level import Level
+from gradwire.pipeline import Pipeline
+from gradwire.sense.estimate import Estimator, Observation
+from gradwire.sense.peer import Peer
+from gradwire.sense.pulse import SIZE, Pulse, Stamps, pack, unpack
+from gradwire.sense.stopwatch import Stopwatch
+from gradwire.transport.base import AllToAll, Op, Timing
+
+FootprintOf = Callable[[Level, Bucket], Footprint]
+
+
+class Governor(Protocol):
+    """Answers for every bucket; the answer may change at a step's first bucket only."""
+
+    def decide(self, bucket: Bucket) -> Decision: ...
+
+    def close(self) -> None: ...
+
+
+class Steady:
+    """A fixed level: every rank knows it."""
+
+    def __init__(self, fixed: Fixed) -> None:
+        self._fixed = fixed
+
+    def decide(self, bucket: Bucket) -> Decision:
+        return self._fixed.at(bucket.step)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Adaptive:
+    """Pulses, a View and, on rank 0, a controller."""
+
+    def __init__(
+        self,
+        rank: int,
+        controller: Controller,
+        start: Decision,
+        line: Pipeline,
+        parts: tuple[Stopwatch, Clock, Sink, FootprintOf],
+        world_size: int,
+    ) -> None:
+        self._rank, self._world_size = rank, world_size
+        self._controller = controller
+        self._decision = self._wish = start
+        self._line = line
+        self._stopwatch, self._clock, self._sink, self._footprint = parts
+        self._estimator = Estimator()
+        self._peers = {peer: Peer() for peer in range(world_size) if peer != rank}
+        self._buckets: dict[int, Bucket] = {}
+        self._own: StepFacts | None = None
+        self._ready = 0.0
+        self._exchange: _Exchange | None = None
+        self._number = 0
+        self.view = View.unknown()
+        self.loss = 0.0
+
+    def decide(self, bucket: Bucket) -> Decision:
+        now = self._clock.now()
+        if bucket.index == 0:
+            self._turn(bucket.step, now)
+        self._buckets[bucket.index] = bucket
+        self._ready = now
+        return self._decision
+
+    def close(self) -> None:
+        self._line.close()
+
+    def _turn(self, step: int, now: float) -> None:
+        hops = max((self._footprint(self._decision.level, b).hops for b in self._buckets.values()), default=0)
+        self._own = self._stopwatch.lap(now, hops, self.loss)  # 1
+        if self._exchange is not None:
+            pulses = self._exchange.result()  # 2
+            self._decision = pulses[0].decision if self._rank else self._exchange.wish
+            self._hear(step, pulses, self._exchange)  # 3
+        self._exchange = self._send(now)  # 4
+
+    def _hear(self, step: int, pulses: dict[int, Pulse], exchange: _Exchange) -> None:
+        for peer, pulse in pulses.items():
+            stamps = pulse.stamps
+            if stamps.echo:
+                self._peers[peer].take(stamps.echo, stamps.arrived, stamps.sent, exchange.arrivals[peer])
+        if self._rank:
+            return
+        observations = [
+            Observation(pulse.facts, pulse.stamps.ready - self._peers[peer].offset)
+            for peer, pulse in pulses.items()
+            if pulse.facts is not None
+        ]
+        if exchange.facts is not None:
+            observations.append(Observation(exchange.facts, exchange.ready))
+        trips = [peer.last for peer in self._peers.values() if peer.last is not None]
+        now = self._clock.now()
+        self.view = self._estimator.update(observations, trips, now)
+        if observations and exchange.facts is not None:
+            facts = merge([seen.facts for seen in observations], exchange.facts)
+            job = Job(self._world_size, tuple(b for _, b in sorted(self._buckets.items())), self._footprint)
+            self._wish = self._controller.decide(job, self.view, facts, now)
+            self._sink.emit(Sensed.of(now, step, self.view, facts))
+
+    def _send(self, now: float) -> _Exchange:
+        self._number += 1
+        last = self._exchange
+        exchange = _Exchange(self._wish, self._own, self._ready)
+        rows = []
+        for peer in range(self._world_size):
+            stamps = Stamps(now, self._ready)
+            if last is not None and peer != self._rank:
+                stamps = replace(stamps, echo=last.sent[peer], arrived=last.arrivals[peer])
+            rows.append(pack(Pulse(self._number, self._own, stamps, self._wish)))
+        exchange.begin(self._line, rows, self._rank)
+        return exchange
+
+
+class _Exchange:
+    """One round of pulses under way: what this rank sent, and what came."""
+
+    def __init__(self, wish: Decision, facts: StepFacts | None, ready: float) -> None:
+        self.wish, self.facts, self.ready = wish, facts, ready
+        self.sent: dict[int, float] = {}
+        self.arrivals: dict[int, float] = {}
+        self._done = threading.Event()
+        self._error: BaseException | None = None
+        self._received: Tensor | None = None
+        self._rank = 0
+
+    def begin(self, line: Pipeline, rows: list[bytes], rank: int) -> None:
+        self._rank = rank
+        send = torch.frombuffer(bytearray(b"".join(rows)), dtype=torch.uint8)
+        self._received = torch.empty_like(send)
+        line.submit(self._ops(send, self._received), self._finish, self._note)
+        sent = unpack(rows[rank]).stamps.sent
+        self.sent = dict.fromkeys(range(len(rows)), sent)
+
+    def result(self) -> dict[int, Pulse]:
+        """The other ranks' pulses; the lane's deadline ends the wait."""
+        self._done.wait()
+        if self._error is not None:
+            raise LinkError(f"pulse: {self._error}") from self._error
+        assert self._received is not None
+        rows = bytes(self._received.numpy())
+        count = len(rows) // SIZE
+        return {peer: unpack(rows[peer * SIZE : (peer + 1) * SIZE]) for peer in range(count) if peer != self._rank}
+
+    def _ops(self, send: Tensor, received: Tensor) -> Iterator[Op]:
+        yield AllToAll(send, received)
+
+    def _note(self, timing: Timing) -> None:
+        self.arrivals = dict(timing.arrivals)
+
+    def _finish(self, error: BaseException | None) -> None:
+        self._error = error
+        self._done.set()
+
+
+def merge(facts: list[StepFacts], own: StepFacts) -> StepFacts:
+    """One step as the job saw it: its slowest compute, its longest step; bucket times and the loss are rank 0's."""
+    seconds = max(fact.seconds for fact in facts)
+    compute = max(fact.compute for fact in facts)
+    return StepFacts(
+        seconds=seconds,
+        exposed=max(0.0, seconds - compute),
+        busy=min(fact.busy for fact in facts),
+        wire_bytes=max(fact.wire_bytes for fact in facts),
+        hops=own.hops,
+        work=max(fact.work for fact in facts),
+        span=own.span,
+        buckets=own.buckets,
+        residual=max(fact.residual for fact in facts),
+        loss=own.loss,
+    )
