@@ -7,14 +7,14 @@ import sys
 from dataclasses import replace
 
 import pytest
-from tests.lab.conftest import best_of, pair
-from tests.lab.scripts import COUNTED, INCAST, PROBE
 
 from gradwire.emulate import Lab
 from gradwire.emulate.measure import iperf, ping_ms, tcp_mbit, udp_loss, wanted_mbit
 from gradwire.link import Change, LinkSpec, Network, RateTrace, preset
 from gradwire.link.network import as_hosts, both
 from gradwire.units import Rate, Seconds
+from tests.lab.conftest import best_of, pair
+from tests.lab.scripts import COUNTED, INCAST, PROBE
 
 
 @pytest.mark.parametrize("mbit", [10, 100, 500, 1000])
