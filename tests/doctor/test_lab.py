@@ -16,7 +16,7 @@ from gradwire.units import Rate, Seconds
 
 pytestmark = [pytest.mark.lab, pytest.mark.skipif(shutil.which("ip") is None, reason="needs iproute2")]
 
-DOCTOR = [sys.executable, "-m", "gradwire", "doctor", "--json", "--seconds", "1.2"]
+DOCTOR = [sys.executable, "-m", "gradwire", "doctor", "--json", "--strict", "--seconds", "1.2"]
 MBIT, ONE_WAY_MS = 40.0, 10.0
 # 1448 of 1538 bytes of a full packet are payload.
 GOODPUT = MBIT * 1448 / 1538
