@@ -2,6 +2,7 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <sstream>
@@ -65,7 +66,9 @@ std::function<void(LinkValues&)> parse_values(const std::vector<std::string>& wo
   for (const std::string& word : words) {
     const size_t equals = word.find('=');
     const auto setter = setters().find(word.substr(0, equals));
-    if (equals == std::string::npos || setter == setters().end()) throw std::runtime_error("unknown value '" + word + "'");
+    if (equals == std::string::npos || setter == setters().end()) {
+      throw std::runtime_error("unknown value '" + word + "'");
+    }
     steps.emplace_back(setter->second, number(word.substr(equals + 1)));
   }
   return [steps](LinkValues& values) {
@@ -78,7 +81,8 @@ void Description::apply(const std::string& line) {
   if (words.empty()) return;
   const std::string& verb = words[0];
   if (verb == "host" && words.size() == 6) {
-    hosts_.push_back({words[1], words[2], words[5], static_cast<int>(whole(words[3])), static_cast<int>(whole(words[4]))});
+    const auto prefix = static_cast<int>(whole(words[3])), mtu = static_cast<int>(whole(words[4]));
+    hosts_.push_back({words[1], words[2], words[5], prefix, mtu});
   } else if (verb == "link" && words.size() >= 3) {
     LinkLine link{{}, whole(words[1]), static_cast<uint32_t>(whole(words[2]))};
     parse_values(from(words, 3))(link.values);
@@ -110,7 +114,7 @@ std::unique_ptr<Engine> Description::build() const {
     engine->set_trace(trace.link, trace.steps, trace.period);
   }
   for (const RouteLine& route : routes_) {
-    if (route.source >= hosts_.size() || route.target >= hosts_.size()) throw std::runtime_error("no such host in a route");
+    if (std::max(route.source, route.target) >= hosts_.size()) throw std::runtime_error("no such host in a route");
     for (uint32_t link : route.links) known(link);
     engine->set_path(route.source, route.target, route.links);
   }
@@ -125,7 +129,9 @@ std::string stats_json(const Engine& engine, const Loop& loop, bool realtime) {
   const LoopCounters& count = loop.counters();
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6; };
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
   uint64_t packets = 0;
   for (uint64_t bin : count.lateness) packets += bin;
   std::ostringstream out;

@@ -44,7 +44,8 @@ void Engine::begin(Nanoseconds now) {
   for (uint32_t i = 0; i < links_.size(); ++i) {
     Entry& entry = links_[i];
     entry.link.change(now, entry.base);
-    entry.link.replay(now, entry.steps.empty() ? RateCurve(entry.base.rate) : RateCurve(entry.steps, entry.period, now));
+    const bool traced = !entry.steps.empty();
+    entry.link.replay(now, traced ? RateCurve(entry.steps, entry.period, now) : RateCurve(entry.base.rate));
     announce(i);
   }
   for (uint32_t i = 0; i < schedule_.size(); ++i) push(now + schedule_[i].at, Kind::kChange, i);

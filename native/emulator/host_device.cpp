@@ -121,7 +121,9 @@ void configure(const HostConfig& config) {
   bring_up(control, "lo");
   ifreq value = request(kInterface);
   in_addr address{};
-  if (inet_pton(AF_INET, config.address.c_str(), &address) != 1) throw std::runtime_error("bad address " + config.address);
+  if (inet_pton(AF_INET, config.address.c_str(), &address) != 1) {
+    throw std::runtime_error("bad address " + config.address);
+  }
   set_address(value, address.s_addr);
   if (ioctl(control, SIOCSIFADDR, &value) != 0) fail("SIOCSIFADDR");
   set_address(value, htonl(~0u << (32 - config.prefix)));
@@ -153,8 +155,8 @@ void choose_congestion(const std::string& name, int home, int network) {
   setns(network, CLONE_NEWNET);
   if (!chosen) {
     const std::string list = allowed.substr(0, allowed.find_last_not_of(" \n") + 1);
-    throw std::runtime_error("congestion: TCP congestion control '" + name + "' cannot be used here; allowed are: " + list +
-                             " (root may use others, after modprobe tcp_" + name + ")");
+    throw std::runtime_error("congestion: TCP congestion control '" + name + "' cannot be used here; allowed are: " +
+                             list + " (root may use others, after modprobe tcp_" + name + ")");
   }
 }
 

@@ -44,7 +44,8 @@ bool enter(const char* path, int kind) {
 // Names of the lab's hosts resolve inside it. Only a convenience, so a system that refuses is left alone.
 void show_hosts(const char* path) {
   if (unshare(CLONE_NEWNS) != 0) return;
-  if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0) mount(path, "/etc/hosts", nullptr, MS_BIND, nullptr);
+  if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return;
+  mount(path, "/etc/hosts", nullptr, MS_BIND, nullptr);
 }
 
 std::vector<pid_t> own_children() {
@@ -87,9 +88,10 @@ int launch(int count, char** words) {
   prctl(PR_SET_PDEATHSIG, SIGHUP);
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   if (getppid() != parent) return 126;  // it died before we asked to be told
-  if (std::strcmp(words[1], "-") != 0 && !enter(words[1], CLONE_NEWUSER)) return refuse("cannot enter the user namespace", words[1]);
-  if (std::strcmp(words[0], "-") != 0 && !enter(words[0], CLONE_NEWNET)) return refuse("cannot enter the network namespace", words[0]);
-  if (std::strcmp(words[2], "-") != 0) show_hosts(words[2]);
+  const auto given = [](const char* word) { return std::strcmp(word, "-") != 0; };
+  if (given(words[1]) && !enter(words[1], CLONE_NEWUSER)) return refuse("cannot enter the user namespace", words[1]);
+  if (given(words[0]) && !enter(words[0], CLONE_NEWNET)) return refuse("cannot enter the network", words[0]);
+  if (given(words[2])) show_hosts(words[2]);
   prctl(PR_SET_PDEATHSIG, SIGHUP);  // entering a user namespace clears it
 
   const pid_t pid = fork();

@@ -105,8 +105,8 @@ bool Link::lost() {
 Nanoseconds Link::arrival(Nanoseconds at) {
   Nanoseconds due = at + values_.delay;
   if (values_.jitter > 0) {
-    const double kept =
-        jitter_started_ ? std::exp(-static_cast<double>(at - jitter_mark_) / static_cast<double>(values_.jitter_memory)) : 0;
+    const double age = static_cast<double>(at - jitter_mark_) / static_cast<double>(values_.jitter_memory);
+    const double kept = jitter_started_ ? std::exp(-age) : 0;
     jitter_state_ = jitter_state_ * kept + std::sqrt(1 - kept * kept) * random_.normal();
     jitter_mark_ = at;
     jitter_started_ = true;

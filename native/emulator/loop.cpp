@@ -12,6 +12,10 @@
 #include <stdexcept>
 #include <utility>
 
+#ifndef SYS_epoll_pwait2
+#define SYS_epoll_pwait2 441
+#endif
+
 namespace gradwire::emulator {
 namespace {
 
@@ -22,6 +26,18 @@ constexpr Nanoseconds kRest = 150'000, kWindow = 1'000'000;
 constexpr uint64_t kBusyPackets = 6;  // in a window of a millisecond: about 50 Mbit/s of super-packets and their ACKs
 constexpr int kReadsPerDevice = 256;  // then look at the clock again: due packets must not wait for a flood
 
+// Kernels before 5.11 wait in whole milliseconds only; rounding down and coming back keeps packets on time.
+long wait_events(int poll, epoll_event* events, int most, const timespec* timeout) {
+  static bool fine = true;
+  if (fine) {
+    const long count = syscall(SYS_epoll_pwait2, poll, events, most, timeout, nullptr, 0);
+    if (count >= 0 || errno != ENOSYS) return count;
+    fine = false;
+  }
+  if (timeout == nullptr) return epoll_wait(poll, events, most, -1);
+  return epoll_wait(poll, events, most, static_cast<int>(timeout->tv_sec * 1000 + timeout->tv_nsec / 1'000'000));
+}
+
 }  // namespace
 
 Nanoseconds monotonic_now() {
@@ -31,7 +47,10 @@ Nanoseconds monotonic_now() {
 }
 
 Loop::Loop(Engine& engine, std::vector<HostDevice> hosts)
-    : engine_(engine), hosts_(std::move(hosts)), buffer_(sizeof(OffloadHeader) + 65536), poll_(epoll_create1(EPOLL_CLOEXEC)) {
+    : engine_(engine),
+      hosts_(std::move(hosts)),
+      buffer_(sizeof(OffloadHeader) + 65536),
+      poll_(epoll_create1(EPOLL_CLOEXEC)) {
   const auto watch = [this](int fd, uint32_t id) {
     epoll_event event{};
     event.events = EPOLLIN;
@@ -79,8 +98,8 @@ void Loop::wait(Nanoseconds until) {
     timeout = {left / 1'000'000'000, left % 1'000'000'000};
   }
   epoll_event events[64];
-  const long count = syscall(SYS_epoll_pwait2, poll_, events, 64, until == kNever ? nullptr : &timeout, nullptr, 0);
-  if (count < 0 && errno != EINTR) throw std::runtime_error(std::string("epoll_pwait2: ") + std::strerror(errno));
+  const long count = wait_events(poll_, events, 64, until == kNever ? nullptr : &timeout);
+  if (count < 0 && errno != EINTR) throw std::runtime_error(std::string("epoll: ") + std::strerror(errno));
   ++counters_.wakeups;
   ready_.clear();
   control_ready_ = false;
@@ -116,8 +135,8 @@ void Loop::read_device(uint32_t host) {
     ++counters_.received;
     OffloadHeader offload;
     std::memcpy(&offload, buffer_.data(), sizeof offload);
-    auto packet = std::make_unique<Packet>(buffer_.data() + sizeof offload,
-                                           static_cast<uint32_t>(count) - static_cast<uint32_t>(sizeof offload), offload);
+    const auto length = static_cast<uint32_t>(count - static_cast<ssize_t>(sizeof offload));
+    auto packet = std::make_unique<Packet>(buffer_.data() + sizeof offload, length, offload);
     const auto target = packet->valid() ? by_address_.find(packet->destination()) : by_address_.end();
     if (target == by_address_.end()) {
       ++counters_.unroutable;

@@ -64,7 +64,8 @@ int emulate() {
         engine->begin(monotonic_now());
         say("ok");
       } else if (words.size() > 2 && words[0] == "set" && std::stoul(words[1]) < engine->links()) {
-        engine->set(monotonic_now(), static_cast<uint32_t>(std::stoul(words[1])), parse_values({words.begin() + 2, words.end()}));
+        const auto link = static_cast<uint32_t>(std::stoul(words[1]));
+        engine->set(monotonic_now(), link, parse_values({words.begin() + 2, words.end()}));
         say("ok");
       } else {
         say("error not understood: '" + line + "'");

@@ -30,7 +30,7 @@ LinkValues line(double rate, Nanoseconds delay, double queue = 1e9) {
 
 void delays_of_a_path_add_up() {
   Engine engine(2);
-  for (uint64_t i = 0; i < 3; ++i) engine.add_link(line(RateCurve::kUnlimited, static_cast<Nanoseconds>(i + 1) * kMs), i, 0);
+  for (Nanoseconds delay : {1 * kMs, 2 * kMs, 3 * kMs}) engine.add_link(line(RateCurve::kUnlimited, delay), 1, 0);
   engine.set_path(0, 1, {0, 1, 2});
   engine.begin(0);
   CHECK(engine.ingress(kMs, packet(0, 1)));

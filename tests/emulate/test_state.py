@@ -60,3 +60,16 @@ def test_a_broken_record_is_swept(folder: Path, text: str) -> None:
     (folder / "broken.json").write_text(text)
     assert len(sweep()) == 1
     assert not list(folder.iterdir())
+
+
+def test_a_folder_of_somebody_else_is_not_believed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = subprocess.Popen(["sleep", "300"])
+    try:
+        record = {"pid": 1, "started": -1, "emulator": other.pid, "emulator_started": started_at(other.pid)}
+        (folder / "a.json").write_text(json.dumps(record))
+        monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
+        assert sweep() == []
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()

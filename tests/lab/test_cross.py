@@ -8,13 +8,13 @@ import sys
 from dataclasses import replace
 
 import pytest
-from tests.lab.conftest import best_of, pair
-from tests.lab.scripts import PROBE
 
 from gradwire.emulate import Lab
 from gradwire.emulate.measure import ping_ms
 from gradwire.link import CrossTraffic
 from gradwire.units import Rate, Seconds
+from tests.lab.conftest import best_of, pair
+from tests.lab.scripts import PROBE
 
 
 def test_cross_traffic_fills_the_link_between_its_start_and_stop() -> None:

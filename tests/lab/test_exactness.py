@@ -7,14 +7,14 @@ import sys
 from dataclasses import replace
 
 import pytest
-from tests.lab.conftest import best_of, pair
-from tests.lab.scripts import COUNTED, INCAST, PROBE
 
 from gradwire.emulate import Lab
 from gradwire.emulate.measure import iperf, ping_ms, tcp_mbit, udp_loss, wanted_mbit
 from gradwire.link import Change, LinkSpec, Network, RateTrace, preset
 from gradwire.link.network import as_hosts, both
 from gradwire.units import Rate, Seconds
+from tests.lab.conftest import best_of, pair
+from tests.lab.scripts import COUNTED, INCAST, PROBE
 
 
 @pytest.mark.parametrize("mbit", [10, 100, 500, 1000])
@@ -40,10 +40,19 @@ def test_round_trips_take_twice_the_delay(one_way_ms: float) -> None:
 
 @pytest.mark.parametrize("loss", [0.001, 0.01, 0.05])
 def test_udp_loses_what_was_asked_within_statistics(loss: float) -> None:
-    with Lab(pair(100, loss=loss)) as lab:
-        lost, sent = udp_loss(lab, "a", "b", mbit=40, seconds=2)
-    assert sent > 5000
-    assert abs(lost - sent * loss) <= 4 * math.sqrt(sent * loss * (1 - loss))
+    def strays() -> float:
+        """Packets the receiver missed besides those the link lost; a starved receiver misses some on its own."""
+        with Lab(pair(100, loss=loss)) as lab:
+            before = lab.stats()
+            lost, sent = udp_loss(lab, "a", "b", mbit=30, seconds=2)
+            link = lab.stats().since(before).links[0]
+        assert sent > 5000
+        assert link.queue_drops == 0
+        assert abs(link.loss_drops - link.offered * loss) <= 4 * math.sqrt(link.offered * loss * (1 - loss))
+        return lost - link.loss_drops
+
+    # iperf3's own control connection crosses the link too and loses a few of the link's packets.
+    assert abs(best_of(4, lambda count: abs(count) <= 5, strays)) <= 5
 
 
 def test_tcp_super_packets_lose_single_wire_packets() -> None:

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.lab.conftest import pair
 
 from gradwire.emulate import Lab
 from gradwire.emulate.measure import ping_ms
 from gradwire.errors import ConfigError, IntegrityError
 from gradwire.link import preset
+from tests.lab.conftest import pair
 
 CLI = [sys.executable, "-m", "gradwire", "lab", "run", "--net", "lan100", "--hosts", "3", "--"]
 

@@ -7,10 +7,11 @@ import secrets
 from dataclasses import dataclass
 
 from gradwire.doctor import facts, probe
+from gradwire.doctor.cost import encoding_costs
 from gradwire.doctor.findings import find
 from gradwire.doctor.meeting import Meeting
 from gradwire.doctor.nouns import Flow, HostFacts, Reach, Report
-from gradwire.doctor.predict import Path, Work, predict, recommend
+from gradwire.doctor.predict import LADDER, Path, Work, predict, recommend
 from gradwire.doctor.responder import Responder
 from gradwire.doctor.schedule import Pair, target_of, transfers
 from gradwire.doctor.wire import TOKEN_BYTES
@@ -24,6 +25,17 @@ class Plan:
     seconds: float = 1.5
     most_bytes: int = 256_000_000
     budget: float = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """All that the conclusions follow from; `costs` is what encoding takes on rank 0, per level and element."""
+
+    hosts: list[HostFacts]
+    reaches: list[Reach]
+    flows: list[Flow]
+    costs: dict[str, float]
+    partial: bool
 
 
 def examine(meeting: Meeting, work: Work, plan: Plan) -> Report:
@@ -40,17 +52,21 @@ def examine(meeting: Meeting, work: Work, plan: Plan) -> Report:
         flows = _transfer(meeting, hosts, token, rounds, plan)  # 4
     finally:
         responder.close()
-    return conclude(hosts, reaches, flows, work, partial)  # 5
+    if meeting.rank == 0:
+        meeting.tell("costs", encoding_costs(LADDER))
+    measured = Measured(hosts, reaches, flows, meeting.hear("costs", 0, dict[str, float]), partial)
+    return conclude(measured, work)  # 5
 
 
-def conclude(hosts: list[HostFacts], reaches: list[Reach], flows: list[Flow], work: Work, partial: bool) -> Report:
+def conclude(measured: Measured, work: Work) -> Report:
     """Measurements -> report. Pure."""
+    hosts, reaches, flows = measured.hosts, measured.reaches, measured.flows
     findings = find(hosts, reaches, flows)
     path = slowest(reaches, flows)
-    predictions = predict(work, path, len(hosts)) if path else []
+    predictions = predict(work, path, len(hosts), measured.costs) if path else []
     return Report(
         hosts, reaches, flows, findings, work.model, work.parameters, float(work.compute), predictions,
-        recommend(predictions, findings, work, path), partial,
+        recommend(predictions, findings, work, path), measured.partial,
     )  # fmt: skip
 
 

@@ -48,7 +48,9 @@ class Meeting:
                 f"doctor: rank {rank} found no store at {where} within {patience:g} s; is rank 0 running there, and is "
                 f"the port open? ({str(error).splitlines()[0][:160]})"
             ) from error
-        return cls(rank, world_size, PrefixStore("gradwire-doctor", store), patience)
+        # torchrun's store outlives a restart of its workers; what the last attempt told must not be heard again.
+        prefix = f"gradwire-doctor/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        return cls(rank, world_size, PrefixStore(prefix, store), patience)
 
     def tell(self, key: str, value: object) -> None:
         self._store.set(f"{key}/{self.rank}", msgspec.json.encode(value))

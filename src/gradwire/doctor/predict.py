@@ -1,4 +1,4 @@
-"""What a step would take at each level on the measured network, and the one sentence that follows. Pure but for codecs.
+"""What a step would take at each level on the measured network, and the one sentence that follows. Pure.
 
 Model: step = compute + max(0, communication - hidden); communication = bytes / slowest path + round trips + encoding.
 `hidden` is what DDP overlaps: nine tenths of backward, which is two thirds of compute. Hosts are assumed to have one
@@ -8,7 +8,7 @@ link each that all their transfers share.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gradwire.compress.build import build_codec
@@ -22,8 +22,6 @@ LADDER = ("off", "fp16", "int8", "topk:0.1+int8", "topk:0.01+int8")
 # Within this factor of the fastest a milder level is the better choice.
 AS_FAST = 1.1
 HIDDEN = 0.9 * 2 / 3
-# Encoding and decoding on one core, seconds per element: two passes there and two back at memory speed.
-ENCODE = 2e-9
 # Parameters and milliseconds of compute (forward and backward, batch of 32 to 128) on a V100-class GPU: assumptions.
 MODELS: dict[str, tuple[int, float]] = {
     "resnet18": (11_174_000, 75.0),
@@ -70,14 +68,14 @@ def wire_bytes(level: Level, parameters: int, world_size: int) -> Bytes:
     return Bytes(2 * size * (world_size - 1) // world_size)
 
 
-def predict(work: Work, path: Path, world_size: int, levels: Sequence[str] = LADDER) -> list[Prediction]:
+def predict(work: Work, path: Path, world_size: int, costs: Mapping[str, float]) -> list[Prediction]:
+    """One prediction a level of `costs`, which has the seconds that encoding takes per element (see cost.py)."""
     told = []
-    for text in levels:
+    for text, cost in costs.items():
         level = Level.parse(text)
         sent = wire_bytes(level, work.parameters, world_size)
         trips = world_size - 1 if level.off else 2  # a ring takes 2 (W-1) one-way hops, shards two exchanges
-        encoding = 0.0 if level.off else ENCODE * work.parameters
-        communication = float(sent / path.rate) + trips * path.rtt + encoding
+        communication = float(sent / path.rate) + trips * path.rtt + cost * work.parameters
         exposed = max(0.0, communication - HIDDEN * work.compute)
         told.append(Prediction(text, float(work.compute) + exposed, exposed, int(sent)))
     return told

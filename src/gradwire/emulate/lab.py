@@ -88,7 +88,7 @@ class Lab:
         except NoPrivilegesError as error:
             if self._asked != "auto":
                 raise
-            self._note(str(error))
+            self._note(str(error).removeprefix("lab: "))
             self._note(WHAT_IT_IS)
             return Loopback(self.network)
 

@@ -148,7 +148,7 @@ def _loss(
     lab: Lab, source: str, target: str, specs: Sequence[LinkSpec], wanted: float, seconds: float
 ) -> tuple[float, bool]:
     slowest = min(spec.mean_rate.mbit for spec in specs)
-    lost, sent = udp_loss(lab, source, target, min(20.0, slowest / 5), seconds)
+    lost, sent = udp_loss(lab, source, target, min(10.0, slowest / 5), seconds)
     # Losses in bursts vary more: a burst of mean length 1/leave counts once, not 1/leave times.
     length = max((1 / spec.burst.leave for spec in specs if spec.burst), default=1.0)
     sigma = math.sqrt(max(sent, 1) * wanted * (1 - wanted) * (2 * length if length > 1 else 1))

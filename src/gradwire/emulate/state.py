@@ -53,9 +53,12 @@ class LabRecord:
             "emulator": emulator,
             "emulator_started": started_at(emulator),
         }
-        path.write_text(json.dumps(record))
         made = cls(path)
         made.hosts_file.write_text(hosts)
+        # In one step: another lab that starts now must see a whole record or none, or it would take us for dead.
+        draft = path.with_suffix(".draft")
+        draft.write_text(json.dumps(record))
+        draft.replace(path)
         return made
 
     @property
@@ -88,7 +91,9 @@ def sweep() -> list[str]:
 def _records() -> list[tuple[Path, dict[str, Any]]]:
     found = []
     folder = state_folder()
-    for path in sorted(folder.glob("*.json")) if folder.is_dir() else []:
+    # A folder that somebody else made in a shared place could name processes of ours to be killed.
+    ours = folder.is_dir() and folder.stat().st_uid == os.geteuid()
+    for path in sorted(folder.glob("*.json")) if ours else []:
         try:
             record = json.loads(path.read_text())
         except (OSError, ValueError):
