@@ -121,9 +121,8 @@ class Adaptive:
         ]
         if exchange.facts is not None:
             observations.append(Observation(exchange.facts, exchange.ready))
-        trips = [peer.last for peer in self._peers.values() if peer.last is not None]
         now = self._clock.now()
-        self.view = self._estimator.update(observations, trips, now)
+        self.view = self._estimator.update(observations, list(self._peers.values()), now)
         if observations and exchange.facts is not None:
             facts = merge([seen.facts for seen in observations], exchange.facts)
             job = Job(self._world_size, tuple(b for _, b in sorted(self._buckets.items())), self._footprint)

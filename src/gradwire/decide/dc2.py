@@ -1,10 +1,8 @@
 """DC2: compression coupled to network delay (INFOCOM 2021; our reconstruction, no code was published).
 
-    d       delay of a step's synchronisation, waiting for late ranks taken out; smoothed with gain 1/8
+    full    delay of a step's synchronisation, scaled from the bytes sent to those of the whole gradient; gain 1/8
     v       its deviation, gain 1/4
-    d_low   the least delay there can be: the round trips of the exchange
     d_high  the delay budget: what backward can hide, never below 2 RTprop
-    full    d scaled from the bytes that were sent to the bytes of the whole gradient
     x       clip((full + k v - d_high) / full, 0, 1): how much of the whole gradient's delay lies beyond the budget
     ratio   the share that fits: r_max (1 - x), between r_min 0.001 and r_max 1
 
@@ -25,6 +23,8 @@ from gradwire.units import Seconds
 
 # How many deviations of delay to be prepared for.
 K: Final = 1.0
+DELAY_GAIN: Final = 1 / 8
+DEVIATION_GAIN: Final = 1 / 4
 LEAST: Final = 0.001
 DEAD_BAND: Final = 0.1
 SHRINK: Final = 0.5
@@ -40,27 +40,34 @@ class Dc2:
         self._ratio = 0.1
         self._quiet = 0
         self._version = 0
+        self._full = 0.0
+        self._deviation = 0.0
 
     def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
-        link = view.group
-        if link.delay <= 0 or facts.wire_bytes <= 0:
+        if facts.busy <= 0 or facts.wire_bytes <= 0:
             return Decision(level_for(self._ratio), "no delay has been measured yet", self._version)
-        rtprop = link.rtprop or 0.0
-        latency = min(facts.hops * rtprop / 2, link.delay)
-        dense = job.wire_bytes(Level())
-        full = latency + (link.delay - latency) * dense / facts.wire_bytes
+        rtprop = view.group.rtprop or 0.0
+        latency = min(facts.hops * rtprop / 2, facts.busy)
+        sample = latency + (facts.busy - latency) * job.wire_bytes(Level()) / facts.wire_bytes
+        self._smooth(sample)
         budget = max(facts.span, 2 * rtprop)
-        x = min(1.0, max(0.0, (full + K * link.variation - budget) / max(full, 1e-9)))
+        x = min(1.0, max(0.0, (self._full + K * self._deviation - budget) / max(self._full, 1e-9)))
         before = level_for(self._ratio)
         self._follow(max(LEAST, 1.0 - x), x)
         level = level_for(self._ratio)
         if level != before:
             self._version += 1
         reason = (
-            f"delay {Seconds(link.delay)} +- {Seconds(link.variation)}, the whole gradient would take {Seconds(full)} "
+            f"the whole gradient would take {Seconds(self._full)} +- {Seconds(self._deviation)} "
             f"against a budget of {Seconds(budget)}"
         )
         return Decision(level, reason, self._version)
+
+    def _smooth(self, sample: float) -> None:
+        if self._full == 0:
+            self._full = sample
+        self._deviation += DEVIATION_GAIN * (abs(sample - self._full) - self._deviation)
+        self._full += DELAY_GAIN * (sample - self._full)
 
     def _follow(self, wanted: float, x: float) -> None:
         """Move towards the wanted ratio, by bounded steps and not for trifles."""

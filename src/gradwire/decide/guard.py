@@ -54,7 +54,7 @@ class Guard:
         if hurting and index > 0:
             self._limit = max(0, min(index, index if self._limit is None else self._limit) - 1)
             self._until = step + PENALTY
-            self._rising = 0
+            self._rising, self._slow = 0, self._quick  # judge the next rung afresh
             self.reason = f"{hurting} at {level}"
         return self._limit
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import Final
 
@@ -12,7 +13,7 @@ from gradwire.decide.netsense import NetSense
 from gradwire.errors import ConfigError
 
 GROUP: Final = "gradwire.controllers"
-_OURS: Final = {"auto": Auto, "netsense": NetSense, "dc2": Dc2}
+_OURS: Final[dict[str, Callable[[], Controller]]] = {"auto": Auto, "netsense": NetSense, "dc2": Dc2}
 
 
 def controller_names() -> list[str]:

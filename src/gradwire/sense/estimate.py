@@ -20,18 +20,19 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gradwire.flow import LinkView, StepFacts, View
-from gradwire.sense.filters import Ewma, WindowedMax, WindowedMin
+from gradwire.sense.filters import Ewma, WindowedMax
+from gradwire.sense.peer import Peer
 
-# A path change (a new route, a moved phone) shows in the minimum after this long.
-RTPROP_WINDOW: Final = 60.0
 # NetSenseML's window for the best rate seen.
 BEST_WINDOW: Final = 5.0
 # Median of three: one outlier is ignored, a change is believed at its second step.
 RATES: Final = 3
 # Bytes must take this many times the latency before a lower rate is believed.
 IDENTIFIES: Final = 0.5
-# However wrong the stamps, this much of a busy time was the network.
-LEAST_SHARE: Final = 0.1
+# However wrong the stamps, this much of a busy time was the network...
+LEAST_NETWORK: Final = 0.02
+# ... and this much of the network's time was bytes moving.
+LEAST_MOVING: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Observation:
 class Estimator:
     """Keeps the filters; `update` is called once per step."""
 
-    _rtprop: WindowedMin = field(default_factory=lambda: WindowedMin(RTPROP_WINDOW))
+    _rtprop: float | None = None
     _best: WindowedMax = field(default_factory=lambda: WindowedMax(BEST_WINDOW))
     _rates: deque[float] = field(default_factory=lambda: deque(maxlen=RATES))
     _delay: Ewma = field(default_factory=lambda: Ewma(1 / 8))
@@ -55,18 +56,19 @@ class Estimator:
     _samples: int = 0
     _updated: float = 0.0
 
-    def update(self, observations: Sequence[Observation], trips: Sequence[float], now: float) -> View:
-        """Take in one step as all ranks saw it, and the round trips measured since the last."""
-        if trips:
-            worst = max(trips)  # an exchange is as slow as its farthest pair
-            self._rtprop.add(worst, now)
-            self._trip.add(worst)
+    def update(self, observations: Sequence[Observation], peers: Sequence[Peer], now: float) -> View:
+        """Take in one step as all ranks saw it, and what is known of the path to each peer."""
+        least = [peer.rtprop for peer in peers if peer.rtprop is not None]
+        last = [peer.last for peer in peers if peer.last is not None]
+        if least and last:  # an exchange is as slow as its farthest pair
+            self._rtprop = max(least)
+            self._trip.add(max(last))
         if observations:
             self._take(observations, now)
         return self.view(now)
 
     def view(self, now: float) -> View:
-        rtprop = self._rtprop.value
+        rtprop = self._rtprop
         smooth = self._trip.value
         link = LinkView(
             rtprop=rtprop,
@@ -82,7 +84,7 @@ class Estimator:
 
     def _take(self, observations: Sequence[Observation], now: float) -> None:
         latest = max(seen.ready for seen in observations)
-        own = [max(seen.facts.busy - (latest - seen.ready), LEAST_SHARE * seen.facts.busy) for seen in observations]
+        own = [max(seen.facts.busy - (latest - seen.ready), LEAST_NETWORK * seen.facts.busy) for seen in observations]
         busy = statistics.median(own)
         wire = max(seen.facts.wire_bytes for seen in observations)
         if busy <= 0 or wire <= 0:
@@ -92,8 +94,8 @@ class Estimator:
         delay = self._delay.value
         self._deviation.add(0.0 if delay is None else abs(busy - delay))
         self._delay.add(busy)
-        waiting = max(seen.facts.hops for seen in observations) * (self._rtprop.value or 0.0) / 2
-        moving = max(busy - waiting, LEAST_SHARE * busy)
+        waiting = max(seen.facts.hops for seen in observations) * (self._rtprop or 0.0) / 2
+        moving = max(busy - waiting, LEAST_MOVING * busy)
         rate = wire / moving
         known = statistics.median(self._rates) if self._rates else 0.0
         if moving >= IDENTIFIES * waiting or rate > known:

@@ -16,6 +16,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
+# A path change (a new route, a moved phone) shows in the minimum after this long.
 WINDOW: Final = 60.0
 
 

@@ -1,0 +1,197 @@
+"""Controllers in virtual time, on a network that does exactly what it is told."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from gradwire.aggregate.footprint import Footprints
+from gradwire.decide.auto import Auto
+from gradwire.decide.base import Controller, Job
+from gradwire.decide.dc2 import Dc2
+from gradwire.decide.guard import Guard
+from gradwire.decide.ladder import LADDER, index_of
+from gradwire.decide.netsense import NetSense
+from gradwire.flow import Bucket, Decision, LinkView, ParameterSlice, StepFacts, View
+from gradwire.level import Level
+from gradwire.units import Rate
+
+MB = 250_000  # elements of a megabyte
+
+
+def buckets(count: int = 10, numel: int = 4 * MB) -> tuple[Bucket, ...]:
+    shape = (500, numel // 500)
+    return tuple(
+        Bucket(i, 0, numel, 4, (ParameterSlice(f"p{i}", 0, shape, numel),), i == count - 1) for i in range(count)
+    )
+
+
+@dataclass
+class World:
+    """Plays steps: what a controller chose, at a rate and a round trip that may change, gives the next facts."""
+
+    controller: Controller
+    rate: Callable[[int], float]
+    trip: float = 0.002
+    compute: float = 0.3
+    span: float = 0.2
+    job: Job = field(default_factory=lambda: Job(8, buckets(), Footprints(8)))
+    levels: list[Level] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+
+    def play(self, steps: int, start: Level = Level(values="int8")) -> World:  # noqa: B008
+        level, view = start, View.unknown()
+        delay, variation = 0.0, 0.0
+        for step in range(steps):
+            rate = self.rate(step)
+            wire = self.job.wire_bytes(level)
+            hops = max(self.job.footprint(level, b).hops for b in self.job.buckets)
+            busy = wire / rate + hops * self.trip / 2
+            exposed = self.exposed(level, rate)
+            times = tuple((self.span * i / 9, 16 * MB) for i in range(10))
+            facts = StepFacts(self.compute + exposed, exposed, busy, wire, hops, 0.0, self.span, times)
+            variation += 0.25 * (abs(busy - delay) - variation) if delay else 0.0
+            delay = busy if not delay else delay + 0.125 * (busy - delay)
+            view = View(LinkView(self.trip, rate, rate, 0.0, delay, variation, 0.0, 0.0, 1.0))
+            decision: Decision = self.controller.decide(self.job, view, facts, 1000.0 + step)
+            self.levels.append(level)
+            self.seconds.append(facts.seconds)
+            self.reasons.append(decision.reason)
+            level = decision.level
+        return self
+
+    def exposed(self, level: Level, rate: float) -> float:
+        """What training waits for: buckets queue for the link as backward hands them over."""
+        free = 0.0
+        for index, bucket in enumerate(self.job.buckets):
+            size = self.job.footprint(level, bucket)
+            free = max(free, self.span * index / 9) + size.wire_bytes / rate
+        return free + size.hops * self.trip / 2 - self.span
+
+
+def steady(mbit: float) -> Callable[[int], float]:
+    return lambda step: float(Rate.from_mbit(mbit))
+
+
+def fixed_time(level: Level, mbit: float, trip: float) -> float:
+    """A step's time at one level on a steady network, weighed by what the level costs in steps."""
+
+    class Same:
+        def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
+            return Decision(level, "")
+
+    return World(Same(), steady(mbit), trip).play(2, level).seconds[-1] * LADDER[index_of(level)].slowdown
+
+
+def test_auto_is_off_where_the_network_is_not_the_bottleneck() -> None:
+    world = World(Auto(), steady(10_000), trip=0.0002).play(20)
+    assert world.levels[-1].off
+    assert "would not shorten" in world.reasons[-1]
+
+
+@pytest.mark.parametrize("mbit", [50, 100, 200, 500, 800, 1000, 10_000])
+@pytest.mark.parametrize("trip", [0.001, 0.02, 0.1])
+def test_auto_is_nearly_as_good_as_hindsight(mbit: float, trip: float) -> None:
+    world = World(Auto(), steady(mbit), trip).play(20)
+    ours = world.seconds[-1] * LADDER[index_of(world.levels[-1])].slowdown
+    best = min(fixed_time(rung.level, mbit, trip) for rung in LADDER)
+    assert ours <= best / 0.95
+
+
+@pytest.mark.parametrize("mbit", [50, 200, 1000])
+def test_auto_does_not_flap_on_a_steady_network_with_noise(mbit: float) -> None:
+    noise = [1.0, 0.97, 1.04, 0.95, 1.02, 1.05, 0.98, 1.03]
+    world = World(Auto(), lambda step: float(Rate.from_mbit(mbit)) * noise[step % 8]).play(200)
+    settled = world.levels[20:]
+    assert sum(a != b for a, b in itertools.pairwise(settled)) <= 1
+
+
+@pytest.mark.parametrize(("before", "after"), [(1000, 50), (50, 1000), (10_000, 100), (100, 10_000)])
+def test_auto_follows_a_change_within_five_steps(before: float, after: float) -> None:
+    world = World(Auto(), lambda step: float(Rate.from_mbit(before if step < 30 else after))).play(60)
+    settled = World(Auto(), steady(after)).play(40).levels[-1]
+    assert world.levels[29] != settled, "the change must matter for this test to mean anything"
+    assert settled in world.levels[30:36]
+    assert world.levels[-1] == settled
+
+
+def test_every_decision_says_why_in_one_sentence() -> None:
+    world = World(Auto(), steady(100)).play(10)
+    assert "100 Mbit/s" in world.reasons[-1]
+    assert "whole gradient" in world.reasons[-1]
+    assert "\n" not in world.reasons[-1]
+
+
+def test_netsense_recovers_where_the_published_rule_only_falls() -> None:
+    world = World(NetSense(), steady(10_000)).play(80, NetSense_start())
+    assert world.levels[-1].off
+
+
+def NetSense_start() -> Level:  # noqa: N802
+    return Level(select="topk", ratio=0.01, values="int8")
+
+
+def test_netsense_starts_small_and_doubles() -> None:
+    world = World(NetSense(), steady(10_000)).play(4, NetSense_start())
+    assert [level.ratio for level in world.levels] == [0.01, 0.02, 0.04, 0.08]
+
+
+def test_netsense_compresses_when_congestion_hurts_and_holds_near_the_edge() -> None:
+    world = World(NetSense(), steady(200)).play(150, NetSense_start())
+    late = world.seconds[-40:]
+    assert max(late) < 1.5 * 0.3, "waiting stays small"
+    assert all(level.sparse or not level.off for level in world.levels[-40:])
+
+
+def test_dc2_compresses_more_the_longer_the_delay() -> None:
+    sizes = []
+    for mbit in (10_000, 1_000, 200, 50):
+        world = World(Dc2(), steady(mbit)).play(80, Level(values="int8"))
+        sizes.append(world.job.wire_bytes(world.levels[-1]))
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] > 20 * sizes[-1]
+
+
+def test_dc2_switches_off_after_five_quiet_steps() -> None:
+    world = World(Dc2(), steady(50_000)).play(60, Level(values="int8"))
+    assert world.levels[-1].off
+
+
+def test_dc2_prepares_for_variation() -> None:
+    even = World(Dc2(), steady(300)).play(80, Level(values="int8"))
+    bursts = [300.0, 300.0, 300.0, 40.0]
+    uneven = World(Dc2(), lambda step: float(Rate.from_mbit(bursts[step % 4]))).play(80, Level(values="int8"))
+    assert uneven.job.wire_bytes(uneven.levels[-1]) < even.job.wire_bytes(even.levels[-1])
+
+
+def test_the_guard_forbids_what_hurts_and_forgives() -> None:
+    guard = Guard()
+    level = Level.parse("topk:0.01+int8")
+    assert guard.check(1, level, 7, residual=500.0, loss=0.0) is None
+    assert guard.check(2, level, 7, residual=5_000.0, loss=0.0) == 6
+    assert "5000 times" in guard.reason
+    assert guard.check(50, LADDER[6].level, 6, residual=10.0, loss=0.0) == 6
+    assert guard.check(103, LADDER[6].level, 6, residual=10.0, loss=0.0) is None
+
+
+def test_the_guard_watches_the_loss() -> None:
+    guard = Guard()
+    level = Level.parse("topk:0.01+int8")
+    limits = [guard.check(step, level, 7, 1.0, 2.0 if step < 50 else 4.0) for step in range(80)]
+    assert limits[49] is None
+    assert limits[-1] == 6
+    assert "loss rose" in guard.reason
+
+
+def test_auto_backs_off_when_the_guard_says_so() -> None:
+    auto = Auto(Level.parse("topk:0.01+int8"))
+    job = Job(8, buckets(), Footprints(8))
+    view = View(LinkView(0.002, float(Rate.from_mbit(20)), 1e6, 0, 1, 0, 0, 0, 1.0))
+    facts = StepFacts(3.0, 2.0, 2.0, 10**6, 2, 0.0, 0.2, ((0.0, 1), (0.2, 1)), residual=50_000.0)
+    decision = auto.decide(job, view, facts, 1000.0)
+    assert index_of(decision.level) < 7
+    assert "backing off" in decision.reason

@@ -1,0 +1,108 @@
+"""Sensing: filters, round trips across clocks, and a bandwidth that stragglers and latency do not spoil."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradwire.flow import StepFacts
+from gradwire.sense.estimate import Estimator, Observation
+from gradwire.sense.filters import Ewma, WindowedMax, WindowedMin
+from gradwire.sense.peer import Peer
+
+START = 5_000.0  # a clock's zero means nothing
+
+
+@given(st.lists(st.tuples(st.floats(0, 3), st.floats(-10, 10)), min_size=1, max_size=60))
+def test_windowed_filters_equal_their_definition(gaps: list[tuple[float, float]]) -> None:
+    least, most = WindowedMin(5.0), WindowedMax(5.0)
+    now, seen = START, []
+    for gap, value in gaps:
+        now += gap
+        seen.append((now, value))
+        inside = [v for at, v in seen if at >= now - 5.0]
+        assert least.add(value, now) == min(inside)
+        assert most.add(value, now) == max(inside)
+
+
+def test_an_average_begins_with_its_first_sample() -> None:
+    average = Ewma(0.25)
+    assert average.add(8.0) == 8.0
+    assert average.add(0.0) == 6.0
+
+
+@given(offset=st.floats(-1e6, 1e6), there=st.floats(0.001, 0.2), back=st.floats(0.001, 0.2), hold=st.floats(0, 5))
+def test_round_trip_and_offset_need_no_common_clock(offset: float, there: float, back: float, hold: float) -> None:
+    peer = Peer()
+    t1 = START
+    t2 = t1 + there + offset
+    t3 = t2 + hold
+    t4 = t1 + there + hold + back
+    peer.take(t1, t2, t3, t4)
+    assert peer.rtprop == pytest.approx(there + back, abs=1e-6)
+    assert peer.offset == pytest.approx(offset, abs=abs(there - back) / 2 + 1e-6)
+
+
+def test_a_clock_that_jumps_is_not_believed() -> None:
+    peer = Peer()
+    peer.take(START, START, START + 0.01, START + 0.03)
+    peer.take(START + 9, START + 9, START + 4_000, START + 9.02)  # the other clock leapt between t2 and t3
+    assert peer.rtprop == pytest.approx(0.02)
+
+
+def test_round_trips_are_forgotten_after_the_window() -> None:
+    peer = Peer()
+    peer.take(START, START, START, START + 0.01)
+    peer.take(START + 100, START + 100, START + 100, START + 100.2)
+    assert peer.rtprop == pytest.approx(0.2)
+
+
+def peers(trip: float, now: float) -> list[Peer]:
+    peer = Peer()
+    peer.take(now - trip, now, now, now)
+    return [peer]
+
+
+def step(rate: float, trip: float, wire: int, hops: int = 2, late: tuple[float, ...] = (0.0, 0.0)) -> list[Observation]:
+    """A step as ranks see it that become ready `late` seconds after the first."""
+    last = max(late)
+    own = [wire / rate + hops * trip / 2 + (last - lateness) for lateness in late]
+    facts = [StepFacts(seconds=1.0, busy=busy, wire_bytes=wire, hops=hops) for busy in own]
+    return [Observation(f, START + lateness) for f, lateness in zip(facts, late, strict=True)]
+
+
+@pytest.mark.parametrize("late", [(0.0, 0.0), (0.0, 0.7), (0.3, 0.0, 0.1), (0.0, 5.0)])
+def test_waiting_for_a_straggler_is_not_network_time(late: tuple[float, ...]) -> None:
+    estimator = Estimator()
+    for turn in range(3):
+        view = estimator.update(step(12.5e6, 0.02, 4_000_000, late=late), peers(0.02, START + turn), START + turn)
+    assert view.group.bandwidth == pytest.approx(12.5e6, rel=0.01)
+    assert view.group.rtprop == pytest.approx(0.02)
+    assert view.group.confidence == 1.0
+
+
+def test_a_change_is_believed_at_its_second_step_and_one_outlier_never() -> None:
+    estimator = Estimator()
+    rates = []
+    for turn, rate in enumerate([10e6, 10e6, 10e6, 1e6, 10e6, 10e6, 2e6, 2e6]):
+        view = estimator.update(step(rate, 0.01, 5_000_000), peers(0.01, START + turn), START + turn)
+        rates.append(round((view.group.bandwidth or 0) / 1e6))
+    assert rates == [10, 10, 10, 10, 10, 10, 10, 2]
+
+
+def test_small_transfers_never_lower_the_rate() -> None:
+    """100 kB over a 1 Gbit/s path of 100 ms: all latency. A ring's worth of it must not look like a slow link."""
+    estimator = Estimator()
+    for turn in range(3):
+        estimator.update(step(125e6, 0.1, 40_000_000), peers(0.1, START + turn), START + turn)
+    for turn in range(3, 30):
+        view = estimator.update(step(125e6, 0.1, 100_000), peers(0.1, START + turn), START + turn)
+    assert view.group.bandwidth >= 125e6 * 0.99
+
+
+def test_a_view_with_holes_says_so() -> None:
+    view = Estimator().update([], [Peer()], START)
+    assert view.group.bandwidth is None
+    assert view.group.rtprop is None
+    assert view.group.confidence == 0.0

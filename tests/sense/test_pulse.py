@@ -1,0 +1,71 @@
+"""Pulses and the stopwatch: what one rank measured, in 256 bytes that survive the wire or are refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradwire.errors import GradwireError, IntegrityError
+from gradwire.flow import Decision, StepFacts
+from gradwire.level import Level
+from gradwire.sense.pulse import SIZE, Pulse, Stamps, pack, unpack
+from gradwire.sense.stopwatch import Stopwatch, union
+
+
+def example(reason: str = "because") -> Pulse:
+    facts = StepFacts(1.5, 0.2, 0.4, 123_456, 2, 0.01, 0.3, (), 4.5, 2.25)
+    return Pulse(7, facts, Stamps(1.0, 2.0, 3.0, 4.0), Decision(Level.parse("topk:0.01+int8"), reason, 3))
+
+
+def test_a_pulse_survives_its_bytes() -> None:
+    assert unpack(pack(example())) == example()
+    empty = Pulse(1, None, Stamps(), Decision(Level(), ""))
+    assert unpack(pack(empty)) == empty
+
+
+@given(st.text(max_size=400))
+def test_any_reason_fits_or_is_cut(reason: str) -> None:
+    data = pack(example(reason))
+    assert len(data) == SIZE
+    assert reason.startswith(unpack(data).decision.reason)
+
+
+@given(place=st.integers(0, SIZE - 1), flip=st.integers(1, 255))
+def test_a_changed_byte_is_refused(place: int, flip: int) -> None:
+    data = bytearray(pack(example()))
+    data[place] ^= flip
+    with pytest.raises(IntegrityError):
+        unpack(bytes(data))
+
+
+@given(st.binary(max_size=300))
+def test_junk_is_refused(junk: bytes) -> None:
+    with pytest.raises(GradwireError):
+        unpack(junk)
+
+
+def test_the_union_of_overlapping_intervals() -> None:
+    assert union([(5.0, 6.0), (0.0, 2.0), (1.0, 3.0), (1.5, 1.6)]) == 4.0
+    assert union([]) == 0.0
+
+
+def test_a_lap_sums_up_the_step() -> None:
+    watch = Stopwatch()
+    assert watch.lap(100.0, 2) is None
+    watch.bucket_ready(100.0, 400)
+    watch.bucket_ready(100.5, 600)
+    watch.operation(100.1, 100.4, 50)
+    watch.operation(100.3, 100.9, 70)
+    watch.worked(0.05, 101.0)
+    watch.energies(8.0, 2.0)
+    facts = watch.lap(102.0, 2, loss=1.5)
+    assert facts is not None
+    assert facts.seconds == 2.0
+    assert facts.exposed == pytest.approx(0.5)
+    assert facts.busy == pytest.approx(0.8)
+    assert facts.wire_bytes == 120
+    assert facts.buckets == ((0.0, 400), (0.5, 600))
+    assert facts.residual == 4.0
+    assert facts.compute == pytest.approx(1.5)
+    assert watch.lap(103.0, 2) is None, "a step without buckets has no facts"
