@@ -42,11 +42,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows = []
-    print("| loss | CUBIC, Mbit/s | BBR, Mbit/s | Mathis |\n|---|---|---|---|")
+    print("| loss | CUBIC, Mbit/s | BBR, Mbit/s | Mathis | lab kept up |\n|---|---|---|---|---|")
     for loss in LOSSES:
         (cubic, first), (bbr, second) = (goodput(name, loss, options.seconds) for name in ("cubic", "bbr"))
         bound = "-" if loss == 0 else f"{mathis(loss):.1f}"
-        print(f"| {loss:.1%} | {cubic:.1f} | {bbr:.1f} | {bound} |", flush=True)
+        kept = ", ".join("yes" if verdict == "the lab kept up" else "no" for verdict in (first, second))
+        print(f"| {loss:.1%} | {cubic:.1f} | {bbr:.1f} | {bound} | {kept} |", flush=True)
         rows.append({"loss": loss, "cubic": cubic, "bbr": bbr, "verdicts": [first, second]})
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2))
