@@ -127,7 +127,7 @@ def test_every_decision_says_why_in_one_sentence() -> None:
 
 
 def test_netsense_recovers_where_the_published_rule_only_falls() -> None:
-    world = World(NetSense(), steady(10_000)).play(80, NetSense_start())
+    world = World(NetSense(), steady(10_000), trip=0.0002).play(80, NetSense_start())
     assert world.levels[-1].off
 
 

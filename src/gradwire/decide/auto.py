@@ -1,10 +1,11 @@
 """Auto: the rung with the best predicted time to accuracy. The default, and nothing to set.
 
     1. predict a step's time at every rung of the ladder
-    2. multiply by what the rung's lossiness costs in steps; rungs that hide behind compute tie on time, so the least
-       lossy of them wins, and `off` wins where the network is not what slows training
-    3. leave out what the guard forbids
-    4. move only for a gain that is worth it, and, unless it is large, only when two decisions in a row agree
+    2. multiply by what the rung's lossiness costs in steps, leave out what the guard forbids, and take the least lossy
+       rung that comes within 3 % of the best: rungs that hide behind compute tie on time, and `off` wins where the
+       network is not what slows training
+    3. towards less loss move when that rung is found; towards more only when staying costs 8 % or more; and, unless
+       the gain is large, only when two decisions in a row agree
 
 The reason names the numbers that decided.
 """
@@ -21,8 +22,9 @@ from gradwire.flow import Decision, StepFacts, View
 from gradwire.level import Level
 from gradwire.units import Rate, Seconds
 
-# Estimates wander by a few per cent on a steady network; a smaller gain is not worth a change.
-WORTH_IT: Final = 0.05
+# Estimates wander by a few per cent on a steady network: the band between these two keeps a rung from flapping.
+AS_GOOD: Final = 0.03
+WORSE: Final = 0.08
 # A change of this size is acted on at once, others when seen twice.
 AT_ONCE: Final = 0.5
 SCALE_GAIN: Final = 0.25
@@ -49,19 +51,20 @@ class Auto:
         predictions = [predict(r, job, view, facts, self._current, self._scale) for r in LADDER]  # 1
         here = predictions[index_of(self._current)]
         limit = self._guard.check(self._step, self._current, index_of(self._current), facts.residual, facts.loss)
-        allowed = predictions if limit is None else predictions[: limit + 1]  # 3
-        best = min(allowed, key=lambda p: p.to_accuracy)  # 2
+        allowed = predictions if limit is None else predictions[: limit + 1]
+        least = min(p.to_accuracy for p in allowed)
+        best = next(p for p in allowed if p.to_accuracy <= (1 + AS_GOOD) * least)  # 2
         if here not in allowed:
             return self._move(best.rung.level, f"{self._guard.reason}; backing off to {best.rung.level}")
-        gain = 1 - best.to_accuracy / here.to_accuracy if here.to_accuracy > 0 else 0.0
-        if best is here or gain < WORTH_IT:  # 4
+        lossier = allowed.index(best) > allowed.index(here)
+        if best is here or (lossier and here.to_accuracy <= (1 + WORSE) * least):  # 3
             self._proposed = None
-            return self._stay(self._explain(here, job, view, facts))
+            return self._stay(self._explain(here, job, view))
         agreed = self._proposed == best.rung.level
         self._proposed = best.rung.level
-        if gain < AT_ONCE and not agreed:
-            return self._stay(self._explain(here, job, view, facts))
-        return self._move(best.rung.level, self._explain(best, job, view, facts))
+        if not agreed and best.to_accuracy > (1 - AT_ONCE) * here.to_accuracy:
+            return self._stay(self._explain(here, job, view))
+        return self._move(best.rung.level, self._explain(best, job, view))
 
     def _learn_speed(self, job: Job, facts: StepFacts) -> None:
         """How much longer work takes here than the ladder says."""
@@ -79,7 +82,7 @@ class Auto:
         return Decision(level, reason, self._version)
 
     @staticmethod
-    def _explain(chosen: Prediction, job: Job, view: View, facts: StepFacts) -> str:
+    def _explain(chosen: Prediction, job: Job, view: View) -> str:
         rate = Rate(view.group.bandwidth or 0.0)
         dense = Seconds(job.wire_bytes(Level()) / max(rate, 1.0))
         if chosen.rung.level.off:
