@@ -104,7 +104,7 @@ def skyplane(throughput: Path, latency: Path | None = None, egress: float = np.i
 
 
 def from_json(path: Path) -> Named:
-    """`{"sites": [...], "links": [{"from", "to", "rate": "200mbit", "rtt": "40ms", "both": true}], "up": {}, "down": {}}`
+    """`{"sites": [...], "links": [{"from", "to", "rate": "200mbit", "rtt": "40ms", "both": true}], "up": {}}`
 
     A link counts for both directions unless "both" is false; "up" and "down" map sites to rates and may be left out.
     """
