@@ -1,14 +1,15 @@
 """When to change plans: hysteresis, so that noise does not make the plan flap.
 
-In: the plan in use, a fresh Matrix, the time. Out: a new Plan or None, always with a sentence. The plan in use is priced
-on the fresh matrix, so old promises are not compared with new hopes. Changed at once when a member or a link it needs
-is gone; else for a gain above `gain` and not more often than every `interval` seconds.
+In: the plan in use, a fresh Matrix, the time. Out: a new Plan or None, always with a sentence. The plan in use is
+priced on the fresh matrix, so old promises are not compared with new hopes. Changed at once when a member or a link
+it needs is gone; else for a gain above `gain` and not more often than every `interval` seconds.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 from gradwire.errors import ConfigError
 from gradwire.flow import Plan, Tree
@@ -58,7 +59,7 @@ def price(matrix: Matrix, plan: Plan, job: Job) -> float:
             if source != destination and ends not in plan.routes and not matrix.rate[source, destination] > 0:
                 return math.inf
     for route in plan.routes.values():
-        if any(not matrix.rate[place[a], place[b]] > 0 for a, b in zip(route, route[1:], strict=False)):
+        if any(not matrix.rate[place[a], place[b]] > 0 for a, b in pairwise(route)):
             return math.inf
     routes = Routes(matrix)
     return forecast(matrix, lay_out(matrix, trees, job, routes), job, routes).seconds

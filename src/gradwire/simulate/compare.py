@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gradwire.flow import Plan
 from gradwire.plan.job import Job
@@ -16,18 +16,19 @@ from gradwire.plan.registry import make_plan
 from gradwire.simulate.engine import Engine, Run
 from gradwire.simulate.world import build
 
-# Chunks that end within this part of the predicted time of each other end together: exact where runs are short
-# anyway, a per mille of error where they would take minutes.
-EXACT_MOVES = 20_000
-GRAIN = 2e-4
+# Up to EXACT moves (a chunk over a tree edge) every change of load is shared out anew; above, about so many times in a
+# run that all sharings together touch WORK lanes: some seconds.
+EXACT, WORK = 4_000, 1_000_000
+# Above MOST moves chunks are made larger, until there is one per tree; above TOO_MANY even so, the closed form answers.
+MOST, TOO_MANY = 200_000, 400_000
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One planner's result; seconds, `planning` measured on this machine."""
+    """One planner's result in seconds, `planning` by this machine's clock. `simulated` None: too large to follow."""
 
     planner: str
-    simulated: float
+    simulated: float | None
     predicted: float
     planning: float
     trees: int
@@ -35,11 +36,21 @@ class Row:
     reason: str
 
 
-def simulate(matrix: Matrix, plan: Plan, job: Job, side_routes: bool = False) -> Run:
-    """One synchronisation under one plan."""
-    moves = sum(2 * (matrix.size - 1) * job.chunks(tree.share) for tree in plan.trees)
-    window = 0.0 if moves <= EXACT_MOVES else GRAIN * plan.predicted * min(4.0, moves / EXACT_MOVES)
-    return Engine(build(matrix, plan, job, side_routes), window).run()
+def simulate(matrix: Matrix, plan: Plan, job: Job, side_routes: bool = False) -> Run | None:
+    """One synchronisation under one plan; None if it has more moves than can be followed one by one."""
+    moves = _moves(matrix, plan, job)
+    while moves > MOST and job.chunk < job.nbytes:
+        job = replace(job, chunk=2 * job.chunk)
+        moves = _moves(matrix, plan, job)
+    if moves > TOO_MANY:
+        return None
+    world = build(matrix, plan, job, side_routes)
+    sharings = min(600, max(100, WORK // len(world.crossed)))
+    return Engine(world, 0.0 if moves <= EXACT else plan.predicted / sharings).run()
+
+
+def _moves(matrix: Matrix, plan: Plan, job: Job) -> int:
+    return sum(2 * (matrix.size - 1) * job.chunks(tree.share) for tree in plan.trees)
 
 
 def compare(matrix: Matrix, job: Job, planners: Iterable[str], side_routes: bool = False) -> Iterator[Row]:
@@ -49,4 +60,5 @@ def compare(matrix: Matrix, job: Job, planners: Iterable[str], side_routes: bool
         plan = make_plan(matrix, job, name)
         planning = time.perf_counter() - start
         run = simulate(matrix, plan, job, side_routes)
-        yield Row(name, run.seconds, plan.predicted, planning, len(plan.trees), run.sideways, plan.reason)
+        seconds, sideways = (run.seconds, run.sideways) if run else (None, 0)
+        yield Row(name, seconds, plan.predicted, planning, len(plan.trees), sideways, plan.reason)

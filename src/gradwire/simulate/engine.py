@@ -1,7 +1,8 @@
 """The flow-level simulator: chunks through lanes in virtual time, lanes sharing links max-min fairly.
 
 In: a World. Out: a Run. One chunk at a time per lane, the tree that is least far first; active lanes share what they
-cross (`simulate.fair`). `window` trades exactness for speed: chunks that would end within it end together.
+cross (`simulate.fair`). `quantum` trades exactness for speed: rates are shared out anew at most that often, and a lane
+that falls busy in between waits for its first rate until then.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradwire.errors import IntegrityError
-from gradwire.simulate.fair import Floats, Ints, max_min
+from gradwire.simulate.fair import Ints, max_min
 from gradwire.simulate.world import World
 
 # A chunk takes a side route when more than LONG others wait for its own lane and fewer than IDLE for the side's first.
 LONG, IDLE = 2, 1
+# Levels of bottlenecks looked at per sharing; large networks have many levels that differ by next to nothing.
+EXACT_ROUNDS, QUICK_ROUNDS = 1 << 30, 6
 # (progress, leg, piece, side lanes still to cross)
 Item = tuple[float, int, int, tuple[int, ...]]
 
@@ -31,22 +34,30 @@ class Run:
 
 
 class Engine:
-    def __init__(self, world: World, window: float = 0.0) -> None:
+    def __init__(self, world: World, quantum: float = 0.0) -> None:
         lanes = len(world.crossed)
-        self._world, self._window = world, window
+        self._world, self._quantum = world, quantum
         self._capacity = np.array(world.capacity)
-        self._incidence = [np.array(crossed, dtype=np.intp) for crossed in world.crossed]
+        lengths = [len(crossed) for crossed in world.crossed]
+        self._flow: Ints = np.repeat(np.arange(lanes), lengths)
+        self._resource: Ints = np.array([r for crossed in world.crossed for r in crossed], dtype=np.intp)
+        self._alone = [min(world.capacity[r] for r in crossed) for crossed in world.crossed]
+        self._shared = bool((np.bincount(self._resource, minlength=1) > 1).any())
         self._waiting: list[list[Item]] = [[] for _ in range(lanes)]
         self._serving: list[Item | None] = [None] * lanes
         self._missing = [[needs] * pieces for needs, pieces in zip(world.needs, world.pieces, strict=True)]
-        self._landings: list[tuple[float, int, int, tuple[int, ...]]] = []
-        self._left: Floats = np.zeros(lanes)
-        self._rate: Floats = np.zeros(lanes)
-        self._busy = np.zeros(lanes, dtype=bool)
-        self._carried = np.zeros(len(world.capacity))
+        # Per lane: rate, bytes left at `since`, and a stamp that makes events of older rates void.
+        self._rate = [0.0] * lanes
+        self._left = [0.0] * lanes
+        self._since = [0.0] * lanes
+        self._stamp = [0] * lanes
+        # (time, 0, lane, stamp, ()) as a chunk leaves, (time, 1, leg, piece, side lanes still to cross) as it lands.
+        self._events: list[tuple[float, int, int, int, tuple[int, ...]]] = []
+        self._carried = [0.0] * len(world.capacity)
         self._sideways = 0
-        self._shared = self._is_shared()
-        self._alone = np.array([self._capacity[crossed].min() for crossed in self._incidence] or [0.0])
+        self._now = 0.0
+        self._stale = False
+        self._shared_at = -np.inf
 
     def run(self) -> Run:
         world = self._world
@@ -54,43 +65,44 @@ class Engine:
             if not needs:
                 for piece in range(world.pieces[leg]):
                     self._ready(leg, piece)
-        now, expected, landed = 0.0, sum(world.pieces), 0
-        while landed < expected:
-            self._share()
-            active = np.flatnonzero(self._busy)
-            ends = self._left[active] / self._rate[active]
-            after = float(ends.min()) if active.size else np.inf
-            arrival = self._landings[0][0] - now if self._landings else np.inf
-            step = min(after, arrival)
-            if not np.isfinite(step):
-                raise IntegrityError(f"simulator: {expected - landed} chunks wait for each other; the plan has a cycle")
-            step = max(0.0, step) + self._window
-            now += step
-            self._left[active] = np.maximum(0.0, self._left[active] - step * self._rate[active])
-            # Compared against the step and not against zero bytes: rounding must not leave a chunk a hair unfinished.
-            for lane in active[ends <= step * (1 + 1e-12)].tolist():
-                self._finish(now, lane)
-            while self._landings and self._landings[0][0] <= now:
-                _, leg, piece, onward = heapq.heappop(self._landings)
-                landed += self._land(leg, piece, onward)
-        return Run(now, tuple(self._carried.tolist()), self._sideways)
+        left = sum(world.pieces)
+        while left:
+            due = self._events[0][0] if self._events else np.inf
+            if self._stale and due >= max(self._now, self._shared_at + self._quantum):
+                self._share(max(self._now, self._shared_at + self._quantum))
+                continue
+            if not self._events:
+                raise IntegrityError(f"simulator: {left} chunks wait for each other; the plan has a cycle")
+            self._now, kind, first, second, onward = heapq.heappop(self._events)
+            if kind:
+                left -= self._land(first, second, onward)
+            elif second == self._stamp[first]:
+                self._finish(first)
+        return Run(self._now, tuple(self._carried), self._sideways)
 
-    def _is_shared(self) -> bool:
-        """Whether any resource is crossed by two lanes; if not, rates never change."""
-        users = np.bincount(np.concatenate([*self._incidence, np.zeros(0, dtype=np.intp)]), minlength=1)
-        return bool((users > 1).any())
+    def _share(self, at: float) -> None:
+        """New fair rates for all busy lanes, from `at` on."""
+        self._now, self._shared_at, self._stale = at, at, False
+        busy = np.array([item is not None for item in self._serving], dtype=bool)
+        lanes = np.flatnonzero(busy)
+        place = np.cumsum(busy) - 1
+        used = busy[self._flow]
+        rounds = EXACT_ROUNDS if self._quantum == 0 else QUICK_ROUNDS
+        rates = max_min(place[self._flow[used]], self._resource[used], len(lanes), self._capacity, rounds)
+        for lane, rate in zip(lanes.tolist(), rates.tolist(), strict=True):
+            if rate != self._rate[lane]:
+                self._left[lane] -= (at - self._since[lane]) * self._rate[lane]
+                self._since[lane] = at
+                self._rate[lane] = rate
+                self._schedule(lane)
 
-    def _share(self) -> None:
-        if not self._shared:
-            self._rate = self._alone
-            return
-        active = np.flatnonzero(self._busy)
-        if not active.size:
-            return
-        lengths = [len(self._incidence[lane]) for lane in active.tolist()]
-        flow: Ints = np.repeat(np.arange(active.size), lengths)
-        resource = np.concatenate([self._incidence[lane] for lane in active.tolist()])
-        self._rate[active] = max_min(flow, resource, active.size, self._capacity)
+    def _schedule(self, lane: int) -> None:
+        """The event at which the lane's chunk leaves, if it goes on at this rate."""
+        self._stamp[lane] += 1
+        rate = self._rate[lane]
+        if rate > 0:
+            end = self._since[lane] + max(0.0, self._left[lane]) / rate
+            heapq.heappush(self._events, (end, 0, lane, self._stamp[lane], ()))
 
     def _ready(self, leg: int, piece: int) -> None:
         """A chunk may go: by its own lane, or by a side route when that is idle and the own one is not."""
@@ -111,22 +123,33 @@ class Engine:
             self._serve(lane)
 
     def _serve(self, lane: int) -> None:
+        """The next chunk of a lane starts at the lane's present rate; a lane that was idle asks for a new sharing."""
+        idle = self._serving[lane] is None
+        self._since[lane] = self._now
         if not self._waiting[lane]:
             self._serving[lane] = None
-            self._busy[lane] = False
+            self._rate[lane] = 0.0
+            self._stamp[lane] += 1
+            self._stale = self._shared
             return
         item = heapq.heappop(self._waiting[lane])
         self._serving[lane] = item
-        self._busy[lane] = True
         self._left[lane] = self._world.nbytes[item[1]]
+        if not self._shared:
+            self._rate[lane] = self._alone[lane]
+        elif idle:
+            self._rate[lane] = 0.0
+            self._stale = True
+        self._schedule(lane)
 
-    def _finish(self, now: float, lane: int) -> None:
+    def _finish(self, lane: int) -> None:
         item = self._serving[lane]
         assert item is not None
         _, leg, piece, onward = item
-        self._carried[self._incidence[lane]] += self._world.nbytes[leg]
+        for resource in self._world.crossed[lane]:
+            self._carried[resource] += self._world.nbytes[leg]
         summing = 0.0 if onward else self._world.summing[leg]
-        heapq.heappush(self._landings, (now + self._world.delay[lane] + summing, leg, piece, onward))
+        heapq.heappush(self._events, (self._now + self._world.delay[lane] + summing, 1, leg, piece, onward))
         self._serve(lane)
 
     def _land(self, leg: int, piece: int, onward: tuple[int, ...]) -> int:

@@ -14,11 +14,17 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
 
-def max_min(flow: Ints, resource: Ints, count: int, capacity: Floats) -> Floats:
-    """Rates of `count` flows; `flow[k]` crosses `resource[k]`. Every flow crosses at least one resource."""
+def max_min(flow: Ints, resource: Ints, count: int, capacity: Floats, rounds: int = 1 << 30) -> Floats:
+    """Rates of `count` flows; `flow[k]` crosses `resource[k]`. Every flow crosses at least one resource.
+
+    With fewer `rounds` than the network has levels of bottlenecks, the rest settle for what they are offered then:
+    never too much, a little less than they could have.
+    """
     rate = np.zeros(count)
     left = capacity.copy()
-    while flow.size:
+    for last in (turn + 1 == rounds for turn in range(rounds)):
+        if not flow.size:
+            break
         users = np.bincount(resource, minlength=len(left))
         with np.errstate(divide="ignore", invalid="ignore"):
             offer = np.where(users > 0, left / users, np.inf)
@@ -27,7 +33,7 @@ def max_min(flow: Ints, resource: Ints, count: int, capacity: Floats) -> Floats:
         # The least that any flow of a resource is offered anywhere: equal to its own offer at a local bottleneck.
         least = np.full(len(left), np.inf)
         np.minimum.at(least, resource, level[flow])
-        full = (users > 0) & (offer <= least * (1 + 1e-12))
+        full = (users > 0) & (last | (offer <= least * (1 + 1e-12)))
         settled = np.zeros(count, dtype=bool)
         settled[flow[full[resource]]] = True
         rate[settled] = level[settled]
