@@ -25,6 +25,7 @@ from gradwire.plan.trees import path_sums
 # Moves (chunk x edge x direction) up to which the exact schedule is worth its time: about 4 microseconds each.
 SMALL = 6_000
 SAMPLE = 64
+FINEST = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,9 @@ def forecast(matrix: Matrix, load: Load, job: Job, routes: Routes, beat: float =
     moves = sum(2 * len(flow.child) * job.chunks(flow.share) for flow in load.flows)
     if moves > SMALL or matrix.size < 2 or bound.busy >= beat:
         return bound
-    return Forecast(makespan(*as_moves(matrix, load.flows, job, routes)), bound.busiest, bound.busy, bound.path)
+    # Few chunks take turns too coarsely to be fair; what is saved by their being few pays for finer turns.
+    slices = max(1, min(FINEST, SMALL // (4 * moves)))
+    return Forecast(makespan(*as_moves(matrix, load.flows, job, routes), slices), bound.busiest, bound.busy, bound.path)
 
 
 def _bound(matrix: Matrix, load: Load, job: Job, routes: Routes) -> Forecast:

@@ -2,7 +2,7 @@
 
 In: moves (which resources they cross, bytes per chunk, what they wait for) and capacities. Out: the time the last
 chunk lands. Pairs of members have one chunk under way each and take turns, which is fair queueing at the grain of a
-chunk; a resource is taken for bytes / its own capacity, so a wide uplink feeds several slow links at once. Of a pair's
+turn; a resource is taken for bytes / its own capacity, so a wide uplink feeds several slow links at once. Of a pair's
 chunks, the one whose tree is least far goes first.
 """
 
@@ -24,21 +24,21 @@ class Move:
     needs: tuple[int, ...]
 
 
-def makespan(moves: Sequence[Move], capacity: Sequence[float]) -> float:
-    """Seconds until every chunk of every move has landed."""
-    return _Schedule(moves, capacity).run()
+def makespan(moves: Sequence[Move], capacity: Sequence[float], slices: int = 1) -> float:
+    """Seconds until every chunk of every move has landed; turns are a chunk's `slices`-th part."""
+    return _Schedule(moves, capacity, slices).run()
 
 
 class _Schedule:
     """Events: (time, 0, piece, move) as a chunk lands, (time, 1 + progress, -1, line) as a line may start its head."""
 
-    def __init__(self, moves: Sequence[Move], capacity: Sequence[float]) -> None:
+    def __init__(self, moves: Sequence[Move], capacity: Sequence[float], slices: int) -> None:
         # Moves over the same resources stand in one line, so that only the head of a line competes for them.
         lines: dict[tuple[int, ...], int] = {}
-        self._moves = moves
+        self._moves, self._slices = moves, slices
         self._line_of = [lines.setdefault(move.resources, len(lines)) for move in moves]
         self._held = [[(used, capacity[used]) for used in line] for line in lines]
-        self._waiting: list[list[tuple[float, int, int]]] = [[] for _ in lines]
+        self._waiting: list[list[tuple[float, int, int, int]]] = [[] for _ in lines]
         self._armed = [False] * len(lines)
         self._idle_from = [0.0] * len(lines)
         self._free = [0.0] * len(capacity)
@@ -67,7 +67,7 @@ class _Schedule:
         """A chunk stands in its line, by progress of its tree, so that trees advance together."""
         line = self._line_of[index]
         progress = (piece + 0.5) / self._moves[index].pieces
-        heapq.heappush(self._waiting[line], (progress, index, piece))
+        heapq.heappush(self._waiting[line], (progress, index, piece, self._slices))
         if not self._armed[line]:
             self._armed[line] = True
             heapq.heappush(self._queue, (max(now, self._idle_from[line]), 1.0 + progress, -1, line))
@@ -75,14 +75,19 @@ class _Schedule:
     def _start(self, now: float, line: int) -> None:
         """The head of a line takes its turn at every resource it crosses; the next one follows when it is through."""
         free = self._free
-        _, index, piece = heapq.heappop(self._waiting[line])
+        _, index, piece, slices = heapq.heappop(self._waiting[line])
         move = self._moves[index]
+        turn = move.nbytes / self._slices
         sent = 0.0
         for used, rate in self._held[line]:
-            done = max(now, free[used]) + move.nbytes / rate
+            done = max(now, free[used]) + turn / rate
             free[used] = done
             sent = max(sent, done)
-        heapq.heappush(self._queue, (sent + move.delay, 0.0, piece, index))
+        if slices > 1:
+            # A chunk that has begun goes on before any other of its line.
+            heapq.heappush(self._waiting[line], (-1.0, index, piece, slices - 1))
+        else:
+            heapq.heappush(self._queue, (sent + move.delay, 0.0, piece, index))
         if self._waiting[line]:
             heapq.heappush(self._queue, (sent, 1.0 + self._waiting[line][0][0], -1, line))
         else:

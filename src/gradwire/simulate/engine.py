@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradwire.errors import IntegrityError
+from gradwire.plan.auxiliary import takes_side
 from gradwire.simulate.fair import Ints, max_min
 from gradwire.simulate.world import World
 
-# A chunk takes a side route when more than LONG others wait for its own lane and fewer than IDLE for the side's first.
-LONG, IDLE = 2, 1
+# Chunks a sender lets be under way on one side route: one on each of its two links.
+UNDER_WAY = 2
 # Levels of bottlenecks looked at per sharing; large networks have many levels that differ by next to nothing.
 EXACT_ROUNDS, QUICK_ROUNDS = 1 << 30, 6
 # (progress, leg, piece, side lanes still to cross)
@@ -55,6 +56,12 @@ class Engine:
         self._events: list[tuple[float, int, int, int, tuple[int, ...]]] = []
         self._carried = [0.0] * len(world.capacity)
         self._sideways = 0
+        self._aside: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = {}
+        self._under_way: dict[tuple[int, ...], int] = {}
+        self._side_of: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
+        for lane, routes in world.sideways.items():
+            for route in routes:
+                self._side_of.setdefault(route[0], []).append((lane, route))
         self._now = 0.0
         self._stale = False
         self._shared_at = -np.inf
@@ -105,17 +112,27 @@ class Engine:
             heapq.heappush(self._events, (end, 0, lane, self._stamp[lane], ()))
 
     def _ready(self, leg: int, piece: int) -> None:
-        """A chunk may go: by its own lane, or by a side route when that is idle and the own one is not."""
-        world = self._world
-        lane = world.lane[leg]
-        onward: tuple[int, ...] = ()
-        if world.sideways and len(self._waiting[lane]) > LONG:
-            for route in world.sideways[leg]:
-                if len(self._waiting[route[0]]) + (self._serving[route[0]] is not None) < IDLE:
-                    lane, onward = route[0], route[1:]
-                    self._sideways += 1
-                    break
-        self._enqueue(lane, ((piece + 0.5) / world.pieces[leg], leg, piece, onward))
+        """A chunk may go: into its own lane, from which an idle side route may take it later."""
+        lane = self._world.lane[leg]
+        self._enqueue(lane, ((piece + 0.5) / self._world.pieces[leg], leg, piece, ()))
+        for route in self._world.sideways.get(lane, ()):
+            self._offer(lane, route)
+
+    def _offer(self, lane: int, route: tuple[int, ...]) -> None:
+        """Move the chunk that would wait longest to a side route, if the lane's queue is long and the route idle."""
+        waiting, first = self._waiting[lane], route[0]
+        side_queue = len(self._waiting[first]) + (self._serving[first] is not None)
+        if self._under_way.get(route, 0) >= UNDER_WAY or not takes_side(len(waiting), side_queue):
+            return
+        item = max(waiting)
+        if item[3] or (item[1], item[2]) in self._aside:
+            return
+        waiting.remove(item)
+        heapq.heapify(waiting)
+        self._aside[item[1], item[2]] = lane, route
+        self._under_way[route] = self._under_way.get(route, 0) + 1
+        self._sideways += 1
+        self._enqueue(first, (*item[:3], route[1:]))
 
     def _enqueue(self, lane: int, item: Item) -> None:
         heapq.heappush(self._waiting[lane], item)
@@ -131,6 +148,8 @@ class Engine:
             self._rate[lane] = 0.0
             self._stamp[lane] += 1
             self._stale = self._shared
+            for busy, route in self._side_of.get(lane, ()):
+                self._offer(busy, route)
             return
         item = heapq.heappop(self._waiting[lane])
         self._serving[lane] = item
@@ -158,6 +177,10 @@ class Engine:
         if onward:
             self._enqueue(onward[0], ((piece + 0.5) / world.pieces[leg], leg, piece, onward[1:]))
             return 0
+        if (leg, piece) in self._aside:
+            lane, route = self._aside.pop((leg, piece))
+            self._under_way[route] -= 1
+            self._offer(lane, route)
         for waiter in world.waiters[leg]:
             self._missing[waiter][piece] -= 1
             if not self._missing[waiter][piece]:

@@ -35,7 +35,7 @@ class World:
     summing: list[float] = field(default_factory=list)
     waiters: list[tuple[int, ...]] = field(default_factory=list)
     needs: list[int] = field(default_factory=list)
-    sideways: list[tuple[tuple[int, ...], ...]] = field(default_factory=list)
+    sideways: dict[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
 
 
 def build(matrix: Matrix, plan: Plan, job: Job, side_routes: bool = False) -> World:
@@ -54,7 +54,6 @@ class _Builder:
         self._matrix, self._plan, self._job = matrix, plan, job
         self._place = {member: index for index, member in enumerate(matrix.members)}
         self._resources: dict[tuple[str, int, int], int] = {}
-        self._pairs: list[Pair] = []
 
     def add_tree(self, tree: Tree) -> None:
         world, job = self.world, self._job
@@ -80,7 +79,6 @@ class _Builder:
     def _leg(self, pair: Pair, nbytes: float, pieces: int, wakes: tuple[int, ...], needs: int, summed: bool) -> None:
         world = self.world
         world.lane.append(self._lane(pair))
-        self._pairs.append(pair)
         world.nbytes.append(nbytes)
         world.pieces.append(pieces)
         world.summing.append(nbytes / self._job.aggregation if summed else 0.0)
@@ -114,11 +112,10 @@ class _Builder:
         return self._resources[key]
 
     def add_side_routes(self) -> None:
-        """Per leg, the lanes of each auxiliary route of its pair."""
-        for pair in self._pairs:
-            routes = self._plan.auxiliary.get(pair, ())
-            lanes = [tuple(self._lane(hop) for hop in pairwise(route)) for route in routes]
-            self.world.sideways.append(tuple(lanes))
+        """Per lane, the lanes of each auxiliary route of its pair."""
+        for pair, routes in self._plan.auxiliary.items():
+            lanes = tuple(tuple(self._lane(hop) for hop in pairwise(route)) for route in routes)
+            self.world.sideways[self._lane(pair)] = lanes
 
 
 def _sizes(root: int, below: Mapping[int, list[int]]) -> dict[int, int]:
