@@ -78,8 +78,10 @@ def candidates(matrix: Matrix, job: Job) -> Iterator[tuple[str, tuple[Tree, ...]
     if (matrix.rate > 0).sum() >= DENSE * size * (size - 1):
         yield "stars by capacity", weighted_star(matrix, job).trees
         # Among many members who can all talk, and are held back by their own uplinks rather than by links between
-        # them, n stars spread the load perfectly, which the few trees affordable here cannot.
-        if size > SMALL and np.isfinite(matrix.up).all() and np.isfinite(matrix.down).all():
+        # them, n stars spread the load perfectly, which the few trees affordable here cannot; nor can they among a
+        # great many, whatever holds them back.
+        capped = np.isfinite(matrix.up).all() and np.isfinite(matrix.down).all()
+        if size > MEDIUM or (size > SMALL and capped):
             return
     effort = effort_for(size, job.chunks(1.0))
     packing = Packing(matrix, job, effort)
