@@ -31,8 +31,9 @@ from gradwire.plan.star import sharded_star
 from gradwire.plan.trees import tree_of
 from gradwire.plan.weighted import weighted_star
 
-# exp(STEEP) is the price of a full link against an idle one. 6 leaves links 4 % busier than the optimum on the 9-site
-# network, 10 leaves 1 to 2 %, 16 no less: steeper prices only follow the last part placed.
+# exp(STEEP) is the price of a full link against an idle one. Over six draws of the 9-site network the busiest link was
+# on average 5 % above the optimum at 6, 3.1 % at 10, 2.8 % at 16; on ten AWS regions, where delay counts as much as
+# load, 10 gives 1.87 s and 16 gives 2.10.
 STEEP = 10.0
 # Work bounds: array steps are size * parts * rounds; these keep 100 sites below 50 ms and 1,000 below 1 s.
 TINY, SMALL, MEDIUM = 12, 24, 200
@@ -51,9 +52,9 @@ class Effort:
 
 def effort_for(size: int, chunks: int) -> Effort:
     if size <= TINY:
-        return Effort(min(48, chunks), size, (0.1, 0.4, 1.0, 3.0))
+        return Effort(min(48, chunks), size, (0.0, 0.1, 0.4, 1.0, 3.0))
     if size <= SMALL:
-        return Effort(min(24, chunks), size, (0.1, 0.4, 1.0))
+        return Effort(min(24, chunks), size, (0.0, 0.3, 1.0))
     return Effort(min(6, chunks), 2 if size <= MEDIUM else 1, (0.4,))
 
 
