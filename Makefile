@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 NATIVE := $(shell find native -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt') CMakeLists.txt
 
-.PHONY: demo test setup stubs lint types test-native test-python clean
+.PHONY: demo test setup stubs lint types test-native test-python formal clean
 
 demo: setup
 	$(BIN)/gradwire demo
@@ -47,6 +47,10 @@ test-native: setup
 
 test-python: setup
 	$(BIN)/python -m pytest
+
+# The plan-change protocol, every interleaving of a small model (needs spin).
+formal:
+	formal/check
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -129,17 +129,25 @@ class Decision:
 class Tree:
     """A rooted aggregation tree: `parents[m]` is where member m sends its sum; the root is its own parent.
 
-    Sums flow up to the root, the result flows down the same edges. `share` is this tree's part of the gradient.
+    Sums flow up to the root. The result flows down the same edges, or, where `sources` is given, to each member m
+    from `sources[m]` (again the root is its own): the two directions of a link are seldom equally fast.
+    `share` is this tree's part of the gradient.
     """
 
     root: int
     parents: dict[int, int]
     share: float
+    sources: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a sum travels: trees whose shares add up to one, side routes, and what the planner expects of it."""
+    """How a sum travels: trees whose shares add up to one, and what the planner expects of it.
+
+    `routes[(a, b)]` are the members that relay from a to b, ends included, for tree edges that are no direct link.
+    `auxiliary[(a, b)]` are side routes of the same form, for edges whose own queue is long.
+    `chunk` is the size in bytes (of dense gradient) that the prediction assumes is sent, summed and passed on at once.
+    """
 
     version: int
     planner: str
@@ -147,3 +155,5 @@ class Plan:
     predicted: float
     reason: str
     auxiliary: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    routes: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+    chunk: int = 0

@@ -12,6 +12,12 @@ from gradwire.errors import GradwireError
 
 # verb -> (module, attribute, one line for the list of verbs)
 VERBS = {
+    "plan": ("gradwire.cli.plan", "plan_command", "The aggregation trees for a network, printed and drawn."),
+    "simulate": (
+        "gradwire.cli.simulate",
+        "simulate_command",
+        "How long each planner's trees would take.",
+    ),
     "demo": ("gradwire.cli.demo", "demo", "Train a small CNN with plain DDP and with gradwire, side by side."),
     "doctor": ("gradwire.cli.doctor", "doctor", "Measure the network between the ranks, find mistakes, recommend."),
     "lab": ("gradwire.cli.lab", "lab", "Real networks on one machine: run, show, check."),

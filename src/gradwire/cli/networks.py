@@ -1,0 +1,45 @@
+"""`--net`: a network by name or by file, as the plan and simulate commands read it.
+
+A lab preset or TOML file, netstorm9:SEED, generated:SITES[:SEED], .json of ours, .csv of AWS or Skyplane.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gradwire.errors import ConfigError
+from gradwire.link import load_network
+from gradwire.link.presets import PRESETS
+from gradwire.plan.matrix_io import Named, aws10, from_json, generated, netstorm9, skyplane
+from gradwire.simulate.underlay import matrix_of
+
+HELP = (
+    "a preset or TOML file of the lab, netstorm9:SEED, generated:SITES[:SEED], a .json file, or a .csv of bandwidths "
+    "(region_a,region_b,rtt_ms,bandwidth_gbps, or Skyplane's src_region,...,throughput_received)."
+)
+
+
+def network(text: str, latency: str | None = None) -> Named:
+    """The network a person means; ConfigError says what can be written."""
+    name, *numbers = text.split(":")
+    path = Path(text)
+    if path.suffix == ".toml" or text in PRESETS:
+        made = load_network(text)
+        return Named(made.name, matrix_of(made), tuple(host.name for host in made.ranks))
+    if name == "netstorm9":
+        return netstorm9(*_numbers(numbers, text, 1))
+    if name == "generated" and numbers:
+        return generated(*_numbers(numbers, text, 2))
+    if path.suffix == ".json":
+        return from_json(path)
+    if path.suffix == ".csv" and path.is_file():
+        with path.open() as file:
+            skyplanes = "throughput_received" in file.readline()
+        return skyplane(path, Path(latency) if latency else None) if skyplanes else aws10(path)
+    raise ConfigError(f"net: {text!r} is no network; write {HELP}")
+
+
+def _numbers(words: list[str], text: str, most: int) -> list[int]:
+    if len(words) > most or not all(word.isdigit() for word in words) or (most == 2 and not 1 <= int(words[0]) <= 5000):
+        raise ConfigError(f"net: {text!r} is not understood; write {HELP}")
+    return [int(word) for word in words]

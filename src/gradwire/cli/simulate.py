@@ -1,0 +1,71 @@
+"""`gradwire simulate`: what one synchronisation would take on a network, with one planner or all of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from gradwire.cli.networks import HELP, network
+from gradwire.errors import GradwireError
+from gradwire.plan.job import DEFAULT_CHUNK, Job
+from gradwire.plan.registry import DEFAULT, PLANNERS
+from gradwire.simulate.compare import Row, compare
+from gradwire.simulate.models import gradient_bytes
+from gradwire.units import Bytes, Seconds, parse_bytes
+
+
+@click.command("simulate")
+@click.option("--net", required=True, help=HELP)
+@click.option("--latency", help="Skyplane's latency CSV, beside a throughput CSV.")
+@click.option("--model", default="resnet50", show_default=True, help="alexnet, resnet18, resnet50, vgg16, or a size.")
+@click.option("--planner", default=DEFAULT, show_default=True, help=f"all, or some of {', '.join(PLANNERS)}.")
+@click.option(
+    "--chunk", default=str(DEFAULT_CHUNK), show_default=True, help="Bytes sent, summed and passed on at once."
+)
+@click.option("--ratio", default=1.0, show_default=True, help="Wire bytes per gradient byte, after compression.")
+@click.option("--growth", default=0.0, show_default=True, help="How sums of compressed parts grow, 0 (not) to 1 (add).")
+@click.option("--aux", is_flag=True, help="Let chunks take side routes where their own link is busy.")
+@click.option("--json", "as_json", is_flag=True, help="Rows as JSON on stdout.")
+def simulate_command(  # noqa: PLR0913, PLR0917 - click hands over every option as an argument
+    net: str, latency: str | None, model: str, planner: str, chunk: str,
+    ratio: float, growth: float, aux: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Simulate one synchronisation, flow by flow, in virtual time."""
+    names = list(PLANNERS) if planner == "all" else [name.strip() for name in planner.split(",")]
+    try:
+        named = network(net, latency)
+        job = Job(gradient_bytes(model), parse_bytes(chunk, "chunk"), ratio, growth)
+        rows = sorted(compare(named.matrix, job, names, aux), key=_time)
+    except GradwireError as error:
+        raise click.ClickException(str(error)) from error
+    if as_json:
+        data = {
+            "net": named.name,
+            "members": named.matrix.size,
+            "bytes": job.nbytes,
+            "rows": [asdict(row) for row in rows],
+        }
+        click.echo(json.dumps(data))
+        return
+    Console().print(_table(f"{named.name}, {named.matrix.size} members, {Bytes(job.nbytes)}", rows))
+
+
+def _time(row: Row) -> float:
+    return row.simulated if row.simulated is not None else row.predicted
+
+
+def _table(title: str, rows: list[Row]) -> Table:
+    table = Table(title=title)
+    for column in ("planner", "simulated", "predicted", "against best", "trees", "planned in"):
+        table.add_column(column, justify="left" if column == "planner" else "right")
+    best = _time(rows[0])
+    for row in rows:
+        simulated = str(Seconds(row.simulated)) if row.simulated is not None else "too many flows"
+        ratio = f"{_time(row) / best:.2f}x" if best else "-"
+        planning = str(Seconds(row.planning))
+        table.add_row(row.planner, simulated, str(Seconds(row.predicted)), ratio, str(row.trees), planning)
+    return table

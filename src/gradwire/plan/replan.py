@@ -1,0 +1,97 @@
+"""When to change plans: hysteresis, so that noise does not make the plan flap.
+
+In: the plan in use, a fresh Matrix, the time. Out: a new Plan or None, always with a sentence. The plan in use is
+priced on the fresh matrix, so old promises are not compared with new hopes. Changed at once when a member or a link
+it needs is gone; else for a gain above `gain` and not more often than every `interval` seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+from gradwire.errors import ConfigError
+from gradwire.flow import Plan, Tree
+from gradwire.plan.cost import forecast
+from gradwire.plan.job import Job
+from gradwire.plan.load import lay_out
+from gradwire.plan.matrix import Matrix
+from gradwire.plan.registry import DEFAULT, make_plan
+from gradwire.plan.routes import Routes
+from gradwire.plan.trees import sources_of
+from gradwire.units import Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class ReplanConfig:
+    """A change must promise `gain` (0.1: 10 % less time) and wait `interval` seconds after the last one."""
+
+    planner: str = DEFAULT
+    gain: float = 0.10
+    interval: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gain < 1 or self.interval < 0:
+            raise ConfigError(
+                f"replan: gain must lie in 0..1 and interval be at least 0, not {self.gain}, {self.interval}"
+            )
+
+
+def price(matrix: Matrix, plan: Plan, job: Job) -> float:
+    """What a plan would take on this matrix; infinite if it needs a member or a link that is not there."""
+    place = {member: index for index, member in enumerate(matrix.members)}
+    if any(tree.parents.keys() != place.keys() for tree in plan.trees):
+        return math.inf
+    trees = [
+        Tree(
+            place[tree.root],
+            {place[child]: place[parent] for child, parent in tree.parents.items()},
+            tree.share,
+            {place[child]: place[source] for child, source in tree.sources.items()},
+        )
+        for tree in plan.trees
+    ]
+    for tree in trees:
+        edges = {*tree.parents.items(), *((source, child) for child, source in sources_of(tree).items())}
+        for source, destination in edges:
+            ends = matrix.members[source], matrix.members[destination]
+            if source != destination and ends not in plan.routes and not matrix.rate[source, destination] > 0:
+                return math.inf
+    for route in plan.routes.values():
+        if any(not matrix.rate[place[a], place[b]] > 0 for a, b in pairwise(route)):
+            return math.inf
+    routes = Routes(matrix)
+    return forecast(matrix, lay_out(matrix, trees, job, routes), job, routes).seconds
+
+
+class Replanner:
+    """Keeps the plan in use and decides about the next."""
+
+    def __init__(self, plan: Plan, config: ReplanConfig, now: float) -> None:
+        self.plan, self._config, self._changed = plan, config, now
+
+    def consider(self, matrix: Matrix, job: Job, now: float) -> tuple[Plan | None, str]:
+        """A better plan for this matrix, or None; and why. LinkError where members are cut off."""
+        current = price(matrix, self.plan, job)
+        waited = now - self._changed
+        if math.isfinite(current) and waited < self._config.interval:
+            left = Seconds(self._config.interval - waited)
+            return None, f"kept plan {self.plan.version}: changed {Seconds(waited)} ago, looked at again in {left}"
+        fresh = make_plan(matrix, job, self._config.planner, self.plan.version + 1)
+        if not math.isfinite(current):
+            return self._take(
+                fresh, now
+            ), f"changed at once: plan {self.plan.version} needs a member or link that is gone"
+        gain = 1 - fresh.predicted / current if current > 0 else 0.0
+        if gain <= self._config.gain:
+            return (
+                None,
+                f"kept plan {self.plan.version}: a new one would gain {gain:.1%}, {self._config.gain:.0%} is asked",
+            )
+        was = Seconds(current)
+        return self._take(fresh, now), f"changed: {Seconds(fresh.predicted)} instead of {was}, {gain:.0%} less"
+
+    def _take(self, fresh: Plan, now: float) -> Plan:
+        self.plan, self._changed = fresh, now
+        return fresh

@@ -1,0 +1,89 @@
+"""Trees as arrays: reading, checking and building the Tree noun without walking dictionaries twice.
+
+In: Trees over members or parent arrays over indices. Out: parent arrays, sizes of subtrees, depths, Trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gradwire.errors import IntegrityError
+from gradwire.flow import Tree
+from gradwire.plan.matrix import Floats, Ints
+
+
+def star_of(root: int, size: int, share: float) -> Tree:
+    """Everybody sends to the root."""
+    return Tree(root, dict.fromkeys(range(size), root), share)
+
+
+def tree_of(root: int, parents: Ints, share: float, sources: Ints | None = None) -> Tree:
+    """A Tree from parent arrays; `sources` equal to `parents` is left out."""
+    down = {} if sources is None or np.array_equal(parents, sources) else dict(enumerate(sources.tolist()))
+    return Tree(int(root), dict(enumerate(parents.tolist())), share, down)
+
+
+def relabel(tree: Tree, members: Sequence[int]) -> Tree:
+    """The same tree over members instead of indices."""
+    if members == tuple(range(len(members))):
+        return tree
+    return Tree(members[tree.root], _named(tree.parents, members), tree.share, _named(tree.sources, members))
+
+
+def _named(edges: Mapping[int, int], members: Sequence[int]) -> dict[int, int]:
+    return {members[child]: members[parent] for child, parent in edges.items()}
+
+
+def sources_of(tree: Tree) -> dict[int, int]:
+    """From whom each member gets the result."""
+    return tree.sources or tree.parents
+
+
+def children_of(edges: Mapping[int, int]) -> dict[int, list[int]]:
+    """Parent -> children, in rising order; every member has an entry."""
+    children: dict[int, list[int]] = {member: [] for member in edges}
+    for child in sorted(edges):
+        if edges[child] != child:
+            children[edges[child]].append(child)
+    return children
+
+
+def parent_array(edges: Mapping[int, int]) -> Ints:
+    """Parents by index, of a tree over indices."""
+    count = len(edges)
+    parents = np.empty(count, dtype=np.intp)
+    parents[np.fromiter(edges, np.intp, count)] = np.fromiter(edges.values(), np.intp, count)
+    return parents
+
+
+def path_sums(parents: Ints, root: int, hop: Floats) -> tuple[Floats, Ints]:
+    """Per member: the sum of `hop` along its way to the root, and its depth, by pointer doubling.
+
+    IntegrityError where a cycle or a stranger hides members from the root.
+    """
+    sums = np.array(hop, dtype=np.float64)
+    sums[root] = 0.0
+    depth = np.ones(len(parents), dtype=np.intp)
+    depth[root] = 0
+    above = parents.copy()
+    for _ in range(max(1, len(parents).bit_length())):
+        if (above == root).all():
+            break
+        sums = sums + sums[above]
+        depth = depth + depth[above]
+        above = above[above]
+    if parents[root] != root or (above != root).any():
+        lost = np.flatnonzero(above != root).tolist()
+        raise IntegrityError(f"tree of root {root}: members {lost} hang on no path to it")
+    return sums, depth
+
+
+def subtree_sizes(parents: Ints, depth: Ints) -> Ints:
+    """How many contributions each member passes on, its own included."""
+    sizes = np.ones(len(parents), dtype=np.intp)
+    for level in range(int(depth.max()), 0, -1):
+        here = np.flatnonzero(depth == level)
+        np.add.at(sizes, parents[here], sizes[here])
+    return sizes

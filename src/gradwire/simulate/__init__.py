@@ -1,0 +1,1 @@
+"""simulate: what would happen on this network, in virtual time."""

@@ -1,0 +1,64 @@
+"""Compare planners on a network: plan, predict and simulate one synchronisation with each.
+
+In: Matrix, Job, names of planners. Out: a Row each, fastest first when sorted by `simulated`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from gradwire.flow import Plan
+from gradwire.plan.job import Job
+from gradwire.plan.matrix import Matrix
+from gradwire.plan.registry import make_plan
+from gradwire.simulate.engine import Engine, Run
+from gradwire.simulate.world import build
+
+# Up to EXACT moves (a chunk over a tree edge) every change of load is shared out anew; above, about so many times in a
+# run that all sharings together touch WORK lanes: some seconds.
+EXACT, WORK = 4_000, 1_000_000
+# Above MOST moves chunks are made larger, until there is one per tree; above TOO_MANY even so, the closed form answers.
+MOST, TOO_MANY = 200_000, 400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One planner's result in seconds, `planning` by this machine's clock. `simulated` None: too large to follow."""
+
+    planner: str
+    simulated: float | None
+    predicted: float
+    planning: float
+    trees: int
+    sideways: int
+    reason: str
+
+
+def simulate(matrix: Matrix, plan: Plan, job: Job, side_routes: bool = False) -> Run | None:
+    """One synchronisation under one plan; None if it has more moves than can be followed one by one."""
+    moves = _moves(matrix, plan, job)
+    while moves > MOST and job.chunk < job.nbytes:
+        job = replace(job, chunk=2 * job.chunk)
+        moves = _moves(matrix, plan, job)
+    if moves > TOO_MANY:
+        return None
+    world = build(matrix, plan, job, side_routes)
+    sharings = min(600, max(100, WORK // len(world.crossed)))
+    return Engine(world, 0.0 if moves <= EXACT else plan.predicted / sharings).run()
+
+
+def _moves(matrix: Matrix, plan: Plan, job: Job) -> int:
+    return sum(2 * (matrix.size - 1) * job.chunks(tree.share) for tree in plan.trees)
+
+
+def compare(matrix: Matrix, job: Job, planners: Iterable[str], side_routes: bool = False) -> Iterator[Row]:
+    """A row per planner, as they finish."""
+    for name in planners:
+        start = time.perf_counter()
+        plan = make_plan(matrix, job, name)
+        planning = time.perf_counter() - start
+        run = simulate(matrix, plan, job, side_routes)
+        seconds, sideways = (run.seconds, run.sideways) if run else (None, 0)
+        yield Row(name, seconds, plan.predicted, planning, len(plan.trees), sideways, plan.reason)

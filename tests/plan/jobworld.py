@@ -1,0 +1,218 @@
+"""A job in virtual time for the policy tests: members, a bad network, deaths, newcomers and rival re-plans, by seed.
+
+The data plane is the least that a collective must be: everybody's tag for a step reaches everybody, sooner or later;
+a member ends the step when it has all of them. Control messages get lost, late, doubled and reordered.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from dataclasses import dataclass, field
+from functools import reduce
+from itertools import count
+
+from gradwire.flow import Plan, Tree
+from gradwire.plan.messages import Message, Tag, merged
+from gradwire.plan.policy import Member, Verdict
+
+Record = tuple[int, int, tuple[int, ...]]
+
+
+def star_plan(members: tuple[int, ...], version: int) -> Plan:
+    return Plan(version, "star", (Tree(members[0], dict.fromkeys(members, members[0]), 1.0),), 1.0, "test")
+
+
+@dataclass
+class Trouble:
+    """What a seed brings."""
+
+    members: int = 4
+    steps: int = 10
+    loss: float = 0.2
+    double: float = 0.1
+    delay: float = 0.5
+    deaths: int = 1
+    suspicions: int = 0
+    joins: int = 0
+    proposals: int = 4
+
+
+@dataclass
+class JobWorld:
+    seed: int
+    trouble: Trouble
+    now: float = 1_000.0
+    late: int = 0
+    logs: dict[int, dict[int, Record]] = field(default_factory=dict)
+    members: dict[int, Member] = field(default_factory=dict)
+    dead: set[int] = field(default_factory=set)
+    suspected: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.draw = random.Random(self.seed)
+        self.order = count()
+        self.queue: list[tuple[float, int, str, tuple]] = []
+        ranks = tuple(range(self.trouble.members))
+        for rank in ranks:
+            self.add(rank, ranks)
+        horizon = self.trouble.steps * self.trouble.delay * 2
+        for _ in range(self.trouble.proposals):
+            self.later(self.draw.uniform(0, horizon), "propose", ())
+        for _ in range(self.trouble.deaths):
+            self.later(self.draw.uniform(0, horizon), "die", ())
+        for _ in range(self.trouble.suspicions):
+            self.later(self.draw.uniform(0, horizon), "suspect", ())
+        for place in range(self.trouble.joins):
+            self.later(self.draw.uniform(0, horizon), "join", (self.trouble.members + place,))
+
+    def add(self, rank: int, members: tuple[int, ...]) -> None:
+        self.members[rank] = Member(rank, members, star_plan(members, 1), star_plan, stride=64)
+        self.logs[rank] = {}
+        self.tags: dict[int, dict[tuple[int, int], dict[int, Tag]]] = getattr(self, "tags", {})
+        self.tags[rank] = {}
+        self.sent: dict[int, list[tuple[Tag, tuple[int, ...]]]] = getattr(self, "sent", {})
+        self.sent[rank] = []
+        self.later(0.0, "wake", (rank,))
+
+    def later(self, delay: float, what: str, argument: tuple) -> None:
+        heapq.heappush(self.queue, (self.now + delay, next(self.order), what, argument))
+
+    def group(self) -> list[Member]:
+        """The living members of the newest epoch any of them installed."""
+        living = [member for rank, member in self.members.items() if rank not in self.dead and not member.fresh]
+        newest = max(living, key=lambda member: member.epoch)
+        return [member for member in living if member.rank in newest.members]
+
+    def run(self, deadline: float = 400.0) -> None:
+        """Until every living member of the group has done all steps; the test fails at the deadline."""
+        end = self.now + deadline
+        while self.queue:
+            self.now, _, what, argument = heapq.heappop(self.queue)
+            assert self.now < end, f"seed {self.seed}: no progress: {[(m.rank, m.epoch, m.done) for m in self.group()]}"
+            getattr(self, f"on_{what}")(*argument)
+            if what == "wake" and all(member.done + 1 >= self.trouble.steps for member in self.group()):
+                return
+
+    # ---- events --------------------------------------------------------------------------------------------------
+    def on_wake(self, rank: int) -> None:
+        if rank in self.dead:
+            return
+        self.advance(rank)
+        self.later(0.1 + self.draw.random() * 0.2, "wake", (rank,))
+        for tag, members in self.sent[rank][-2:]:
+            for other in members:
+                self.send_data(rank, other, tag)
+
+    def on_control(self, source: int, destination: int, message: Message) -> None:
+        if destination not in self.dead:
+            self.members[destination].handle(source, message, self.now)
+            self.advance(destination)
+
+    def on_data(self, source: int, destination: int, tag: Tag) -> None:
+        if destination in self.dead:
+            return
+        if self.members[destination].accept(tag) is Verdict.LATE:
+            self.late += 1
+            return
+        self.tags[destination].setdefault((tag.epoch, tag.step), {})[source] = tag
+        self.advance(destination)
+
+    def on_propose(self) -> None:
+        group = self.group()
+        # Usually the coordinator; sometimes a rival who believes to be it.
+        member = group[0] if self.draw.random() < 0.6 else self.draw.choice(group)
+        member.propose(star_plan(member.members, 1), self.now)
+        self.advance(member.rank)
+
+    def on_die(self) -> None:
+        victim = self.pick()
+        if victim is None:
+            self.later(1.0, "die", ())
+            return
+        self.dead.add(victim)
+        self.notice(victim)
+
+    def pick(self) -> int | None:
+        """Who goes next: often the coordinator. Nobody while an earlier loss is unsettled or a quorum would be gone."""
+        group = self.group()
+        ranks = sorted(member.rank for member in group)
+        gone = self.dead | self.suspected
+        if any(2 * (len(ranks) - 1) <= len(member.members) or set(member.members) & gone for member in group):
+            return None
+        return ranks[0] if self.draw.random() < 0.5 else self.draw.choice(ranks)
+
+    def on_suspect(self) -> None:
+        """A live member is taken for dead by all others, at different times, while its messages still come through."""
+        victim = self.pick()
+        if victim is None:
+            self.later(1.0, "suspect", ())
+            return
+        self.suspected.add(victim)
+        self.notice(victim)
+
+    def notice(self, victim: int) -> None:
+        for rank in self.members:
+            if rank not in self.dead and rank != victim:
+                self.later(self.draw.uniform(0.1, 3.0), "lost", (rank, victim))
+
+    def on_lost(self, rank: int, victim: int) -> None:
+        if rank in self.dead | self.suspected:
+            return
+        self.members[rank].lost(victim, self.now)
+        self.advance(rank)
+        # The transport keeps reporting whoever is waited for and does not answer.
+        self.later(4.0, "lost", (rank, victim))
+
+    def on_join(self, rank: int) -> None:
+        group = self.group()
+        self.add(rank, group[0].members)
+        for member in group:
+            self.later(self.draw.uniform(0.1, 1.0), "admit", (member.rank, rank))
+
+    def on_admit(self, rank: int, newcomer: int) -> None:
+        if rank in self.dead or newcomer not in self.members or newcomer in self.members[rank].members:
+            return
+        self.members[rank].admit(newcomer, self.now)
+        self.advance(rank)
+        self.later(4.0, "admit", (rank, newcomer))
+
+    def on_handed(self, rank: int, holder: int, step: int) -> None:
+        member = self.members[rank]
+        if rank in self.dead or member.behind != (holder, step):
+            return
+        if holder in self.dead or step not in self.logs[holder]:
+            return
+        self.logs[rank] = {s: record for s, record in self.logs[holder].items() if s <= step}
+        member.caught_up(step)
+        self.advance(rank)
+
+    # ---- the data plane ------------------------------------------------------------------------------------------
+    def advance(self, rank: int) -> None:
+        member = self.members[rank]
+        for destination, message in member.poll(self.now):
+            self.send_control(rank, destination, message)
+        if member.behind is not None:
+            self.later(self.draw.uniform(0.05, 1.0), "handed", (rank, *member.behind))
+        tag = member.begin_step()
+        if tag is None or member.step >= self.trouble.steps + 3:
+            return
+        if not self.sent[rank] or self.sent[rank][-1][0] != tag:
+            self.sent[rank].append((tag, member.members))
+            for other in member.members:
+                self.send_data(rank, other, tag)
+        got = self.tags[rank].get((tag.epoch, tag.step), {}) | {rank: tag}
+        if set(got) == set(member.members):
+            assert {other.version for other in got.values()} == {tag.version}, f"seed {self.seed}: a step mixes plans"
+            if member.complete_step(tag, reduce(merged, (other.vote for other in got.values()))):
+                self.logs[rank][tag.step] = (tag.epoch, tag.version, member.members)
+                self.advance(rank)
+
+    def send_control(self, source: int, destination: int, message: Message) -> None:
+        for _ in range(1 + (self.draw.random() < self.trouble.double)):
+            if self.draw.random() >= self.trouble.loss:
+                self.later(self.draw.expovariate(1 / self.trouble.delay), "control", (source, destination, message))
+
+    def send_data(self, source: int, destination: int, tag: Tag) -> None:
+        if destination != source and self.draw.random() >= self.trouble.loss:
+            self.later(self.draw.expovariate(1 / self.trouble.delay), "data", (source, destination, tag))

@@ -1,0 +1,72 @@
+"""Load-aware trees against the linear-programming bound, the published planner and the simple shapes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gradwire.plan.job import Job
+from gradwire.plan.load import busy_times, lay_out
+from gradwire.plan.matrix import Matrix
+from gradwire.plan.matrix_io import netstorm9
+from gradwire.plan.registry import make_plan
+from gradwire.plan.routes import Routes
+from tests.plan.bound import least_time
+
+ALEXNET = Job(244_403_360, chunk=4_000_000)
+
+
+def test_the_bound_is_right_where_it_is_known() -> None:
+    """Two members over one link; n members behind equal uplinks, where every member must send and hear 2 (n-1)/n."""
+    pair = Matrix.of([[0, 10.0], [5.0, 0]])
+    assert least_time(pair, 100) == pytest.approx(20)
+    equal = Matrix.of(np.full((4, 4), 1e3), up=10.0, down=10.0)
+    assert least_time(equal, 100) == pytest.approx(2 * 3 / 4 * 100 / 10, rel=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_busiest_link_of_the_9_sites_is_within_4_per_cent_of_the_optimum(seed: int) -> None:
+    matrix = netstorm9(seed).matrix
+    plan = make_plan(matrix, ALEXNET)
+    place = {member: index for index, member in enumerate(matrix.members)}
+    busy = 0.0
+    total: dict[tuple[int, int], float] = {}
+    for tree in plan.trees:
+        for way in [*tree.parents.items(), *((s, m) for m, s in (tree.sources or tree.parents).items())]:
+            if way[0] != way[1]:
+                total[way] = total.get(way, 0.0) + tree.share * ALEXNET.nbytes
+    busy = max(nbytes / matrix.rate[place[a], place[b]] for (a, b), nbytes in total.items())
+    bound = least_time(matrix, ALEXNET.nbytes)
+    assert bound <= busy * (1 + 1e-6), "nothing is faster than the bound"
+    assert busy <= 1.04 * bound
+    assert plan.predicted <= 1.18 * bound, "4 MB chunks through five hops cost the rest"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_order_of_the_planners_on_the_9_sites_is_the_known_one(seed: int) -> None:
+    """SYSTEMS' ideal figures: star 279 s, sharded 125, one-root FAPT 72, nine-root 55, load-aware 34; as ratios."""
+    matrix = netstorm9(seed).matrix
+    times = {
+        name: make_plan(matrix, ALEXNET, name).predicted for name in ("star", "sharded", "fapt1", "fapt", "loadaware")
+    }
+    assert times["loadaware"] < times["fapt"] < times["fapt1"] < times["sharded"] < times["star"]
+    assert times["star"] / times["loadaware"] > 7.5
+    assert times["fapt"] / times["loadaware"] > 1.5
+
+
+def test_asymmetric_links_make_results_come_back_another_way() -> None:
+    """Up is fast one way round a triangle and slow the other: sums and results must both go the fast way."""
+    fast, slow = 100.0, 1.0
+    rate = [[0, fast, slow], [slow, 0, fast], [fast, slow, 0]]
+    plan = make_plan(Matrix.of(np.array(rate) * 1e6), Job(100_000_000, chunk=1_000_000))
+    assert all(tree.sources for tree in plan.trees)
+    assert plan.predicted < 3, "both ways over fast links only: 1.33 s at best, 33 s over a slow one"
+
+
+def test_compressed_sums_that_grow_load_the_upper_links_more() -> None:
+    matrix = Matrix.of(np.full((3, 3), 1e6))
+    routes = Routes(matrix)
+    chain = make_plan(matrix, Job(1_000_000), "ring").trees[:1]
+    flat = lay_out(matrix, chain, Job(1_000_000, ratio=0.1), routes)
+    grown = lay_out(matrix, chain, Job(1_000_000, ratio=0.1, growth=1.0), routes)
+    assert busy_times(matrix, grown.links)[0].sum() == pytest.approx(busy_times(matrix, flat.links)[0].sum() * 9 / 4)

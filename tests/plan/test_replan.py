@@ -1,0 +1,110 @@
+"""Awareness and hysteresis: what is known ages, noise changes nothing, a fallen link does, a lost one does at once."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from gradwire.errors import ConfigError
+from gradwire.plan.awareness import HALF_LIFE, Awareness, Observation
+from gradwire.plan.job import Job
+from gradwire.plan.matrix import Matrix
+from gradwire.plan.matrix_io import netstorm9
+from gradwire.plan.registry import make_plan
+from gradwire.plan.replan import ReplanConfig, Replanner, price
+
+MB = 1 << 20
+JOB = Job(100_000_000)
+
+
+def seen(source: int, destination: int, rate: float, at: float, nbytes: int = 4 * MB) -> Observation:
+    return Observation(source, destination, rate, 0.02, nbytes, at)
+
+
+def test_rates_are_averaged_and_age() -> None:
+    known = Awareness()
+    known.report([seen(0, 1, 1.2e6, 101.0), seen(0, 1, 1e6, 100.0)])
+    matrix = known.matrix((0, 1), now=101.0)
+    assert matrix.rate[0, 1] == pytest.approx(1.05e6)
+    assert matrix.rtprop[0, 1] == 0.02
+    later = known.matrix((0, 1), now=101.0 + HALF_LIFE)
+    assert later.age[0, 1] == HALF_LIFE
+    assert later.confidence[0, 1] == pytest.approx(matrix.confidence[0, 1] / 2)
+
+
+def test_a_link_that_fell_to_a_tenth_shows_in_one_sample() -> None:
+    known = Awareness()
+    known.report(seen(0, 1, 1e6, float(at)) for at in range(10))
+    known.observe(seen(0, 1, 1e5, 10.0))
+    assert known.matrix((0, 1), 10.0).rate[0, 1] == 1e5
+
+
+def test_short_transfers_and_late_reports_do_not_change_a_rate() -> None:
+    known = Awareness()
+    known.observe(seen(0, 1, 1e6, 10.0))
+    known.observe(seen(0, 1, 9e6, 11.0, nbytes=1000))
+    known.observe(seen(0, 1, 9e6, 9.0))
+    assert known.matrix((0, 1), 11.0).rate[0, 1] == 1e6
+
+
+def test_a_blocked_pair_has_no_link_and_an_unknown_one_a_slow_guess() -> None:
+    known = Awareness()
+    known.observe(seen(0, 1, 1e6, 1.0))
+    known.blocked(1, 0, 1.0)
+    matrix = known.matrix((0, 1, 2), 1.0)
+    assert matrix.rate[1, 0] == 0
+    assert matrix.rate[0, 2] == 1e6
+    assert matrix.confidence[0, 2] == 0
+    assert matrix.cautious().rate[0, 2] == 0.5e6
+
+
+def test_links_that_carry_nothing_are_probed_oldest_first() -> None:
+    known = Awareness()
+    known.observe(seen(0, 1, 1e6, 1000.0))
+    known.observe(seen(1, 0, 1e6, 500.0))
+    assert known.to_probe((0, 1), now=1010.0) == [(1, 0)]
+    assert known.to_probe((0, 1, 2), now=1010.0, most=2) == [(0, 2), (1, 2)]
+
+
+def test_noise_does_not_change_the_plan() -> None:
+    matrix = netstorm9(1).matrix
+    replanner = Replanner(make_plan(matrix, JOB), ReplanConfig(), now=0.0)
+    noise = np.random.default_rng(0)
+    for now in range(60, 600, 60):
+        jittered = Matrix.of(matrix.rate * noise.uniform(0.97, 1.03, matrix.rate.shape), matrix.rtprop, matrix.members)
+        plan, reason = replanner.consider(jittered, JOB, float(now))
+        assert plan is None, reason
+        assert reason.startswith("kept plan")
+
+
+def test_a_link_that_falls_to_a_tenth_changes_it_and_not_before_the_interval() -> None:
+    matrix = netstorm9(1).matrix
+    first = make_plan(matrix, JOB)
+    replanner = Replanner(first, ReplanConfig(interval=30.0), now=100.0)
+    fallen = matrix.rate.copy()
+    place = np.unravel_index(int(matrix.rate.argmax()), matrix.rate.shape)
+    fallen[place] /= 10
+    slower = Matrix.of(fallen, matrix.rtprop, matrix.members)
+    assert replanner.consider(slower, JOB, 110.0)[0] is None
+    plan, reason = replanner.consider(slower, JOB, 131.0)
+    assert plan is not None
+    assert plan.version == first.version + 1
+    assert "less" in reason
+    assert plan.predicted < 0.9 * price(slower, first, JOB)
+
+
+def test_a_lost_member_or_link_changes_it_at_once() -> None:
+    matrix = netstorm9(1).matrix
+    plan = make_plan(matrix, JOB)
+    left = matrix.only([member for member in matrix.members if member != 9])
+    assert price(left, plan, JOB) == math.inf
+    changed, reason = Replanner(plan, ReplanConfig(), now=100.0).consider(left, JOB, 100.5)
+    assert changed is not None
+    assert "at once" in reason
+
+
+def test_a_senseless_setting_is_refused() -> None:
+    with pytest.raises(ConfigError, match="gain"):
+        ReplanConfig(gain=2.0)
