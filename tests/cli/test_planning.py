@@ -23,7 +23,7 @@ def test_a_plan_is_printed_and_drawn(tmp_path: Path) -> None:
 
 
 def test_a_plan_as_json_can_be_read_back() -> None:
-    done = CliRunner().invoke(plan_command, ["--net", "netstorm9", "--planner", "star", "--json"])
+    done = CliRunner().invoke(plan_command, ["--net", "netstorm9:0", "--planner", "star", "--json"])
     plan = json.loads(done.output)
     assert plan["trees"][0]["share"] == 1.0
     assert plan["routes"]["9->1"][0] == 9
