@@ -22,14 +22,12 @@ from rich.console import Console
 
 from gradwire.errors import GradwireError
 from gradwire.link import Network, load_network
-from harness import facts, plot
+from harness import facts, page
 from harness.contestants import NO_SYNC, RING, find
 from harness.job import Job, interleaved
-from harness.result import Row, as_json, cells, rows_of, table
+from harness.result import Row, as_json, rows_of, table
 from harness.run import run
 from harness.workload import WorkloadSpec
-
-HEAD = ("network", "contestant", "ms a step (p10..p90)", "x ddp", "of bound", "exposed", "payload", "wire", "CPU")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,13 @@ def measure(case: Case, options: argparse.Namespace, console: Console) -> dict[s
         "case": case.name,
         "title": case.title,
         "command": command(),
-        "workload": {**asdict(workload), "data": None, "about": workload.about, "parameters": workload.numel},
+        "workload": {
+            **asdict(workload),
+            "data": None,
+            "about": workload.about,
+            "seconds": workload.seconds,
+            "parameters": workload.numel,
+        },
         "networks": [{"name": n.name, "hosts": len(n.ranks), "links": str(n.links[0].spec)} for n in networks],
         "congestion": sorted({network.congestion for network in networks}),
         "repeat": repeat,
@@ -116,46 +120,10 @@ def main(case: Case, arguments: Sequence[str] | None = None) -> None:
     shown.print(table(case.title or case.name, rows))
     told["rows"] = [as_json(row) for row in rows]
     if options.out:
-        write(options.out, case, told, rows)
+        page.write(options.out, told, rows)
     print(json.dumps(told))
     if any(row.error for row in rows):
         sys.exit(1)
-
-
-def write(folder: Path, case: Case, told: dict[str, Any], rows: Sequence[Row]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{case.name}.json").write_text(json.dumps(told, indent=1) + "\n")
-    (folder / f"{case.name}.md").write_text(markdown(case, told, rows))
-    plot.save(folder / f"{case.name}.png", case.title or case.name, rows)
-
-
-def markdown(case: Case, told: dict[str, Any], rows: Sequence[Row]) -> str:
-    machine = told["machine"]
-    shown = [f"| {' | '.join(cells(row))} |" for row in rows]
-    notes = [f"- `{name}`: {about}" for name, about in {row.contestant: row.settings for row in rows}.items()]
-    doubts = [f"- **{row.network}, {row.contestant}: {row.lab}**" for row in rows if "COULD NOT" in row.lab]
-    doubts += [f"- **{row.network}, {row.contestant} failed: {row.error}**" for row in rows if row.error]
-    shared = (
-        f"The machine was shared: load {machine['load_before']} before and {machine['load_after']} after on "
-        f"{machine['cores']} cores. Ratios within the run stand better than absolute times."
-        if machine["shared_machine"]
-        else f"Load {machine['load_before']} before the run on {machine['cores']} cores."
-    )
-    lines = [
-        f"# {case.title or case.name}", "", f"    {told['command']}", "",
-        f"Workload: {told['workload']['about']}; {told['workload']['parameters']:,} parameters. "
-        f"TCP congestion control: {', '.join(told['congestion'])}. {told['repeat']} rounds, contestants alternating.",
-        "",
-        f"Machine: {machine['cpu']}, {machine['cores']} cores, Linux {machine['kernel']}, torch {machine['torch']}, "
-        f"gradwire {machine['revision']}, {machine['time']}. {shared}", "",
-        f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD), *shown, "",
-        *(doubts or ["The lab kept up in every block."]), "",
-        f"![time per step]({case.name}.png)", "", "Settings:", *notes, "",
-        "`payload` and `wire` are bytes per rank and step: what TCP carried once, and what the access link carried "
-        "with headers and retransmissions. `exposed` is the step less that of `no-sync`. `of bound` is the fp32 ring "
-        "bound over the step; compression may exceed 1.", "",
-    ]  # fmt: skip
-    return "\n".join(lines)
 
 
 __all__ = ["NO_SYNC", "RING", "Case", "main", "measure", "options_of"]

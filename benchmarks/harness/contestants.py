@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 import torch
@@ -115,6 +116,12 @@ def _gradwire(level: str) -> Callable[[DistributedDataParallel], Installed]:
     return install
 
 
+def _torchft(model: DistributedDataParallel) -> Installed:
+    from harness.fault_tolerant import FaultTolerant
+
+    return FaultTolerant(model)
+
+
 CONTESTANTS: dict[str, Contestant] = {
     entry.name: entry
     for entry in (
@@ -129,8 +136,11 @@ CONTESTANTS: dict[str, Contestant] = {
         Contestant(
             "topk-0.01", "fixed top 1 % with error feedback, torch ops, fp32 + int32 all-gather", _topk(0.01), 5
         ),
+        Contestant("torchft", "torchft's managed gloo all-reduce, quorum and commit every step", _torchft),
     )
 }
+# Those that need a package which is not ours.
+OPTIONAL = {"torchft": "torchft"}
 BOUND_SETTINGS = (
     "not run: 2 (W-1)/W of the fp32 gradient over the slowest access link, with TCP, IP and Ethernet headers"
 )
@@ -138,6 +148,8 @@ BOUND_SETTINGS = (
 
 def find(name: str) -> Contestant:
     """A contestant by name; `gradwire:LEVEL` for any level, `gradwire:LEVEL@MB` for another size of buckets."""
+    if name in OPTIONAL and find_spec(OPTIONAL[name]) is None:
+        raise ConfigError(f"contestant: {name} is not installed; pip install {OPTIONAL[name]}, or leave it out")
     if name in CONTESTANTS:
         return CONTESTANTS[name]
     kind, _, rest = name.partition(":")

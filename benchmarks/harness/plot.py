@@ -1,12 +1,7 @@
-"""Plot: a bar a contestant for each network, time per step with its spread, and the bound as a dashed line.
-
-`python benchmarks/harness/plot.py RESULT.json` draws RESULT.png again.
-"""
+"""Plot: a bar a contestant for each network, time per step with its spread, and the bound as a dashed line."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,9 +10,6 @@ import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from harness.contestants import RING
 from harness.result import Row
@@ -54,19 +46,9 @@ def _bars(axis: Any, rows: Sequence[Row]) -> None:
     for row in rows:
         if row.contestant == RING:
             axis.axhline(row.median * 1e3, color="black", linestyle="--", linewidth=1, label="fp32 ring bound")
-            axis.legend(fontsize=8, loc="lower left")
+            axis.legend(fontsize=8, loc="upper right")
     if max(heights) > LOGARITHMIC * min(heights):
         axis.set_yscale("log")
         axis.set_ylim(bottom=min(heights) / 2)
     axis.set_ylabel("ms per step")
     axis.margins(y=0.12)
-
-
-def main() -> None:
-    for name in sys.argv[1:]:
-        told = json.loads(Path(name).read_text())
-        save(Path(name).with_suffix(".png"), told["title"], [Row(**row) for row in told["rows"]])
-
-
-if __name__ == "__main__":
-    main()

@@ -7,6 +7,7 @@ own wire bytes, drops and verdict on the lab. A contestant that fails or hangs i
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -69,7 +70,7 @@ def run(network: Network, job: Job, note: Note) -> list[BlockReport]:
             listener = _Listener(lab, world, note)
             result = lab.run(
                 [sys.executable, "-m", "harness.worker", str(path)],
-                env={"PYTHONPATH": str(Path(__file__).parent.parent), "TORCH_CPP_LOG_LEVEL": "ERROR"},
+                env={"PYTHONPATH": _search_path(), "TORCH_CPP_LOG_LEVEL": "ERROR"},
                 timeout=START_SECONDS + job.timeout * len(job.blocks),
                 on_line=listener,
                 port=job.port,
@@ -83,6 +84,11 @@ def run(network: Network, job: Job, note: Note) -> list[BlockReport]:
                 left = tuple(block for block in left if block.contestant != left[0].contestant)
             job = replace(job, blocks=left)
     return done
+
+
+def _search_path() -> str:
+    """Workers find the harness, and what the caller's PYTHONPATH offers."""
+    return os.pathsep.join(filter(None, (str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH"))))
 
 
 def _why(noise: list[str], code: int) -> str:
