@@ -29,7 +29,7 @@ class CompressConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How gradients are encoded."""
 
     # Encoded megabytes per pipelined piece of a bucket: small enough to overlap, large enough to fill a pipe.
-    chunk: Positive = 1.0
+    chunk: Positive = 4.0
     # int8 and int4: "stochastic" is unbiased, "nearest" has the smaller error; feedback returns either's error.
     rounding: Literal["stochastic", "nearest"] = "stochastic"
     # DGC's momentum correction for sparse levels; use it with a plain SGD that has no momentum of its own.

@@ -11,7 +11,7 @@
     16      4      index: bytes of the index section, which is padded to a multiple of eight; the values follow it
     20      4      body: bytes used after the header
     24      4      reserved, zero
-    28      4      CRC-32C of the header's first 28 bytes, xor that of the body
+    28      4      CRC-32 of the header's first 28 bytes, xor CRC-32C of the body
 
 All little-endian. A frame may be longer than header + body; the rest is padding and not checked. Frames are whole
 multiples of eight bytes, so that frames laid side by side can be viewed as numbers in place.
@@ -22,6 +22,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from typing import Final
+from zlib import crc32
 
 import torch
 from torch import Tensor
@@ -55,18 +56,21 @@ def aligned(nbytes: int) -> int:
 
 def seal(frame: Tensor, level: Level, numel: int, count: int, body: int, index: int = 0) -> None:
     """Write the header of a frame whose body is already in place."""
-    fields = (b"gw", VERSION, _SELECTS.index(level.select), VALUES.index(level.values), numel, count, index, body)
-    head = bytearray(_STRUCT.pack(*fields, 0))
-    _write(frame, head)
-    struct.pack_into("<I", head, HEADER - 4, _checksum(frame, body))
-    _write(frame, head)
+    select, values = _SELECTS.index(level.select), VALUES.index(level.values)
+    head = bytearray(_STRUCT.pack(b"gw", VERSION, select, values, numel, count, index, body, 0))
+    checksum = crc32(head[: HEADER - 4]) ^ kernels.checksum(frame[HEADER : HEADER + body])
+    struct.pack_into("<I", head, HEADER - 4, checksum)
+    if frame.device.type == "cpu":
+        memoryview(frame[:HEADER].numpy())[:] = head
+    else:
+        frame[:HEADER].copy_(torch.frombuffer(head, dtype=torch.uint8))
 
 
 def open_frame(frame: Tensor, level: Level, numel: int) -> Header:
     """Verify a frame against what the receiver expects and return its header."""
     if frame.numel() < HEADER:
         raise IntegrityError(f"payload of {frame.numel()} bytes is shorter than its {HEADER}-byte header")
-    head = bytes(frame[:HEADER].cpu().numpy())
+    head = bytes(memoryview(frame[:HEADER].cpu().numpy()))
     magic, version, select, values, got_numel, count, index, body, checksum = _STRUCT.unpack(head)
     if magic != b"gw":
         raise IntegrityError("payload does not start with gradwire's magic bytes; another program's data?")
@@ -84,16 +88,6 @@ def open_frame(frame: Tensor, level: Level, numel: int) -> Header:
         raise IntegrityError(f"payload is truncated: {body} bytes announced, {frame.numel() - HEADER} there")
     if index > body:
         raise IntegrityError(f"payload announces {index} bytes of indices in a body of {body}")
-    if checksum != _checksum(frame, body):
+    if checksum != crc32(head[: HEADER - 4]) ^ kernels.checksum(frame[HEADER : HEADER + body]):
         raise IntegrityError("payload checksum does not match: corrupted on the way")
     return Header(_SELECTS[select], VALUES[values], got_numel, count, index, body)
-
-
-def _write(frame: Tensor, head: bytearray) -> None:
-    frame[:HEADER].copy_(torch.frombuffer(head, dtype=torch.uint8))
-
-
-def _checksum(frame: Tensor, body: int) -> int:
-    """CRC-32C of the body, mixed with the CRC of the header's fields."""
-    fields = kernels.checksum(frame[: HEADER - 4])
-    return fields ^ kernels.checksum(frame[HEADER : HEADER + body])
