@@ -1,37 +1,46 @@
-"""`gradwire demo`: 4 ranks on this machine train a small CNN, plain DDP and gradwire side by side, while you watch."""
+"""`gradwire demo`: 4 hosts of the lab train a small CNN, plain DDP and gradwire side by side, while you watch."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import click
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from gradwire.emulate import Lab
+from gradwire.errors import LinkError
+from gradwire.link import Network, load_network
 from gradwire.units import Bytes, Seconds
 
-RUNS = (("plain DDP", ""), ("gradwire", "topk:0.05+int8"))
+# Long enough for the slowest run on the slowest preset; a run that hangs is ended.
+RUN_LIMIT = 600.0
+
+Report = dict[str, Any]
 
 
 @click.command()
-@click.option("--ranks", default=4, show_default=True, type=click.IntRange(2, 16), help="Processes to train with.")
-@click.option("--level", default=RUNS[1][1], show_default=True, help="What gradwire does, for example int8.")
+@click.option("--net", default="lan100", show_default=True, help="A preset or a TOML file of the lab.")
+@click.option("--hosts", default=4, show_default=True, type=click.IntRange(2, 16), help="Ranks, one on each host.")
+@click.option("--level", default="auto", show_default=True, help="What gradwire does: auto, or a level such as int8.")
 @click.option("--data", default="", help="fashion-mnist or digits; the best that is installed by default.")
-@click.option("--epochs", default=0, type=click.IntRange(0, 50), help="0: as many as fit in a minute.")
+@click.option("--steps", default=90, show_default=True, type=click.IntRange(10, 10_000), help="Training steps, about.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON and nothing else.")
-def demo(ranks: int, level: str, data: str, epochs: int, as_json: bool) -> None:
-    """Train a small CNN twice, with plain DDP and with gradwire, and compare."""
+def demo(net: str, hosts: int, level: str, data: str, steps: int, as_json: bool) -> None:
+    """Train a small CNN twice on the same slow network, with plain DDP and with gradwire, and compare."""
     console = Console(stderr=as_json, quiet=as_json)
+    network = load_network(net, hosts)
     name = data or _best_data()
-    extra = ["--data", name, "--epochs", str(epochs or (6 if name == "digits" else 1))]
-    if name == "fashion-mnist":
-        extra += ["--samples", "24000"]
-    console.print(f"{ranks} ranks on this machine train a CNN on {name}; gradwire level [bold]{level}[/bold].")
-    results = _run_both(console, [(RUNS[0][0], ""), (RUNS[1][0], level)], extra, ranks)
+    console.print(f"{hosts} hosts on {net} train a CNN on {name}: plain DDP, then gradwire ({level}).")
+    if network.about:
+        console.print(f"[dim]{network.about}[/dim]")
+    runs = [("plain DDP", ""), ("gradwire", level)]
+    results = _run_all(console, network, runs, ["--data", name, *_length(name, hosts, steps)])
     if as_json:
         click.echo(json.dumps(results))
         return
@@ -46,53 +55,76 @@ def _best_data() -> str:
     return load().name
 
 
-def _run_both(console: Console, runs: list[tuple[str, str]], extra: list[str], ranks: int) -> list[dict[str, Any]]:
-    columns = (TextColumn("{task.description:>10}"), BarColumn(), TextColumn("{task.fields[note]}"))
+def _length(data: str, hosts: int, steps: int) -> list[str]:
+    """Epochs and samples that come to about `steps` steps of 32 images a rank."""
+    whole = 1400 if data == "digits" else 60_000
+    wanted = steps * hosts * 32
+    epochs = max(1, round(wanted / whole))
+    return ["--epochs", str(epochs), "--samples", str(min(whole, wanted // epochs))]
+
+
+def _run_all(console: Console, network: Network, runs: list[tuple[str, str]], extra: list[str]) -> list[Report]:
+    columns = (TextColumn("{task.description:>10}"), BarColumn(24), TextColumn("{task.fields[note]}"))
     progress = Progress(*columns, TimeRemainingColumn(), console=console)
     tasks = [progress.add_task(name, total=None, note="waiting", start=False) for name, _ in runs]
     results = []
-    with Live(Group(progress), console=console, refresh_per_second=8):
+    with Live(progress, console=console, refresh_per_second=8), Lab(network, console.print, mode="auto") as lab:
         for (name, level), task in zip(runs, tasks, strict=True):
-            arguments = [*extra, "--level", level]
             progress.start_task(task)
             progress.update(task, note="starting")
-            results.append({"name": name, "level": level or "off", **_follow(progress, task, arguments, ranks)})
+            result = _follow(lab, [*extra, "--level", level], _shower(progress, task))
+            results.append({"name": name, "level": level or "off", **result})
     return results
 
 
-def _follow(progress: Progress, task: TaskID, arguments: list[str], ranks: int) -> dict[str, Any]:
-    """Show one run's reports as they come; returns its result."""
-    result: dict[str, Any] = {"curve": []}
-    for report in _reports(arguments, ranks):
-        if "accuracy" in report:
-            result["curve"].append((report["seconds"], report["accuracy"]))
-            result["accuracy"] = report["accuracy"]
-        elif "step" in report:
+def _shower(progress: Progress, task: TaskID) -> Callable[[Report], None]:
+    """Shows one run's reports as they come."""
+
+    def show(report: Report) -> None:
+        if "step" in report:
             note = f"step {report['step']}/{report['total']}  loss {report['loss']:.3f}"
             progress.update(task, total=report["total"], completed=report["step"], note=note)
         elif report.get("done"):
-            result |= report
-            note = f"accuracy {result['accuracy']:.2%}  {Seconds(result['step_seconds'])} a step"
-            progress.update(task, note=note)
-    return result
+            progress.update(task, note=f"{Seconds(report['step_seconds'])} a step")
+
+    return show
 
 
-def _reports(arguments: list[str], ranks: int) -> Iterator[dict[str, Any]]:
-    from gradwire.demo.launch import follow
+def _follow(lab: Lab, arguments: list[str], show: Callable[[Report], None]) -> Report:
+    """Run the training script on every host; returns what rank 0 reported in the end."""
+    result: Report = {"curve": []}
+    said: list[str] = []
 
-    return follow(arguments, ranks)
+    def on_line(host: str, line: str) -> None:
+        if not line.startswith("{"):
+            said.append(f"{host} | {line}")
+            return
+        report = json.loads(line)
+        show(report)
+        if "accuracy" in report:
+            result["curve"].append((report["seconds"], report["accuracy"]))
+            result["accuracy"] = report["accuracy"]
+        elif report.get("done"):
+            result.update(report)
+
+    run = lab.run([sys.executable, "-m", "gradwire.demo.train", *arguments], timeout=RUN_LIMIT, on_line=on_line)
+    if run.code or "done" not in result:
+        raise LinkError(f"training ended with code {run.code}:\n" + "\n".join(said[-20:]))
+    return result | {"lab": run.stats.verdict, "mode": lab.mode}
 
 
-def _table(results: list[dict[str, Any]]) -> Table:
+def _table(results: list[Report]) -> Table:
+    base = results[0]["step_seconds"]
     table = Table(title="What it came to", title_justify="left")
-    for column in ("", "accuracy", "step time", "sent per rank and step", "replicas"):
+    for column in ("", "accuracy", "step", "speed", "sent a step", "replicas"):
         table.add_column(column, justify="left" if column in ("", "replicas") else "right")
     for result in results:
         table.add_row(
-            f"{result['name']} ({result['level']})",
-            f"{result['accuracy']:.2%}",
+            result["name"],
+            f"{result['accuracy']:.1%}",
             str(Seconds(result["step_seconds"])),
-            f"{Bytes(result['wire_bytes'])} ({result['saved']:.1f}x less)",
+            f"{base / result['step_seconds']:.2f}x",
+            str(Bytes(result["wire_bytes"])),
             "identical" if result["identical"] else "DIFFER",
         )
     return table

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -61,7 +62,7 @@ def seal(frame: Tensor, level: Level, numel: int, count: int, body: int, index: 
     checksum = crc32(head[: HEADER - 4]) ^ kernels.checksum(frame[HEADER : HEADER + body])
     struct.pack_into("<I", head, HEADER - 4, checksum)
     if frame.device.type == "cpu":
-        memoryview(frame[:HEADER].numpy())[:] = head
+        frame[:HEADER].numpy()[:] = np.frombuffer(head, np.uint8)
     else:
         frame[:HEADER].copy_(torch.frombuffer(head, dtype=torch.uint8))
 
@@ -70,7 +71,7 @@ def open_frame(frame: Tensor, level: Level, numel: int) -> Header:
     """Verify a frame against what the receiver expects and return its header."""
     if frame.numel() < HEADER:
         raise IntegrityError(f"payload of {frame.numel()} bytes is shorter than its {HEADER}-byte header")
-    head = bytes(memoryview(frame[:HEADER].cpu().numpy()))
+    head = frame[:HEADER].cpu().numpy().tobytes()
     magic, version, select, values, got_numel, count, index, body, checksum = _STRUCT.unpack(head)
     if magic != b"gw":
         raise IntegrityError("payload does not start with gradwire's magic bytes; another program's data?")
