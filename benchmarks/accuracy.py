@@ -114,9 +114,8 @@ def markdown(rows: list[dict[str, Any]], options: argparse.Namespace, data: str)
     ]
     for row in rows:
         low, high = row["range"]
-        lines.append(
-            f"| `{row['level']}` | {row['accuracy']:.2%} | {row['points']:+.2f} | {low:+.2f}..{high:+.2f} | {row['mb']:.3f} |"
-        )
+        spread = f"{row['points']:+.2f} | {low:+.2f}..{high:+.2f}"
+        lines.append(f"| `{row['level']}` | {row['accuracy']:.2%} | {spread} | {row['mb']:.3f} |")
     return "\n".join(lines) + "\n"
 
 

@@ -1,0 +1,139 @@
+"""Adaptive levels on real process groups: ranks follow one decision, through changes, stragglers and bad clocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from gradwire.decide import registry
+from gradwire.decide.base import Job
+from gradwire.flow import Decision, StepFacts, View
+from gradwire.level import Level
+from tests.train import jobs
+from tests.train.ranks import Ranks
+
+
+@pytest.mark.parametrize("controller", ["auto", "netsense", "dc2"])
+def test_replicas_stay_identical_while_the_level_moves(ranks: Ranks, controller: str) -> None:
+    results = ranks.run(3, jobs.train_small, controller, 25)
+    assert all(result["agreed"] for result in results)
+    levels = [result["summary"].levels for result in results]
+    assert levels[0] == levels[1] == levels[2], "every rank used the same levels equally often"
+    assert results[0]["summary"].sensed.bandwidth > 0
+    assert results[0]["summary"].sensed.rtprop > 0
+
+
+class Restless:
+    """Another level at every step, so that every kind of change happens: dense, sparse, low rank, off and back."""
+
+    LEVELS = ("int8", "off", "topk:0.1+int8", "lowrank:2", "fp16", "off", "int4", "topk:0.03+int8")
+
+    def __init__(self) -> None:
+        self._turn = 0
+
+    def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
+        self._turn += 1
+        return Decision(Level.parse(self.LEVELS[self._turn % len(self.LEVELS)]), f"turn {self._turn}", self._turn)
+
+
+def restless(rank: int, world: int) -> dict[str, Any]:
+    registry._OURS["restless"] = Restless  # type: ignore[index]
+    return jobs.train_small(rank, world, "restless", 30)
+
+
+def test_ranks_agree_when_every_step_has_another_level(ranks: Ranks) -> None:
+    results = ranks.run(3, restless)
+    assert all(result["agreed"] for result in results)
+    assert len(results[0]["summary"].levels) >= 7
+    plain = ranks.run(3, jobs.train_small, None, 30)
+    assert results[0]["losses"][-1] < results[0]["losses"][0]
+    torch.testing.assert_close(results[0]["weights"], plain[0]["weights"], atol=0.1, rtol=1.0)
+
+
+def straggle(rank: int, world: int) -> dict[str, Any]:
+    """Rank 1 computes ten times as long as the others."""
+    import time
+
+    net = jobs.small_net()
+    model = DistributedDataParallel(net, bucket_cap_mb=0.02)
+    handle = gradwire.attach(model, "auto")
+    for step in range(15):
+        inputs, labels = jobs.batch(rank, step)
+        time.sleep(0.1 if rank == 1 else 0.01)
+        F.cross_entropy(model(inputs), labels).backward()
+    summary = handle.summary()
+    handle.close()
+    return {"sensed": summary.sensed, "levels": summary.levels}
+
+
+def test_a_rank_ten_times_slower_is_not_taken_for_a_slow_network(ranks: Ranks) -> None:
+    results = ranks.run(2, straggle)
+    sensed = results[0]["sensed"]
+    # 13 thousand parameters over loopback take milliseconds; waiting for rank 1 would make it a tenth of a second.
+    assert sensed.delay < 0.05
+    assert results[0]["levels"] == results[1]["levels"]
+
+
+def jump(rank: int, world: int) -> bool:
+    """Rank 1's clock leaps an hour ahead in the middle of training."""
+    from gradwire import clock
+
+    net = jobs.small_net()
+    model = DistributedDataParallel(net, bucket_cap_mb=0.02)
+    handle = gradwire.attach(model, "auto")
+    original = clock.MonotonicClock.now
+    try:
+        for step in range(12):
+            if rank == 1 and step == 5:
+                clock.MonotonicClock.now = lambda self: original(self) + 3600  # type: ignore[method-assign]
+            inputs, labels = jobs.batch(rank, step)
+            F.cross_entropy(model(inputs), labels).backward()
+    finally:
+        clock.MonotonicClock.now = original  # type: ignore[method-assign]
+        handle.close()
+    return jobs.same_everywhere(jobs.flat(net))
+
+
+def test_a_clock_that_jumps_does_not_stop_training(ranks: Ranks) -> None:
+    assert all(ranks.run(2, jump))
+
+
+def vanish(rank: int, world: int) -> str:
+    """Rank 1 stops taking part after three steps."""
+    net = jobs.small_net()
+    model = DistributedDataParallel(net, bucket_cap_mb=0.02)
+    handle = gradwire.attach(model, {"level": "auto", "transport": {"timeout": 3}})
+    try:
+        for step in range(8):
+            if rank == 1 and step == 3:
+                return "left"
+            inputs, labels = jobs.batch(rank, step)
+            F.cross_entropy(model(inputs), labels).backward()
+    except gradwire.LinkError as error:
+        return f"LinkError: {error}"
+    finally:
+        handle.close()
+        if rank == 1:
+            dist.destroy_process_group()
+    return "no error"
+
+
+def test_a_rank_that_leaves_is_a_link_error_on_the_others(ranks: Ranks) -> None:
+    stayed, left = ranks.run(2, vanish)
+    assert left == "left"
+    assert stayed.startswith("LinkError")
+
+
+def test_the_adaptive_start_is_one_of_the_ladder() -> None:
+    from gradwire.decide.auto import START
+    from gradwire.decide.ladder import LADDER
+
+    assert START in {rung.level for rung in LADDER}
+    assert replace(START, values="fp32").off
