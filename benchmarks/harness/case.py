@@ -77,7 +77,8 @@ def measure(case: Case, options: argparse.Namespace, console: Console) -> dict[s
     machine = facts.machine_facts()
     rows: list[Row] = []
     for network in networks:
-        reports = run(network, job, lambda text, net=network: console.print(f"[dim]{net.name}: {text}[/dim]"))
+        console.print(f"[bold]{network.name}[/bold]")
+        reports = run(network, job, lambda text: console.print(f"[dim]{text}[/dim]"))
         rows += rows_of(network, workload, names, reports)
     machine["load_after"] = round(os.getloadavg()[0], 2)
     return {

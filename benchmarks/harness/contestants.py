@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -64,13 +64,13 @@ def _no_sync(model: DistributedDataParallel) -> Installed:
     return Silent()
 
 
-def _noop_hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _noop_hook(state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     future.set_result(bucket.buffer())
     return future
 
 
-_noop_hook.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
+_noop_hook.__annotations__ = {"bucket": GradBucket, "return": torch.futures.Future[torch.Tensor]}
 
 
 def _fp16(model: DistributedDataParallel) -> Installed:
@@ -122,6 +122,12 @@ def _torchft(model: DistributedDataParallel) -> Installed:
     return FaultTolerant(model)
 
 
+def _hivemind(model: DistributedDataParallel) -> Installed:
+    from harness.swarm import Swarm
+
+    return Swarm(model)
+
+
 CONTESTANTS: dict[str, Contestant] = {
     entry.name: entry
     for entry in (
@@ -137,10 +143,16 @@ CONTESTANTS: dict[str, Contestant] = {
             "topk-0.01", "fixed top 1 % with error feedback, torch ops, fp32 + int32 all-gather", _topk(0.01), 5
         ),
         Contestant("torchft", "torchft's managed gloo all-reduce, quorum and commit every step", _torchft),
+        Contestant(
+            "hivemind-fp16",
+            "hivemind's averager, fp16, one group, one bucket; payload and CPU of its daemon unseen",
+            _hivemind,
+            1000,
+        ),
     )
 }
 # Those that need a package which is not ours.
-OPTIONAL = {"torchft": "torchft"}
+OPTIONAL = {"torchft": "torchft", "hivemind-fp16": "hivemind"}
 BOUND_SETTINGS = (
     "not run: 2 (W-1)/W of the fp32 gradient over the slowest access link, with TCP, IP and Ethernet headers"
 )

@@ -7,14 +7,16 @@ recovery takes place, and the cost measured is that of its ordinary step.
 from __future__ import annotations
 
 import os
-import socket
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import GradBucket, TCPStore
 from torch.nn.parallel import DistributedDataParallel
+
+from harness.swarm import own_address
 
 TIMEOUT = timedelta(seconds=120)
 
@@ -27,10 +29,10 @@ class FaultTolerant:
         from torchft.manager import Manager
         from torchft.process_group import ProcessGroupGloo
 
-        world, rank, mine = dist.get_world_size(), dist.get_rank(), _own_address()
+        world, rank, mine = dist.get_world_size(), dist.get_rank(), own_address()
         self._lighthouse = LighthouseServer(f"{mine}:0", min_replicas=world, join_timeout_ms=1000) if not rank else None
         port = self._lighthouse.address().rsplit(":", 1)[1] if self._lighthouse else ""
-        self._store = dist.TCPStore(mine, 0, is_master=True, wait_for_workers=False)
+        self._store = TCPStore(mine, 0, is_master=True, wait_for_workers=False)
         self._manager = Manager(
             pg=ProcessGroupGloo(timeout=TIMEOUT), load_state_dict=lambda state: None, state_dict=dict,
             min_replica_size=world, timeout=TIMEOUT, quorum_timeout=TIMEOUT, rank=0, world_size=1,
@@ -58,7 +60,7 @@ class FaultTolerant:
             self._lighthouse.shutdown()
 
 
-def _hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+def _hook(state: Any, bucket: GradBucket) -> torch.futures.Future[Tensor]:
     buffer = bucket.buffer()
     state.allreduce(buffer).wait()
     future: torch.futures.Future[Tensor] = torch.futures.Future()
@@ -66,13 +68,7 @@ def _hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
     return future
 
 
-_hook.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[Tensor]}
-
-
-def _own_address() -> str:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((os.environ["MASTER_ADDR"], 9))
-        return str(probe.getsockname()[0])
+_hook.__annotations__ = {"bucket": GradBucket, "return": torch.futures.Future[Tensor]}
 
 
 def _shared(port: str) -> int:

@@ -105,7 +105,8 @@ class GptBlock(nn.Module):
         q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
+        grown: Tensor = x + self.down(F.gelu(self.up(self.norm2(x))))
+        return grown
 
 
 class CharGpt(nn.Module):
@@ -119,7 +120,7 @@ class CharGpt(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         places = torch.arange(tokens.shape[1], device=tokens.device)
-        logits = self.head(self.norm(self.blocks(self.token(tokens) + self.place(places))))
+        logits: Tensor = self.head(self.norm(self.blocks(self.token(tokens) + self.place(places))))
         return logits.flatten(0, 1)
 
 

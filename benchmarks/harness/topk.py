@@ -5,9 +5,12 @@ The baseline of NetSenseML and many others. Values travel as fp32 and places as 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import GradBucket
 
 
 class FixedTopK:
@@ -17,14 +20,14 @@ class FixedTopK:
         self.ratio = ratio
         self._residuals: dict[tuple[int, ...], Tensor] = {}
 
-    def residual(self, bucket: dist.GradBucket) -> Tensor:
+    def residual(self, bucket: GradBucket) -> Tensor:
         key = tuple(map(id, bucket.parameters()))
         if key not in self._residuals:
             self._residuals[key] = torch.zeros_like(bucket.buffer())
         return self._residuals[key]
 
     @staticmethod
-    def hook(state: FixedTopK, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    def hook(state: FixedTopK, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         """1. add what waited, 2. pick the largest, 3. keep the rest, 4. gather, 5. add up every rank's part."""
         buffer, world = bucket.buffer(), dist.get_world_size()
         residual = state.residual(bucket)
@@ -45,9 +48,11 @@ class FixedTopK:
                 buffer.index_add_(0, where, part, alpha=1 / world)
             return buffer
 
-        return torch.futures.collect_all([work.get_future() for work in works]).then(restore)  # 5
+        futures = [work.get_future() for work in works]
+        gathered: torch.futures.Future[Any] = torch.futures.collect_all(futures)
+        return gathered.then(restore)  # 5
 
 
 FixedTopK.hook.__annotations__ = {
-    "state": FixedTopK, "bucket": dist.GradBucket, "return": torch.futures.Future[Tensor],
+    "state": FixedTopK, "bucket": GradBucket, "return": torch.futures.Future[Tensor],
 }  # fmt: skip
