@@ -7,9 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gradwire.compress import kernels
 from gradwire.compress.base import Stretch
 from gradwire.compress.build import build_codec, check_chain
 from gradwire.compress.frame import HEADER
+from gradwire.compress.sparse import index_bound
 from gradwire.errors import ConfigError, IntegrityError
 from gradwire.level import Level
 
@@ -90,6 +92,14 @@ def test_what_travels_is_exactly_the_size_and_mostly_used(level: str) -> None:
     assert frame.numel() == build_codec(Level.parse(level)).size_of(numel)
     used = HEADER + int.from_bytes(bytes(frame[20:24].tolist()), "little")
     assert used <= frame.numel() <= 1.11 * used  # 5 % room for the threshold's catch, 5 % for the index code
+
+
+@settings(max_examples=300, deadline=None)
+@given(numel=st.integers(1, 300), data=st.data())
+def test_any_smaller_set_of_indices_fits_the_bound(numel: int, data: st.DataObject) -> None:
+    most = data.draw(st.integers(1, numel))
+    bound = index_bound(most, numel)
+    assert all(kernels.packed_bound(count, numel) <= bound for count in range(most + 1))
 
 
 def test_indices_cost_little() -> None:

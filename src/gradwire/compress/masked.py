@@ -15,7 +15,7 @@ from torch import Tensor
 from gradwire.compress import kernels
 from gradwire.compress.base import Encoded, Stretch
 from gradwire.compress.frame import HEADER, aligned, open_frame, seal
-from gradwire.compress.sparse import write_values
+from gradwire.compress.sparse import index_bound, write_values
 from gradwire.compress.values import CODECS
 from gradwire.errors import IntegrityError
 from gradwire.level import Level
@@ -35,7 +35,7 @@ class Masked:
 
     def mask_size(self, numel: int) -> int:
         """Bytes of the frame in which a leader announces its places."""
-        return aligned(HEADER + kernels.packed_bound(self.wanted(numel), numel))
+        return aligned(HEADER + index_bound(self.wanted(numel), numel))
 
     def random_mask(self, stretch: Stretch, device: torch.device) -> Tensor:
         """The places of this step's random-k, equal on all ranks: a seeded draw of blocks, one place in each."""

@@ -40,7 +40,7 @@ class TopK:
 
     def size_of(self, numel: int) -> int:
         most = self.capacity(numel)
-        return aligned(HEADER + aligned(kernels.packed_bound(most, numel)) + self._values(most))
+        return aligned(HEADER + aligned(index_bound(most, numel)) + self._values(most))
 
     def encode(
         self, gradient: Tensor, residual: Tensor | None, frame: Tensor, stretch: Stretch, seed: int | None
@@ -82,6 +82,17 @@ class TopK:
             return kernels.select_exact(gradient, residual, wanted, indices, values)
         threshold = kernels.threshold(gradient, residual, wanted)
         return kernels.select(gradient, residual, threshold, indices, values)
+
+
+def index_bound(most: int, numel: int) -> int:
+    """Bytes that the indices of any set of at most `most` elements fit in.
+
+    A set's own bound grows with its size but for two steps back: where the Rice parameter changes, at sizes of
+    0.481 numel / 2^b, and at the full set, which takes nothing.
+    """
+    changes = [int(0.481 * numel / 2**b) + shift for b in range(4) for shift in (-1, 0, 1)]
+    sizes = [most, most - 1, *(size for size in changes if 0 < size < most)]
+    return max(kernels.packed_bound(max(size, 0), numel) for size in sizes)
 
 
 def write_values(
