@@ -16,6 +16,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from gradwire.decide.registry import is_controller
 from gradwire.errors import ConfigError
 from gradwire.level import Level
 from harness.topk import FixedTopK
@@ -168,7 +169,7 @@ def find(name: str) -> Contestant:
     if kind == "gradwire":
         level, _, megabytes = rest.partition("@")
         bucket_mb = float(megabytes or GRADWIRE_BUCKET_MB)
-        canonical = str(Level.parse(level, "contestant"))
+        canonical = level if is_controller(level) else str(Level.parse(level, "contestant"))
         return Contestant(name, f"gradwire at {canonical}, {bucket_mb:g} MB buckets", _gradwire(level), bucket_mb)
     known = ", ".join([*CONTESTANTS, RING, "gradwire:LEVEL", "gradwire:LEVEL@BUCKET_MB"])
     raise ConfigError(f"contestant: {name!r} is not one of {known}")

@@ -1,0 +1,15 @@
+"""NetSenseML's setting: 8 workers, ResNet-18, 200/500/800 Mbit/s, against AllReduce and TopK-0.1 (both at their best)."""
+
+from harness.case import Case, main
+
+CASE = Case(
+    "netsense",
+    "paced:resnet18",
+    networks=("netsense-200", "netsense-500", "netsense-800"),
+    hosts=8,
+    contestants=("ring-bound", "no-sync", "ddp", "topk-0.1", "gradwire:netsense", "gradwire:auto"),
+    title="NetSenseML's table: 8 workers, ResNet-18, static bandwidth",
+)
+
+if __name__ == "__main__":
+    main(CASE)
