@@ -9,18 +9,20 @@ namespace gradwire::ltp {
 namespace {
 
 constexpr double kStartupGain = 2.885;  // 2 / ln 2: the least gain that doubles the rate every round
-constexpr double kWindowGain = 2.0;     // room for delayed and clumped acknowledgements
+// Room for delayed and clumped acknowledgements. BBR's own 2 lets two flows keep a full queue of one
+// bandwidth-delay product between them for ever; with 1.5 they meet at equal shares (0.48 / 0.49 instead of 0.86 / 0.11).
+constexpr double kWindowGain = 1.5;
 constexpr std::array<double, 8> kCycle{1.25, 0.75, 1, 1, 1, 1, 1, 1};
 constexpr double kGrowth = 1.25;  // a pipe whose rate grows less than this for three rounds is full
 constexpr Time kRtpropWindow = 10 * kSecond;
 constexpr Time kProbeRttTime = 200 * kMillisecond;
 constexpr double kLeastPackets = 4;
-// Loss is congestion when it passes this share of a round *and* every round trip of the round met a queue. A lone
-// flow's own probing queues at most a quarter of RTprop, and drains it in the next phase, so random loss does not pass.
-constexpr double kCongestedLoss = 0.01;
-constexpr double kQueueEvidence = 1.3;
-constexpr double kCeilingCut = 0.85;
-constexpr double kCeilingGrowth = 1.1;
+// Loss is congestion when every round trip of its round met a queue. It cuts the window's ceiling by CUBIC's factor,
+// never below one bandwidth-delay product, so a lone flow under random loss keeps the link full. The ceiling grows by a
+// constant: proportional growth let the larger of two flows stay the larger one.
+constexpr double kQueueEvidence = 1.3;  // a lone flow's probing queues a quarter of RTprop and drains it again
+constexpr double kCeilingCut = 0.7;
+constexpr double kCeilingGrowth = 4;  // packets per round
 // Startup into a queue too shallow to show in round trips: no random loss in scope is this heavy.
 constexpr double kStartupLoss = 0.2;
 
@@ -109,11 +111,11 @@ void Bbr::judge_loss(const AckSample& sample) {
   double share = round_lost_ ? static_cast<double>(round_lost_) / static_cast<double>(round_lost_ + round_acked_) : 0;
   bool queue = round_least_rtt_ != kNever &&
                static_cast<double>(round_least_rtt_) > kQueueEvidence * static_cast<double>(rtprop_);
-  if (share > kCongestedLoss && queue) {
+  if (round_lost_ && queue) {
     double used = std::min(ceiling_, static_cast<double>(most_in_flight_));
     ceiling_ = std::max(product(1), kCeilingCut * used);
-  } else if (mode_ == Mode::probe_bandwidth && phase_ == 0) {
-    ceiling_ *= kCeilingGrowth;
+  } else {
+    ceiling_ += kCeilingGrowth * packet_;
   }
   if (mode_ == Mode::startup && share > kStartupLoss) pipe_filled_ = true;
   round_acked_ = round_lost_ = most_in_flight_ = 0;
