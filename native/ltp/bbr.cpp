@@ -10,8 +10,8 @@ namespace {
 
 constexpr double kStartupGain = 2.885;  // 2 / ln 2: the least gain that doubles the rate every round
 // Room for delayed and clumped acknowledgements. BBR's own 2 lets two flows keep a full queue of one
-// bandwidth-delay product between them for ever; with 1.5 they meet at equal shares (0.48 / 0.49 instead of 0.86 / 0.11).
-constexpr double kWindowGain = 1.5;
+// bandwidth-delay product between them for ever (0.86 / 0.11 of the link); with 1.65 they end near equal shares.
+constexpr double kWindowGain = 1.65;
 constexpr std::array<double, 8> kCycle{1.25, 0.75, 1, 1, 1, 1, 1, 1};
 constexpr double kGrowth = 1.25;  // a pipe whose rate grows less than this for three rounds is full
 constexpr Time kRtpropWindow = 10 * kSecond;
@@ -47,7 +47,8 @@ double Bbr::pacing_rate() const { return pacing_gain_ * best_rate(); }
 
 std::uint64_t Bbr::window() const {
   double least = kLeastPackets * packet_;
-  if (mode_ == Mode::probe_rtt) return static_cast<std::uint64_t>(std::max(least, product(0.5)));
+  // Emptied this far, flows that probe together see the true RTprop; at half a product the later comer keeps a larger one.
+  if (mode_ == Mode::probe_rtt) return static_cast<std::uint64_t>(least);
   double quantum = 3 * Pacer::burst(best_rate(), static_cast<std::uint64_t>(packet_));
   double wanted = std::min(product(window_gain_) + quantum, ceiling_);
   // Before the first rate sample the window is the initial one; it never falls under it while starting.
