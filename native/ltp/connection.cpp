@@ -24,9 +24,9 @@ Connection::Connection(const Settings& settings, const ConnectionStart& start, T
   ping_ = start.confirmed;
 }
 
-void Connection::send(Time now, SendRequest request) { sends_.submit(now, std::move(request), payload()); }
+void Connection::send(Time now, SendRequest request) { sends_.submit(now, std::move(request)); }
 
-bool Connection::cancel(Time now, std::uint64_t token) { return sends_.cancel(now, token) || receives_.cancel(now, token); }
+bool Connection::cancel(Time now, std::uint64_t token) { return sends_.cancel(token) || receives_.cancel(now, token); }
 
 void Connection::fail(Time now, Failure failure) {
   if (failure_ != Failure::none) return;
@@ -62,7 +62,7 @@ Time Connection::poll_timeout(Time now) {
   Time earliest = std::min({acks_.deadline(), recovery_.deadline(), receives_.deadline(now), next_keepalive_,
                             last_heard_ + settings_.dead_after});
   if (confirmed_ && !recovery_.timeouts()) earliest = std::min(earliest, pmtu_.deadline());
-  if (sends_.ready() && recovery_.window_allows(pmtu_.current())) earliest = std::min(earliest, recovery_.pacing_ready(pmtu_.current()));
+  if (sends_.ready(payload()) && recovery_.window_allows(pmtu_.current())) earliest = std::min(earliest, recovery_.pacing_ready(pmtu_.current()));
   return earliest;
 }
 

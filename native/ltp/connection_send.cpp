@@ -72,7 +72,7 @@ std::size_t Connection::poll_mtu_probe(Time now, MutableBytes out) {
 }
 
 std::size_t Connection::poll_data(Time now, MutableBytes out, bool forced) {
-  Outgoing* transfer = sends_.ready();
+  Outgoing* transfer = sends_.ready(payload());
   std::size_t size = std::min(pmtu_.current(), out.size());
   if (!transfer && control_.empty()) {
     // Nothing to say although there would be room: rate samples now measure us, not the path.

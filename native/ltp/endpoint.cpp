@@ -61,28 +61,30 @@ void Endpoint::greet(Time now, Peer& peer) {
 }
 
 void Endpoint::send(Time now, std::uint32_t rank, SendRequest request) {
-  Peer& peer = peers_.at(rank);
+  auto found = peers_.find(rank);
+  if (found == peers_.end()) return refuse(EventType::sent, rank, request.token, request.size, Failure::no_answer);
+  Peer& peer = found->second;
   if (peer.state == Peer::State::connected) return peer.connection->send(now, std::move(request));
   if (peer.state == Peer::State::greeting) return peer.early_sends.push_back(std::move(request));
-  Event event;
-  event.type = EventType::sent;
-  event.rank = rank;
-  event.token = request.token;
-  event.size = request.size;
-  event.failure = peer.failure;
-  events_.push_back(std::move(event));
+  refuse(EventType::sent, rank, request.token, request.size, peer.failure);
 }
 
 void Endpoint::post(Time now, std::uint32_t rank, const ReceiveRequest& request) {
-  Peer& peer = peers_.at(rank);
+  auto found = peers_.find(rank);
+  if (found == peers_.end()) return refuse(EventType::received, rank, request.token, request.size, Failure::no_answer);
+  Peer& peer = found->second;
   if (peer.state == Peer::State::connected) return peer.connection->post(now, request);
   if (peer.state == Peer::State::greeting) return peer.early_receives.push_back(request);
+  refuse(EventType::received, rank, request.token, request.size, peer.failure);
+}
+
+void Endpoint::refuse(EventType type, std::uint32_t rank, std::uint64_t token, std::uint64_t size, Failure failure) {
   Event event;
-  event.type = EventType::received;
+  event.type = type;
   event.rank = rank;
-  event.token = request.token;
-  event.size = request.size;
-  event.failure = peer.failure;
+  event.token = token;
+  event.size = size;
+  event.failure = failure;
   events_.push_back(std::move(event));
 }
 
@@ -118,22 +120,14 @@ void Endpoint::start(Time now, Peer& peer, const ConnectionStart& start) {
 void Endpoint::fail(Time now, Peer& peer, Failure failure) {
   if (peer.connection) peer.connection->fail(now, failure);
   peer.failure = failure;
-  auto failed = [&](EventType type, std::uint64_t token, std::uint64_t size) {
-    Event event;
-    event.type = type;
-    event.rank = peer.rank;
-    event.token = token;
-    event.size = size;
-    event.failure = failure;
-    events_.push_back(std::move(event));
-  };
-  for (const SendRequest& request : peer.early_sends) failed(EventType::sent, request.token, request.size);
-  for (const ReceiveRequest& request : peer.early_receives) failed(EventType::received, request.token, request.size);
+  for (const SendRequest& request : peer.early_sends) refuse(EventType::sent, peer.rank, request.token, request.size, failure);
+  for (const ReceiveRequest& request : peer.early_receives)
+    refuse(EventType::received, peer.rank, request.token, request.size, failure);
   peer.early_sends.clear();
   peer.early_receives.clear();
   peer.state = Peer::State::failed;
   reap(now, peer);
-  failed(EventType::failed, 0, 0);
+  refuse(EventType::failed, peer.rank, 0, 0, failure);
 }
 
 // Moves a connection's events out; a connection that failed by itself takes its peer along.

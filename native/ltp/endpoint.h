@@ -55,6 +55,7 @@ class Endpoint {
   void greet(Time now, Peer& peer);
   void fail(Time now, Peer& peer, Failure failure);
   void reap(Time now, Peer& peer);
+  void refuse(EventType type, std::uint32_t rank, std::uint64_t token, std::uint64_t size, Failure failure);
   void start(Time now, Peer& peer, const ConnectionStart& start);
   void reject(const Address& from);
   bool alive(Time now, const Peer& peer) const;

@@ -5,7 +5,7 @@
 
 namespace gradwire::ltp {
 
-Incoming::Incoming(const OpenFrame& open) : open_(open), grains_((open.size - 1) / open.grain + 1), arrived_(grains_) {}
+Incoming::Incoming(const OpenFrame& open) : open_(open), grains_((open.size - 1) / open.grain + 1) {}
 
 std::uint64_t Incoming::bytes_of(std::uint64_t first, std::uint64_t count) const {
   return std::min(open_.size, (first + count) * open_.grain) - first * open_.grain;
@@ -26,6 +26,7 @@ std::uint64_t Incoming::accept(Time now, const DataFrame& data) {
 }
 
 void Incoming::stage() {
+  arrived_ = Bitmap(grains_);
   staging_ = std::make_unique<std::uint8_t[]>(open_.size);
   destination_ = staging_.get();
 }
@@ -37,6 +38,8 @@ void Incoming::match(const ReceiveRequest& request) {
     std::memcpy(request.data, staging_.get(), open_.size);
     staging_.reset();
   }
+  // Only now: a peer cannot make us allocate for a size that nobody here agreed to.
+  if (!arrived_.size()) arrived_ = Bitmap(grains_);
   destination_ = closed() ? nullptr : request.data;
   if (request.threshold > 0) limits_.threshold = request.threshold;
   if (request.deadline > 0) limits_.deadline = request.deadline;
@@ -52,6 +55,7 @@ bool Incoming::critical_complete() const {
 }
 
 std::uint64_t Incoming::bytes_arrived() const {
+  if (!arrived_.count()) return 0;
   std::uint64_t last = open_.grain - (grains_ * open_.grain - open_.size);
   bool have_last = arrived_.test(grains_ - 1);
   return arrived_.count() * open_.grain - (have_last ? open_.grain - last : 0);
@@ -77,7 +81,8 @@ Time Incoming::deadline(Time now) const {
 void Incoming::close(Time now, CloseReason reason) {
   reason_ = reason;
   elapsed_ = started_ ? now - *started_ : 0;
-  for (std::uint64_t first = arrived_.next_clear(0); first < grains_;) {
+  if (!arrived_.size()) missing_.push_back({0, static_cast<std::uint32_t>(grains_)});
+  for (std::uint64_t first = arrived_.next_clear(0); first < arrived_.size();) {
     std::uint64_t end = arrived_.next_set(first);
     missing_.push_back({static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(end - first)});
     if (destination_) std::memset(destination_ + first * open_.grain, 0, bytes_of(first, end - first));

@@ -7,18 +7,17 @@ namespace {
 
 // Notices of receives we have not used yet; the oldest are forgotten first, which costs a round trip and no more.
 constexpr std::size_t kPostedMost = 1024;
+// Transfers announced ahead of their turn: enough to hide the round trip of a grant, few enough that a transfer is shaped
+// for the path as it is when its turn comes.
+constexpr std::ptrdiff_t kAnnounced = 4;
 
 }  // namespace
 
-void SendSide::submit(Time now, SendRequest request, std::size_t payload) {
-  waiting_.push_back({std::move(request), payload});
-  activate(now);
-}
-
-void SendSide::activate(Time now) {
-  while (!waiting_.empty() && !slots_[next_id_ % kTransferSlots]) {
+void SendSide::activate(std::size_t payload) {
+  auto busy = std::count_if(order_.begin(), order_.end(), [&](auto id) { return slots_[id % kTransferSlots]->pending(); });
+  for (; busy < kAnnounced && !waiting_.empty() && !slots_[next_id_ % kTransferSlots]; ++busy) {
     auto& slot = slots_[next_id_ % kTransferSlots];
-    slot = std::make_unique<Outgoing>(next_id_, std::move(waiting_.front().request), waiting_.front().payload, now);
+    slot = std::make_unique<Outgoing>(next_id_, std::move(waiting_.front().request), payload, waiting_.front().submitted);
     waiting_.pop_front();
     order_.push_back(next_id_);
     control_.push_back({FrameType::open, 0, next_id_, 0});
@@ -36,7 +35,7 @@ void SendSide::activate(Time now) {
   }
 }
 
-bool SendSide::cancel(Time now, std::uint64_t token) {
+bool SendSide::cancel(std::uint64_t token) {
   auto waiting = std::find_if(waiting_.begin(), waiting_.end(), [&](auto& w) { return w.request.token == token; });
   if (waiting != waiting_.end()) return waiting_.erase(waiting), true;
   for (std::uint32_t id : order_) {
@@ -45,13 +44,13 @@ bool SendSide::cancel(Time now, std::uint64_t token) {
     control_.push_back({FrameType::abort, 0, id, 0});
     order_.erase(std::find(order_.begin(), order_.end(), id));
     slot.reset();
-    activate(now);
     return true;
   }
   return false;
 }
 
-Outgoing* SendSide::ready() {
+Outgoing* SendSide::ready(std::size_t payload) {
+  if (!waiting_.empty()) activate(payload);
   for (std::uint32_t id : order_) {
     Outgoing* transfer = slots_[id % kTransferSlots].get();
     if (transfer->granted && transfer->pending()) return transfer;
@@ -132,7 +131,6 @@ void SendSide::finish(Time now, Outgoing& transfer, Failure failure) {
   std::uint32_t id = transfer.id();
   order_.erase(std::find(order_.begin(), order_.end(), id));
   slots_[id % kTransferSlots].reset();
-  if (failure == Failure::none) activate(now);
 }
 
 void SendSide::fail_all(Time now, Failure failure) {

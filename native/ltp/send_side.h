@@ -20,11 +20,11 @@ class SendSide {
   SendSide(std::uint32_t rank, std::uint64_t peer_credit, ControlQueue& control, std::deque<Event>& events, Counters& counters)
       : rank_(rank), credit_(peer_credit), control_(control), events_(events), counters_(counters) {}
 
-  void submit(Time now, SendRequest request, std::size_t payload);
+  void submit(Time now, SendRequest request) { waiting_.push_back({std::move(request), now}); }
   // Forgets the transfer; its buffer is not read again. False when there is none with this token.
-  bool cancel(Time now, std::uint64_t token);
-  // The transfer whose turn it is, or none.
-  Outgoing* ready();
+  bool cancel(std::uint64_t token);
+  // The transfer whose turn it is, or none. `payload` is what a full packet carries now; it shapes new transfers.
+  Outgoing* ready(std::size_t payload);
   // After a piece of `transfer` was put into a packet.
   void on_piece(Outgoing& transfer, const Outgoing::Piece& piece);
   // A transfer still open, by id.
@@ -39,7 +39,7 @@ class SendSide {
   bool empty() const { return order_.empty() && waiting_.empty(); }
 
  private:
-  void activate(Time now);
+  void activate(std::size_t payload);
   void grant(Outgoing& transfer);
   void finish(Time now, Outgoing& transfer, Failure failure = Failure::none);
 
@@ -52,7 +52,7 @@ class SendSide {
   std::deque<std::uint32_t> order_;
   struct Waiting {
     SendRequest request;
-    std::size_t payload;
+    Time submitted;
   };
   std::deque<Waiting> waiting_;
   std::unordered_map<std::uint32_t, std::uint64_t> ahead_;  // sent ahead of their grant: id -> bytes of credit held

@@ -7,12 +7,11 @@ using namespace gradwire::ltp::test;
 
 namespace {
 
-constexpr double kRate = 12.5e6;  // 100 Mbit/s
+constexpr double kRate = 5e6;  // 40 Mbit/s: enough packets for the dynamics, few enough for a quick test
 
 struct Flow {
   Host* from;
   Host* to;
-  std::vector<std::uint8_t> source, destination;
   std::uint64_t acked_before = 0;
 };
 
@@ -26,6 +25,9 @@ std::vector<double> shares(const std::vector<CongestionKind>& kinds, PipeSpec sp
   back.queue = 1e9;
   back.loss = spec.loss;
   std::vector<Flow> flows(kinds.size());
+  // All flows share the buffers: nobody looks at the bytes here.
+  std::vector<std::uint8_t> source(static_cast<std::size_t>(spec.rate * static_cast<double>(warm + measure) / kSecond * 1.2));
+  std::vector<std::uint8_t> destination(source.size());
   for (std::uint32_t i = 0; i < kinds.size(); ++i) {
     Settings settings;
     settings.congestion = kinds[i];
@@ -35,10 +37,8 @@ std::vector<double> shares(const std::vector<CongestionKind>& kinds, PipeSpec sp
     world.route(i, 100 + i, bottleneck);
     world.route(100 + i, i, world.pipe(back));
     world.connect(*flow.from, *flow.to);
-    flow.source.assign(static_cast<std::size_t>(spec.rate * static_cast<double>(warm + measure) / kSecond * 1.2), 1);
-    flow.destination.resize(flow.source.size());
-    flow.to->endpoint->post(world.now, i, {1, flow.destination.data(), flow.destination.size(), 1, 0, 0});
-    flow.from->endpoint->send(world.now, 100 + i, {1, flow.source.data(), flow.source.size(), 1, 4, 0, kWhole, {}, seed});
+    flow.to->endpoint->post(world.now, i, {1, destination.data(), destination.size(), 1, 0, 0});
+    flow.from->endpoint->send(world.now, 100 + i, {1, source.data(), source.size(), 1, 4, 0, kWhole, {}, seed});
     // Not all at once: a newcomer must get its share.
     world.run(500 * kMillisecond);
   }
@@ -61,24 +61,24 @@ PipeSpec link(Time delay, double buffer) {
 }
 
 void random_loss_does_not_slow_bbr() {
-  for (double loss : {0.0, 0.01, 0.02, 0.05}) {
+  for (double loss : {0.01, 0.02, 0.05}) {
     PipeSpec spec = link(20 * kMillisecond, 1);
     spec.loss = loss;
-    double bbr = shares({CongestionKind::bbr}, spec, 3 * kSecond, 8 * kSecond, 3)[0];
+    double bbr = shares({CongestionKind::bbr}, spec, 3 * kSecond, 6 * kSecond, 3)[0];
     std::printf("loss %.0f %%: bbr %.3f of the link\n", loss * 100, bbr);
     CHECK(bbr > 0.8);
   }
   PipeSpec spec = link(20 * kMillisecond, 1);
   spec.loss = 0.01;
-  double cubic = shares({CongestionKind::cubic}, spec, 3 * kSecond, 8 * kSecond, 3)[0];
+  double cubic = shares({CongestionKind::cubic}, spec, 3 * kSecond, 6 * kSecond, 3)[0];
   std::printf("loss 1 %%: cubic %.3f\n", cubic);
   CHECK(cubic < 0.4);  // the yardstick behaves like the real one
 }
 
 void a_clean_link_is_filled() {
-  for (double buffer : {0.25, 0.5, 1.0, 4.0}) {
-    double bbr = shares({CongestionKind::bbr}, link(10 * kMillisecond, buffer), 2 * kSecond, 5 * kSecond, 5)[0];
-    double cubic = shares({CongestionKind::cubic}, link(10 * kMillisecond, buffer), 2 * kSecond, 5 * kSecond, 5)[0];
+  for (double buffer : {0.25, 1.0, 4.0}) {
+    double bbr = shares({CongestionKind::bbr}, link(20 * kMillisecond, buffer), 2 * kSecond, 4 * kSecond, 5)[0];
+    double cubic = shares({CongestionKind::cubic}, link(20 * kMillisecond, buffer), 2 * kSecond, 4 * kSecond, 5)[0];
     std::printf("buffer %.2f BDP: bbr %.3f, cubic %.3f\n", buffer, bbr, cubic);
     CHECK(bbr > 0.9);
     CHECK(cubic > 0.75);
@@ -86,8 +86,8 @@ void a_clean_link_is_filled() {
 }
 
 void two_flows_share_within_a_fifth() {
-  for (std::uint64_t seed : {1, 2, 3}) {
-    auto share = shares({CongestionKind::bbr, CongestionKind::bbr}, link(10 * kMillisecond, 1), 12 * kSecond, 20 * kSecond, seed);
+  for (std::uint64_t seed : {1, 2}) {
+    auto share = shares({CongestionKind::bbr, CongestionKind::bbr}, link(20 * kMillisecond, 1), 12 * kSecond, 20 * kSecond, seed);
     std::printf("bbr, bbr: %.3f %.3f\n", share[0], share[1]);
     double total = share[0] + share[1];
     CHECK(total > 0.9);
@@ -97,7 +97,7 @@ void two_flows_share_within_a_fifth() {
 
 void bbr_and_cubic_live_together() {
   for (double buffer : {1.0, 2.0}) {
-    auto share = shares({CongestionKind::bbr, CongestionKind::cubic}, link(10 * kMillisecond, buffer), 12 * kSecond, 25 * kSecond, 4);
+    auto share = shares({CongestionKind::bbr, CongestionKind::cubic}, link(20 * kMillisecond, buffer), 12 * kSecond, 25 * kSecond, 4);
     std::printf("buffer %.1f BDP: bbr %.3f, cubic %.3f\n", buffer, share[0], share[1]);
     double total = share[0] + share[1];
     CHECK(total > 0.9);

@@ -1,10 +1,13 @@
 // A network in virtual time for LTP endpoints: every impairment is scripted and seeded, a run is repeatable to the bit.
 #pragma once
+#include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <queue>
+#include <tuple>
 #include <vector>
 
 #include "ltp/endpoint.h"
