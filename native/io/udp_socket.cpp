@@ -78,9 +78,11 @@ ltp::Address parse_address(const std::string& host, std::uint16_t port) {
 
 std::string format_address(const ltp::Address& address) {
   char text[INET6_ADDRSTRLEN];
-  if (is_v4(address)) inet_ntop(AF_INET, address.ip.data() + 12, text, sizeof text);
-  else inet_ntop(AF_INET6, address.ip.data(), text, sizeof text);
-  return (is_v4(address) ? text : "[" + std::string(text) + "]") + ":" + std::to_string(address.port);
+  bool v4 = is_v4(address);
+  inet_ntop(v4 ? AF_INET : AF_INET6, address.ip.data() + (v4 ? 12 : 0), text, sizeof text);
+  std::string out = v4 ? "" : "[";
+  out.append(text).append(v4 ? ":" : "]:").append(std::to_string(address.port));
+  return out;
 }
 
 UdpSocket::UdpSocket(const std::string& host, std::uint16_t port, std::size_t buffer_bytes)

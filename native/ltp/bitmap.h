@@ -1,5 +1,6 @@
 // A fixed-size set of grain numbers with run-wise operations: all state of a transfer, allocated once when it opens.
 #pragma once
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <vector>
