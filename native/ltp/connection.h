@@ -15,6 +15,9 @@
 
 namespace gradwire::ltp {
 
+// Less room than this is not worth a packet: the longest ACK needs 552 bytes.
+inline constexpr std::size_t kLeastRoom = 640;
+
 struct ConnectionStart {
   std::uint32_t rank = 0;  // the peer's
   std::uint64_t epoch = 0;

@@ -22,9 +22,9 @@ struct Connection::Packet {
 
 std::size_t Connection::poll_packet(Time now, MutableBytes out) {
   now_ = now;
-  if (failure_ != Failure::none || out.size() < kBaseDatagram) return 0;
+  if (failure_ != Failure::none || out.size() < kLeastRoom) return 0;
   if (shutting_ != ShutReason{}) {
-    Packet packet(recovery_, kBaseDatagram);
+    Packet packet(recovery_, kLeastRoom);
     write(packet.frames, ShutFrame{shutting_});
     std::size_t size = finish(now, packet, out);
     fail(now, Failure::local_close);
@@ -42,7 +42,7 @@ std::size_t Connection::poll_packet(Time now, MutableBytes out) {
 }
 
 std::size_t Connection::poll_ack(Time now, MutableBytes out) {
-  Packet packet(recovery_, kBaseDatagram);
+  Packet packet(recovery_, std::min(kBaseDatagram, out.size()));
   AckFrame ack;
   acks_.fill(now, ack);
   write(packet.frames, ack);
@@ -53,7 +53,7 @@ std::size_t Connection::poll_ack(Time now, MutableBytes out) {
 
 std::size_t Connection::poll_ping(Time now, MutableBytes out) {
   ping_ = false;
-  Packet packet(recovery_, kBaseDatagram);
+  Packet packet(recovery_, kLeastRoom);
   write(packet.frames, PingFrame{});
   packet.eliciting = true;
   return finish(now, packet, out);

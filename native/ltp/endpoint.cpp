@@ -194,8 +194,8 @@ bool Endpoint::fill(Time now, Peer& peer, MutableBytes out, std::size_t segments
   transmit.to = peer.address;
   transmit.size = peer.connection->poll_packet(now, out);
   transmit.segment = transmit.size;
-  // Only full packets are followed by more: they will have the same length.
-  bool full = transmit.size >= kBaseDatagram;
+  // Packets of data are followed by more, of the same length as long as there is data.
+  bool full = transmit.size >= kLeastRoom;
   for (std::size_t n = 1; full && n < segments && transmit.size + transmit.segment <= out.size(); ++n) {
     std::size_t size = peer.connection->poll_packet(now, out.subspan(transmit.size, transmit.segment));
     transmit.size += size;
