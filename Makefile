@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 NATIVE := $(shell find native -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt') CMakeLists.txt
 
-.PHONY: demo test setup stubs lint types test-native test-python formal clean
+.PHONY: demo test setup stubs lint types test-native test-python formal fuzz clean
 
 demo: setup
 	$(BIN)/gradwire demo
@@ -44,6 +44,15 @@ test-native: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/native-tests -G Ninja -DGRADWIRE_BINDINGS=OFF -DGRADWIRE_TESTS=ON -DGRADWIRE_SANITIZE=ON > build/native-tests.log 2>&1 || { cat build/native-tests.log; exit 1; }
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/native-tests
 	ctest --test-dir build/native-tests --output-on-failure
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/native-tsan -G Ninja -DGRADWIRE_BINDINGS=OFF -DGRADWIRE_TESTS=ON -DGRADWIRE_TSAN=ON > build/native-tsan.log 2>&1 || { cat build/native-tsan.log; exit 1; }
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/native-tsan --target test_io
+	build/native-tsan/native/tests/test_io
+	native/tests/fuzz/run 20
+
+# Fuzzes LTP's parsers for longer: make fuzz SECONDS=600
+SECONDS ?= 20
+fuzz:
+	native/tests/fuzz/run $(SECONDS)
 
 test-python: setup
 	$(BIN)/python -m pytest

@@ -1,9 +1,8 @@
 """As good as hindsight: `auto` against every fixed rung of its ladder, over a grid of bandwidths and round trips."""
 
-from harness.case import Case, main
-
 from gradwire.decide.ladder import LADDER
 from gradwire.link import Network, parse_network
+from harness.case import Case, main
 
 
 def cell(mbit: int, trip_ms: float) -> Network:

@@ -5,5 +5,6 @@
 namespace gradwire {
 
 void bind_kernels(nanobind::module_& m);
+void bind_ltp(nanobind::module_& m);
 
 }  // namespace gradwire

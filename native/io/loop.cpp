@@ -1,0 +1,248 @@
+#include "io/loop.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/timerfd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <system_error>
+
+namespace gradwire::io {
+namespace {
+
+ltp::Secret entropy() {
+  ltp::Secret bytes;
+  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+    throw std::system_error(errno, std::generic_category(), "getrandom");
+  return bytes;
+}
+
+Descriptor checked(int fd, const char* what) {
+  if (fd < 0) throw std::system_error(errno, std::generic_category(), what);
+  return Descriptor(fd);
+}
+
+}  // namespace
+
+ltp::Time monotonic_now() {
+  timespec time;
+  ::clock_gettime(CLOCK_MONOTONIC, &time);
+  return ltp::Time{time.tv_sec} * ltp::kSecond + time.tv_nsec;
+}
+
+Loop::Loop(LoopConfig config)
+    : config_(std::move(config)),
+      socket_(config_.host, config_.port, config_.socket_buffer),
+      endpoint_(config_.settings, config_.self, config_.secret, entropy()),
+      epoll_(checked(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
+      event_(checked(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd")),
+      timer_(checked(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC), "timerfd_create")) {
+  for (int fd : {socket_.fd(), event_.get(), timer_.get()}) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.fd = fd;
+    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) < 0) throw std::system_error(errno, std::generic_category(), "epoll_ctl");
+  }
+  thread_ = std::thread([this] { run(); });
+}
+
+Loop::~Loop() { close(); }
+
+void Loop::wake() {
+  std::uint64_t one = 1;
+  [[maybe_unused]] ssize_t written = ::write(event_.get(), &one, sizeof one);  // full means it is awake already
+}
+
+void Loop::post_command(Command command) {
+  {
+    std::lock_guard lock(mutex_);
+    commands_.push_back(std::move(command));
+  }
+  wake();
+}
+
+void Loop::call(const Command& command) {
+  bool done = false;
+  std::unique_lock lock(mutex_);
+  if (stopped_) return;
+  commands_.push_back([&](ltp::Time now) {
+    command(now);
+    std::lock_guard inner(mutex_);
+    done = true;
+    changed_.notify_all();
+  });
+  wake();
+  changed_.wait(lock, [&] { return done || stopped_; });
+}
+
+void Loop::connect(std::uint32_t rank, const ltp::Address& address) {
+  {
+    std::lock_guard lock(mutex_);
+    links_[rank] = {};
+  }
+  post_command([=, this](ltp::Time now) { endpoint_.connect(now, rank, address); });
+}
+
+std::uint64_t Loop::send(std::uint32_t rank, ltp::SendRequest request) {
+  std::uint64_t token;
+  {
+    std::lock_guard lock(mutex_);
+    token = request.token = next_token_++;
+  }
+  post_command([this, rank, request = std::move(request)](ltp::Time now) mutable { endpoint_.send(now, rank, std::move(request)); });
+  return token;
+}
+
+std::uint64_t Loop::receive(std::uint32_t rank, ltp::ReceiveRequest request) {
+  std::uint64_t token;
+  {
+    std::lock_guard lock(mutex_);
+    token = request.token = next_token_++;
+  }
+  post_command([=, this](ltp::Time now) { endpoint_.post(now, rank, request); });
+  return token;
+}
+
+namespace {
+
+std::chrono::steady_clock::time_point clock_point(ltp::Time deadline) {
+  // steady_clock is CLOCK_MONOTONIC here; a far deadline is cut so that the arithmetic inside the library holds.
+  ltp::Time most = monotonic_now() + 3600 * ltp::kSecond;
+  return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(std::min(deadline, most)));
+}
+
+}  // namespace
+
+std::optional<ltp::Event> Loop::wait(std::uint64_t token, ltp::Time deadline) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_until(lock, clock_point(deadline), [&] { return results_.count(token) || stopped_; });
+  auto found = results_.find(token);
+  if (found == results_.end()) return std::nullopt;
+  ltp::Event event = std::move(found->second);
+  results_.erase(found);
+  return event;
+}
+
+bool Loop::wait_connected(std::uint32_t rank, ltp::Time deadline, ltp::Failure& failure) {
+  std::unique_lock lock(mutex_);
+  auto ready = [&] { return links_[rank].connected || links_[rank].failure != ltp::Failure::none || stopped_; };
+  changed_.wait_until(lock, clock_point(deadline), ready);
+  failure = links_[rank].failure;
+  return links_[rank].connected && failure == ltp::Failure::none;
+}
+
+std::optional<ltp::Event> Loop::cancel(std::uint32_t rank, std::uint64_t token) {
+  call([&](ltp::Time now) { endpoint_.cancel(now, rank, token); });
+  std::lock_guard lock(mutex_);
+  auto found = results_.find(token);
+  if (found == results_.end()) return std::nullopt;
+  ltp::Event event = std::move(found->second);
+  results_.erase(found);
+  return event;
+}
+
+Stats Loop::stats() {
+  Stats stats;
+  call([&](ltp::Time) {
+    std::vector<std::uint32_t> ranks;
+    {
+      std::lock_guard lock(mutex_);
+      for (auto& [rank, link] : links_) ranks.push_back(rank);
+    }
+    for (std::uint32_t rank : ranks)
+      if (const ltp::Peer* peer = endpoint_.peer(rank); peer && peer->connection) stats.links[rank] = peer->connection->stats();
+    stats.endpoint = endpoint_.counters();
+    stats.socket = socket_.stats();
+  });
+  return stats;
+}
+
+void Loop::close() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake();
+  if (thread_.joinable()) thread_.join();
+}
+
+bool Loop::run_commands(ltp::Time now) {
+  std::deque<Command> commands;
+  bool stopping;
+  {
+    std::lock_guard lock(mutex_);
+    commands.swap(commands_);
+    stopping = stopping_;
+  }
+  for (Command& command : commands) command(now);
+  if (stopping) endpoint_.shut();
+  return !stopping;
+}
+
+void Loop::publish() {
+  ltp::Event event;
+  bool any = false;
+  while (endpoint_.poll_event(event)) {
+    std::lock_guard lock(mutex_);
+    any = true;
+    Link& link = links_[event.rank];
+    if (event.type == ltp::EventType::connected) link.connected = true;
+    else if (event.type == ltp::EventType::failed) link = {false, event.failure};
+    else results_[event.token] = std::move(event);
+  }
+  if (any) changed_.notify_all();
+}
+
+void Loop::transmit(ltp::Time now) {
+  if (socket_.pending() && !socket_.flush()) return;
+  // A bounded number of batches, so that reading is never starved by writing.
+  for (int batch = 0; batch < 4; ++batch) {
+    ltp::Transmit run;
+    while (!socket_.full() && endpoint_.poll_transmit(now, socket_.room(), socket_.segments(), run)) socket_.queue(run);
+    if (!socket_.pending()) return;
+    if (!socket_.flush()) return;
+  }
+}
+
+void Loop::sleep_until(ltp::Time deadline, ltp::Time now, bool writable) {
+  epoll_event watch{};
+  watch.events = EPOLLIN | (writable ? static_cast<std::uint32_t>(EPOLLOUT) : 0u);
+  watch.data.fd = socket_.fd();
+  static_cast<void>(::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, socket_.fd(), &watch));
+  itimerspec timer{};
+  if (deadline != ltp::kNever && deadline > now) {
+    timer.it_value.tv_sec = deadline / ltp::kSecond;
+    timer.it_value.tv_nsec = deadline % ltp::kSecond;
+    ::timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &timer, nullptr);
+  }
+  epoll_event ready[4];
+  int count = ::epoll_wait(epoll_.get(), ready, 4, deadline <= now ? 0 : -1);
+  for (int i = 0; i < count; ++i) {
+    std::uint64_t drained;
+    if (ready[i].data.fd != socket_.fd()) static_cast<void>(!::read(ready[i].data.fd, &drained, sizeof drained));
+  }
+}
+
+// Reading comes before timers: after a pause of this process, what arrived meanwhile must be heard before a silent peer
+// is declared dead.
+void Loop::run() {
+  bool running = true;
+  while (running) {
+    ltp::Time now = monotonic_now();
+    running = run_commands(now);
+    auto take = [&](const ltp::Address& from, ltp::MutableBytes bytes) { endpoint_.handle_datagram(now, from, bytes); };
+    for (int reads = 0; reads < 4 && socket_.receive(take); ++reads) now = monotonic_now();
+    now = monotonic_now();
+    if (endpoint_.poll_timeout(now) <= now) endpoint_.handle_timeout(now);
+    transmit(now);
+    publish();
+    if (running) sleep_until(endpoint_.poll_timeout(now), now, socket_.pending());
+  }
+  std::lock_guard lock(mutex_);
+  stopped_ = true;
+  changed_.notify_all();
+}
+
+}  // namespace gradwire::io

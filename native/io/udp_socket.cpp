@@ -1,0 +1,215 @@
+#include "io/udp_socket.h"
+
+#include <arpa/inet.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <netinet/udp.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+#include <system_error>
+
+#ifndef UDP_SEGMENT
+#define UDP_SEGMENT 103
+#endif
+#ifndef UDP_GRO
+#define UDP_GRO 104
+#endif
+
+namespace gradwire::io {
+namespace {
+
+constexpr std::uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+
+bool is_v4(const ltp::Address& address) { return std::memcmp(address.ip.data(), kMapped, sizeof kMapped) == 0; }
+
+socklen_t to_kernel(const ltp::Address& address, int family, sockaddr_storage& out) {
+  std::memset(&out, 0, sizeof out);
+  if (family == AF_INET) {
+    auto& v4 = reinterpret_cast<sockaddr_in&>(out);
+    v4.sin_family = AF_INET;
+    v4.sin_port = htons(address.port);
+    std::memcpy(&v4.sin_addr, address.ip.data() + 12, 4);
+    return sizeof v4;
+  }
+  auto& v6 = reinterpret_cast<sockaddr_in6&>(out);
+  v6.sin6_family = AF_INET6;
+  v6.sin6_port = htons(address.port);
+  v6.sin6_scope_id = address.scope;
+  std::memcpy(&v6.sin6_addr, address.ip.data(), 16);
+  return sizeof v6;
+}
+
+ltp::Address from_kernel(const sockaddr_storage& in) {
+  ltp::Address address;
+  if (in.ss_family == AF_INET) {
+    auto& v4 = reinterpret_cast<const sockaddr_in&>(in);
+    std::memcpy(address.ip.data(), kMapped, sizeof kMapped);
+    std::memcpy(address.ip.data() + 12, &v4.sin_addr, 4);
+    address.port = ntohs(v4.sin_port);
+  } else {
+    auto& v6 = reinterpret_cast<const sockaddr_in6&>(in);
+    std::memcpy(address.ip.data(), &v6.sin6_addr, 16);
+    address.port = ntohs(v6.sin6_port);
+    address.scope = v6.sin6_scope_id;
+  }
+  return address;
+}
+
+[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
+
+}  // namespace
+
+ltp::Address parse_address(const std::string& host, std::uint16_t port) {
+  ltp::Address address;
+  address.port = port;
+  std::string plain = host.substr(0, host.find('%'));
+  if (in_addr v4; inet_pton(AF_INET, plain.c_str(), &v4) == 1) {
+    std::memcpy(address.ip.data(), kMapped, sizeof kMapped);
+    std::memcpy(address.ip.data() + 12, &v4, 4);
+  } else if (inet_pton(AF_INET6, plain.c_str(), address.ip.data()) != 1) {
+    throw std::invalid_argument("'" + host + "' is not an IPv4 or IPv6 address");
+  }
+  if (plain.size() < host.size()) address.scope = if_nametoindex(host.c_str() + plain.size() + 1);
+  return address;
+}
+
+std::string format_address(const ltp::Address& address) {
+  char text[INET6_ADDRSTRLEN];
+  bool v4 = is_v4(address);
+  inet_ntop(v4 ? AF_INET : AF_INET6, address.ip.data() + (v4 ? 12 : 0), text, sizeof text);
+  std::string out = v4 ? "" : "[";
+  out.append(text).append(v4 ? ":" : "]:").append(std::to_string(address.port));
+  return out;
+}
+
+UdpSocket::UdpSocket(const std::string& host, std::uint16_t port, std::size_t buffer_bytes)
+    : out_(kBatch * kRun), in_(kReceives * (kRun + 1)) {
+  ltp::Address address = parse_address(host, port);
+  family_ = is_v4(address) ? AF_INET : AF_INET6;
+  fd_.reset(::socket(family_, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (fd_.get() < 0) fail("socket");
+  sockaddr_storage kernel;
+  socklen_t length = to_kernel(address, family_, kernel);
+  if (::bind(fd_.get(), reinterpret_cast<sockaddr*>(&kernel), length) < 0) fail("bind");
+  length = sizeof kernel;
+  if (::getsockname(fd_.get(), reinterpret_cast<sockaddr*>(&kernel), &length) < 0) fail("getsockname");
+  port_ = from_kernel(kernel).port;
+  // Path MTU discovery is ours: set DF and let the kernel neither fragment nor remember (PROBE).
+  int probe = IP_PMTUDISC_PROBE, probe6 = IPV6_PMTUDISC_PROBE, one = 1;
+  if (family_ == AF_INET) ::setsockopt(fd_.get(), IPPROTO_IP, IP_MTU_DISCOVER, &probe, sizeof probe);
+  else ::setsockopt(fd_.get(), IPPROTO_IPV6, IPV6_MTU_DISCOVER, &probe6, sizeof probe6);
+  int bytes = static_cast<int>(buffer_bytes);
+  ::setsockopt(fd_.get(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+  // The privileged form passes the system's limit; without privilege the plain one takes what it gets.
+  if (::setsockopt(fd_.get(), SOL_SOCKET, SO_RCVBUFFORCE, &bytes, sizeof bytes) < 0)
+    ::setsockopt(fd_.get(), SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
+  int none = 0;
+  gso_ = ::setsockopt(fd_.get(), IPPROTO_UDP, UDP_SEGMENT, &none, sizeof none) == 0;
+  gro_ = ::setsockopt(fd_.get(), IPPROTO_UDP, UDP_GRO, &one, sizeof one) == 0;
+}
+
+void UdpSocket::queue(const ltp::Transmit& transmit) { runs_[queued_++] = transmit; }
+
+bool UdpSocket::flush() {
+  mmsghdr messages[kBatch];
+  iovec pieces[kBatch];
+  sockaddr_storage names[kBatch];
+  alignas(cmsghdr) char controls[kBatch][CMSG_SPACE(sizeof(std::uint16_t))];
+  while (flushed_ < queued_) {
+    unsigned count = 0;
+    for (std::size_t i = flushed_; i < queued_; ++i, ++count) {
+      const ltp::Transmit& run = runs_[i];
+      pieces[count] = {out_.data() + i * kRun, run.size};
+      msghdr& header = messages[count].msg_hdr;
+      header = {};
+      header.msg_name = &names[count];
+      header.msg_namelen = to_kernel(run.to, family_, names[count]);
+      header.msg_iov = &pieces[count];
+      header.msg_iovlen = 1;
+      if (run.size == run.segment) continue;
+      header.msg_control = controls[count];
+      header.msg_controllen = sizeof controls[count];
+      cmsghdr* control = CMSG_FIRSTHDR(&header);
+      control->cmsg_level = IPPROTO_UDP;
+      control->cmsg_type = UDP_SEGMENT;
+      control->cmsg_len = CMSG_LEN(sizeof(std::uint16_t));
+      auto segment = static_cast<std::uint16_t>(run.segment);
+      std::memcpy(CMSG_DATA(control), &segment, sizeof segment);
+    }
+    ++stats_.send_calls;
+    int sent = ::sendmmsg(fd_.get(), messages, count, 0);
+    if (sent > 0) {
+      for (int i = 0; i < sent; ++i, ++flushed_)
+        stats_.datagrams_sent += (runs_[flushed_].size + runs_[flushed_].segment - 1) / runs_[flushed_].segment;
+      continue;
+    }
+    if (errno == EINTR) continue;
+    if (errno == EAGAIN || errno == ENOBUFS) {
+      ++stats_.send_blocked;
+      return false;
+    }
+    // The first run cannot go: too large for the interface (a probe), offload refused by the device, or no route.
+    // The protocol sees a loss; without offload the run is tried again datagram by datagram.
+    ++stats_.send_errors;
+    const ltp::Transmit& run = runs_[flushed_];
+    if (errno == EIO || (errno == EINVAL && run.size != run.segment)) {
+      gso_ = false;
+      if (!send_one_by_one(run, out_.data() + flushed_ * kRun)) return false;
+    }
+    ++flushed_;
+  }
+  queued_ = flushed_ = 0;
+  return true;
+}
+
+bool UdpSocket::send_one_by_one(const ltp::Transmit& run, const std::uint8_t* bytes) {
+  sockaddr_storage name;
+  socklen_t length = to_kernel(run.to, family_, name);
+  for (std::size_t at = 0; at < run.size; at += run.segment) {
+    std::size_t size = std::min(run.segment, run.size - at);
+    if (::sendto(fd_.get(), bytes + at, size, 0, reinterpret_cast<sockaddr*>(&name), length) >= 0) ++stats_.datagrams_sent;
+  }
+  return true;
+}
+
+bool UdpSocket::receive(const std::function<void(const ltp::Address&, ltp::MutableBytes)>& take) {
+  mmsghdr messages[kReceives];
+  iovec pieces[kReceives];
+  sockaddr_storage names[kReceives];
+  alignas(cmsghdr) char controls[kReceives][CMSG_SPACE(sizeof(int))];
+  for (std::size_t i = 0; i < kReceives; ++i) {
+    pieces[i] = {in_.data() + i * (kRun + 1), kRun + 1};
+    msghdr& header = messages[i].msg_hdr;
+    header = {};
+    header.msg_name = &names[i];
+    header.msg_namelen = sizeof names[i];
+    header.msg_iov = &pieces[i];
+    header.msg_iovlen = 1;
+    header.msg_control = controls[i];
+    header.msg_controllen = sizeof controls[i];
+  }
+  ++stats_.receive_calls;
+  int count = ::recvmmsg(fd_.get(), messages, kReceives, MSG_DONTWAIT, nullptr);
+  // Errors here are old ICMP answers or nothing to read; either way there is no datagram.
+  for (int i = 0; i < count; ++i) {
+    std::size_t size = messages[i].msg_len, segment = size;
+    if (messages[i].msg_hdr.msg_flags & MSG_TRUNC) continue;
+    for (cmsghdr* c = CMSG_FIRSTHDR(&messages[i].msg_hdr); c; c = CMSG_NXTHDR(&messages[i].msg_hdr, c))
+      if (c->cmsg_level == IPPROTO_UDP && c->cmsg_type == UDP_GRO) {
+        int value;
+        std::memcpy(&value, CMSG_DATA(c), sizeof value);
+        if (value > 0) segment = static_cast<std::size_t>(value);
+      }
+    ltp::Address from = from_kernel(names[i]);
+    auto* bytes = static_cast<std::uint8_t*>(pieces[i].iov_base);
+    if (size == 0) take(from, {bytes, 0});
+    for (std::size_t at = 0; at < size; at += segment, ++stats_.datagrams_received)
+      take(from, {bytes + at, std::min(segment, size - at)});
+  }
+  return count == static_cast<int>(kReceives);
+}
+
+}  // namespace gradwire::io

@@ -1,0 +1,175 @@
+#include "ltp/bbr.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "ltp/pacer.h"
+
+namespace gradwire::ltp {
+namespace {
+
+constexpr double kStartupGain = 2.885;  // 2 / ln 2: the least gain that doubles the rate every round
+// Room for delayed and clumped acknowledgements. BBR's own 2 lets two flows keep a full queue of one
+// bandwidth-delay product between them for ever (0.86 / 0.11 of the link); with 1.65 they end near equal shares.
+constexpr double kWindowGain = 1.65;
+constexpr std::array<double, 8> kCycle{1.25, 0.75, 1, 1, 1, 1, 1, 1};
+constexpr double kGrowth = 1.25;  // a pipe whose rate grows less than this for three rounds is full
+constexpr Time kRtpropWindow = 10 * kSecond;
+constexpr Time kProbeRttTime = 200 * kMillisecond;
+constexpr double kLeastPackets = 4;
+// Loss is congestion when every round trip of its round met a queue. It cuts the window's ceiling by CUBIC's factor,
+// never below one bandwidth-delay product, so a lone flow under random loss keeps the link full. The ceiling grows by a
+// constant: proportional growth let the larger of two flows stay the larger one.
+constexpr double kQueueEvidence = 1.3;  // a lone flow's probing queues a quarter of RTprop and drains it again
+constexpr double kCeilingCut = 0.7;
+constexpr double kCeilingGrowth = 4;  // packets per round
+// Startup into a queue too shallow to show in round trips: no random loss in scope is this heavy.
+constexpr double kStartupLoss = 0.2;
+
+}  // namespace
+
+Bbr::Bbr(std::uint64_t packet, Time rtt)
+    : packet_(static_cast<double>(packet)),
+      pacing_gain_(kStartupGain),
+      window_gain_(kStartupGain),
+      first_rate_(static_cast<double>(kInitialPackets) * packet_ * kSecond / static_cast<double>(std::max<Time>(rtt, kMillisecond))),
+      rtprop_(std::max<Time>(rtt, kMicrosecond)),
+      ceiling_(std::numeric_limits<double>::infinity()) {}
+
+double Bbr::best_rate() const {
+  double best = *std::max_element(rates_.begin(), rates_.end());
+  return best > 0 ? best : first_rate_;
+}
+
+double Bbr::product(double gain) const { return gain * best_rate() * static_cast<double>(rtprop_) / kSecond; }
+
+double Bbr::pacing_rate() const { return pacing_gain_ * best_rate(); }
+
+std::uint64_t Bbr::window() const {
+  double least = kLeastPackets * packet_;
+  // Emptied this far, flows that probe together see the true RTprop; at half a product the later comer keeps a larger one.
+  if (mode_ == Mode::probe_rtt) return static_cast<std::uint64_t>(least);
+  double quantum = 3 * Pacer::burst(best_rate(), static_cast<std::uint64_t>(packet_));
+  double wanted = std::min(product(window_gain_) + quantum, ceiling_);
+  // Before the first rate sample the window is the initial one; it never falls under it while starting.
+  if (mode_ == Mode::startup) wanted = std::max(wanted, static_cast<double>(kInitialPackets) * packet_);
+  return static_cast<std::uint64_t>(std::max(least, wanted));
+}
+
+void Bbr::on_sent(Time, std::uint64_t, std::uint64_t in_flight) { most_in_flight_ = std::max(most_in_flight_, in_flight); }
+
+// The rate filter forgets by itself; a silent path must not be hammered meanwhile, which the probe timer ensures.
+void Bbr::on_timeout(Time) {}
+
+void Bbr::on_ack(const AckSample& sample) {
+  count_rounds(sample);
+  update_rate(sample);
+  update_rtprop(sample);
+  judge_loss(sample);
+  check_full_pipe(sample);
+  if (mode_ == Mode::startup && pipe_filled_) enter(Mode::drain, sample.now);
+  if (mode_ == Mode::drain && static_cast<double>(sample.in_flight) <= product(1)) enter(Mode::probe_bandwidth, sample.now);
+  if (mode_ == Mode::probe_bandwidth) advance_cycle(sample);
+  run_probe_rtt(sample);
+}
+
+void Bbr::count_rounds(const AckSample& sample) {
+  round_began_ = sample.prior_delivered >= next_round_;
+  if (!round_began_) return;
+  next_round_ = sample.delivered;
+  ++round_;
+  // The slot of this round starts empty, unless nothing fresher than silence would be left in the filter.
+  double best = best_rate();
+  rates_[round_ % rates_.size()] = 0;
+  if (*std::max_element(rates_.begin(), rates_.end()) <= 0 && round_ > 1) rates_[round_ % rates_.size()] = sample.app_limited ? best : 0;
+}
+
+void Bbr::update_rate(const AckSample& sample) {
+  if (sample.rate <= 0) return;
+  double best = *std::max_element(rates_.begin(), rates_.end());
+  // An application-limited sample says only that the path carries at least this much; it also keeps what is known.
+  double& slot = rates_[round_ % rates_.size()];
+  if (!sample.app_limited || sample.rate >= best) slot = std::max(slot, sample.rate);
+  else if (round_began_) slot = std::max(slot, best);
+}
+
+void Bbr::update_rtprop(const AckSample& sample) {
+  if (sample.rtt <= 0) return;
+  round_least_rtt_ = std::min(round_least_rtt_, sample.rtt);
+  bool expired = sample.now - rtprop_at_ > kRtpropWindow;
+  if (!rtprop_known_ || sample.rtt <= rtprop_ || (expired && mode_ == Mode::probe_rtt)) {
+    rtprop_ = sample.rtt;
+    rtprop_at_ = sample.now;
+    rtprop_known_ = true;
+  }
+}
+
+void Bbr::judge_loss(const AckSample& sample) {
+  round_acked_ += sample.acked;
+  round_lost_ += sample.lost;
+  phase_lost_ += sample.lost;
+  if (!round_began_) return;
+  double share = round_lost_ ? static_cast<double>(round_lost_) / static_cast<double>(round_lost_ + round_acked_) : 0;
+  bool queue = round_least_rtt_ != kNever &&
+               static_cast<double>(round_least_rtt_) > kQueueEvidence * static_cast<double>(rtprop_);
+  if (round_lost_ && queue) {
+    double used = std::min(ceiling_, static_cast<double>(most_in_flight_));
+    ceiling_ = std::max(product(1), kCeilingCut * used);
+  } else {
+    ceiling_ += kCeilingGrowth * packet_;
+  }
+  if (mode_ == Mode::startup && share > kStartupLoss) pipe_filled_ = true;
+  round_acked_ = round_lost_ = most_in_flight_ = 0;
+  round_least_rtt_ = kNever;
+}
+
+void Bbr::check_full_pipe(const AckSample& sample) {
+  if (pipe_filled_ || !round_began_ || sample.app_limited) return;
+  if (best_rate() >= kGrowth * full_rate_) {
+    full_rate_ = best_rate();
+    full_rounds_ = 0;
+  } else if (++full_rounds_ >= 3) {
+    pipe_filled_ = true;
+  }
+}
+
+void Bbr::enter(Mode mode, Time now) {
+  mode_ = mode;
+  window_gain_ = mode == Mode::startup || mode == Mode::drain ? kStartupGain : kWindowGain;
+  pacing_gain_ = mode == Mode::startup ? kStartupGain : mode == Mode::drain ? 1 / kStartupGain : 1;
+  if (mode == Mode::probe_bandwidth) {
+    // Any phase but the draining one; spread by the clock so that flows that start together do not probe together.
+    phase_ = 2 + static_cast<int>(static_cast<std::uint64_t>(now / kMicrosecond) % (kCycle.size() - 2));
+    phase_at_ = now;
+    phase_lost_ = 0;
+    pacing_gain_ = kCycle[static_cast<std::size_t>(phase_)];
+  }
+}
+
+void Bbr::advance_cycle(const AckSample& sample) {
+  bool elapsed = sample.now - phase_at_ > rtprop_;
+  bool next = elapsed;
+  double in_flight = static_cast<double>(sample.in_flight);
+  if (phase_ == 0) next = elapsed && (phase_lost_ > 0 || in_flight >= std::min(product(kCycle[0]), ceiling_) || sample.app_limited);
+  if (phase_ == 1) next = elapsed || in_flight <= product(1);
+  if (!next) return;
+  phase_ = (phase_ + 1) % static_cast<int>(kCycle.size());
+  phase_at_ = sample.now;
+  phase_lost_ = 0;
+  pacing_gain_ = kCycle[static_cast<std::size_t>(phase_)];
+}
+
+void Bbr::run_probe_rtt(const AckSample& sample) {
+  if (mode_ != Mode::probe_rtt) {
+    if (sample.now - rtprop_at_ <= kRtpropWindow || !rtprop_known_ || mode_ == Mode::startup) return;
+    enter(Mode::probe_rtt, sample.now);
+    probe_rtt_until_ = sample.now + std::max(kProbeRttTime, rtprop_);
+    return;
+  }
+  if (sample.now < probe_rtt_until_) return;
+  rtprop_at_ = sample.now;
+  enter(pipe_filled_ ? Mode::probe_bandwidth : Mode::startup, sample.now);
+}
+
+
+}  // namespace gradwire::ltp

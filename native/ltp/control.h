@@ -1,0 +1,22 @@
+// Frames that must arrive: they wait here, travel in packets, and come back here when their packet is lost.
+#pragma once
+#include <cstdint>
+#include <deque>
+
+#include "ltp/frame.h"
+
+namespace gradwire::ltp {
+
+// Small enough to be kept with each sent packet; the frame itself is built from current state when it is sent.
+struct Control {
+  FrameType type = FrameType::padding;
+  std::uint16_t part = 0;
+  std::uint32_t id = 0;
+  std::uint64_t tag = 0;
+};
+
+using ControlQueue = std::deque<Control>;
+
+inline constexpr std::size_t kControlsPerPacket = 3;
+
+}  // namespace gradwire::ltp

@@ -1,0 +1,49 @@
+// The cryptographic primitives LTP uses, all OpenSSL's: HKDF and HMAC over SHA-256, AES-128-GCM. No protocol here.
+#pragma once
+#include <array>
+#include <memory>
+#include <string_view>
+
+#include "ltp/bytes.h"
+
+struct evp_cipher_ctx_st;
+
+namespace gradwire::ltp {
+
+using Secret = std::array<std::uint8_t, 32>;
+using Tag = std::array<std::uint8_t, 16>;
+
+Secret sha256(Bytes data);
+Secret hmac_sha256(Bytes key, Bytes data);
+// RFC 5869. `expand` gives at most 32 bytes, which is all LTP needs.
+Secret hkdf_extract(Bytes salt, Bytes secret);
+void hkdf_expand(const Secret& key, std::string_view label, Bytes context, MutableBytes out);
+// Compares without telling by its duration where the difference lies.
+bool same(Bytes a, Bytes b);
+
+// One direction's AES-128-GCM under one key. Contexts live as long as the key; per packet only the IV is set.
+class Aead {
+ public:
+  enum class Direction { seal, open };
+  Aead(const Secret& traffic_secret, Direction direction);
+  ~Aead();
+  Aead(Aead&&) noexcept;
+  Aead& operator=(Aead&&) noexcept;
+
+  // Writes the sealed form of `frames` then `payload` (two pieces, so that payload is read where it lies) to `out`,
+  // followed by the tag. With `encrypt` false the pieces are copied as they are and only authenticated.
+  bool seal(std::uint64_t number, Bytes header, Bytes frames, Bytes payload, std::uint8_t* out, bool encrypt);
+  // Opens `body` (ciphertext and tag) in place; what remains in body's front is the plain text.
+  bool open(std::uint64_t number, Bytes header, MutableBytes body, bool encrypted);
+
+ private:
+  bool start(std::uint64_t number);
+  struct Free {
+    void operator()(evp_cipher_ctx_st* context) const;
+  };
+  std::unique_ptr<evp_cipher_ctx_st, Free> context_;
+  std::array<std::uint8_t, 12> iv_{};
+  Direction direction_;
+};
+
+}  // namespace gradwire::ltp

@@ -1,0 +1,220 @@
+// The endpoint's upper edge and its timers; datagrams of the handshake are handled in endpoint_handshake.cpp.
+#include "ltp/endpoint.h"
+
+#include <algorithm>
+
+namespace gradwire::ltp {
+namespace {
+
+constexpr Time kFirstGreeting = 100 * kMillisecond;
+constexpr Time kLastGreeting = kSecond;
+
+}  // namespace
+
+Endpoint::Endpoint(const Settings& settings, const Identity& self, Bytes job_secret, const Secret& entropy)
+    : settings_(settings), self_(self), handshake_(job_secret, entropy) {}
+
+void Endpoint::connect(Time now, std::uint32_t rank, const Address& address) {
+  Peer& peer = peers_[rank];
+  if (peer.connection && peer.state == Peer::State::connected) return;
+  if (peer.connection) by_connection_.erase(peer.connection->start().local);
+  peer.connection.reset();
+  peer.rank = rank;
+  peer.address = address;
+  peer.initiator = self_.rank < rank;
+  peer.state = Peer::State::greeting;
+  peer.failure = peer.hint = Failure::none;
+  peer.deadline = now + settings_.connect_timeout;
+  peer.greetings = 0;
+  peer.greeting_at = now;
+  peer.hello = Hello{};
+  peer.hello.encrypt = settings_.encrypt;
+  peer.hello.connection = fresh_connection();
+  peer.hello.rank = self_.rank;
+  peer.hello.peer_rank = rank;
+  peer.hello.epoch = self_.epoch;
+  peer.hello.nonce = handshake_.fresh_nonce();
+  peer.hello.credit = settings_.credit;
+  peer.hello.largest_datagram = settings_.largest_datagram;
+}
+
+std::uint32_t Endpoint::fresh_connection() {
+  for (;;) {
+    auto number = static_cast<std::uint32_t>(handshake_.fresh_number());
+    if (number && !by_connection_.count(number) && !greeting_peer(number)) return number;
+  }
+}
+
+Peer* Endpoint::greeting_peer(std::uint32_t connection) {
+  for (auto& [rank, peer] : peers_)
+    if (peer.state == Peer::State::greeting && peer.initiator && peer.hello.connection == connection) return &peer;
+  return nullptr;
+}
+
+void Endpoint::greet(Time now, Peer& peer) {
+  if (peer.initiator)
+    letters_.push_back({peer.address, handshake_.sealed(peer.hello)});
+  else
+    letters_.push_back({peer.address, handshake_.sealed(Knock{self_.rank, peer.rank, self_.epoch})});
+  peer.greeted_at = now;
+  peer.greeting_at = now + std::min(kLastGreeting, kFirstGreeting << std::min(peer.greetings++, 4));
+}
+
+void Endpoint::send(Time now, std::uint32_t rank, SendRequest request) {
+  auto found = peers_.find(rank);
+  if (found == peers_.end()) return refuse(EventType::sent, rank, request.token, request.size, Failure::no_answer);
+  Peer& peer = found->second;
+  if (peer.state == Peer::State::connected) return peer.connection->send(now, std::move(request));
+  if (peer.state == Peer::State::greeting) return peer.early_sends.push_back(std::move(request));
+  refuse(EventType::sent, rank, request.token, request.size, peer.failure);
+}
+
+void Endpoint::post(Time now, std::uint32_t rank, const ReceiveRequest& request) {
+  auto found = peers_.find(rank);
+  if (found == peers_.end()) return refuse(EventType::received, rank, request.token, request.size, Failure::no_answer);
+  Peer& peer = found->second;
+  if (peer.state == Peer::State::connected) return peer.connection->post(now, request);
+  if (peer.state == Peer::State::greeting) return peer.early_receives.push_back(request);
+  refuse(EventType::received, rank, request.token, request.size, peer.failure);
+}
+
+void Endpoint::refuse(EventType type, std::uint32_t rank, std::uint64_t token, std::uint64_t size, Failure failure) {
+  Event event;
+  event.type = type;
+  event.rank = rank;
+  event.token = token;
+  event.size = size;
+  event.failure = failure;
+  events_.push_back(std::move(event));
+}
+
+bool Endpoint::cancel(Time now, std::uint32_t rank, std::uint64_t token) {
+  auto found = peers_.find(rank);
+  if (found == peers_.end()) return false;
+  Peer& peer = found->second;
+  auto same_token = [&](const auto& request) { return request.token == token; };
+  if (std::erase_if(peer.early_sends, same_token) || std::erase_if(peer.early_receives, same_token)) return true;
+  return peer.connection && peer.connection->cancel(now, token);
+}
+
+void Endpoint::shut() {
+  for (auto& [rank, peer] : peers_)
+    if (peer.connection) peer.connection->shut(ShutReason::goodbye);
+}
+
+void Endpoint::start(Time now, Peer& peer, const ConnectionStart& start) {
+  peer.connection = std::make_unique<Connection>(settings_, start, now);
+  peer.state = Peer::State::connected;
+  by_connection_[start.local] = &peer;
+  for (SendRequest& request : peer.early_sends) peer.connection->send(now, std::move(request));
+  for (const ReceiveRequest& request : peer.early_receives) peer.connection->post(now, request);
+  peer.early_sends.clear();
+  peer.early_receives.clear();
+  if (start.confirmed) {
+    Event event;
+    event.rank = peer.rank;
+    events_.push_back(std::move(event));
+  }
+}
+
+void Endpoint::fail(Time now, Peer& peer, Failure failure) {
+  if (peer.connection) peer.connection->fail(now, failure);
+  peer.failure = failure;
+  for (const SendRequest& request : peer.early_sends) refuse(EventType::sent, peer.rank, request.token, request.size, failure);
+  for (const ReceiveRequest& request : peer.early_receives)
+    refuse(EventType::received, peer.rank, request.token, request.size, failure);
+  peer.early_sends.clear();
+  peer.early_receives.clear();
+  peer.state = Peer::State::failed;
+  reap(now, peer);
+  refuse(EventType::failed, peer.rank, 0, 0, failure);
+}
+
+// Moves a connection's events out; a connection that failed by itself takes its peer along.
+void Endpoint::reap(Time now, Peer& peer) {
+  if (!peer.connection) return;
+  auto& events = peer.connection->events();
+  while (!events.empty()) {
+    events_.push_back(std::move(events.front()));
+    events.pop_front();
+  }
+  if (peer.connection->failure() == Failure::none) return;
+  Failure failure = peer.connection->failure();
+  by_connection_.erase(peer.connection->start().local);
+  peer.connection.reset();
+  if (peer.state != Peer::State::failed) fail(now, peer, failure);
+}
+
+bool Endpoint::alive(Time now, const Peer& peer) const {
+  return peer.connection && peer.connection->confirmed() && now - peer.connection->last_heard() < 3 * settings_.keepalive;
+}
+
+void Endpoint::handle_timeout(Time now) {
+  for (auto& [rank, peer] : peers_) {
+    if (peer.state == Peer::State::greeting) {
+      if (peer.deadline <= now)
+        fail(now, peer, peer.hint == Failure::none ? Failure::no_answer : peer.hint);
+      else if (peer.greeting_at <= now)
+        greet(now, peer);
+    } else if (peer.connection) {
+      peer.connection->handle_timeout(now);
+      reap(now, peer);
+    }
+  }
+}
+
+Time Endpoint::poll_timeout(Time now) {
+  Time earliest = letters_.empty() ? kNever : now;
+  for (auto& [rank, peer] : peers_) {
+    if (peer.state == Peer::State::greeting) earliest = std::min({earliest, peer.greeting_at, peer.deadline});
+    if (peer.connection) earliest = std::min(earliest, peer.connection->poll_timeout(now));
+  }
+  return earliest;
+}
+
+bool Endpoint::poll_transmit(Time now, MutableBytes out, std::size_t segments, Transmit& transmit) {
+  if (!letters_.empty()) {
+    Letter& letter = letters_.front();
+    std::memcpy(out.data(), letter.bytes.data(), letter.bytes.size());
+    transmit = {letter.to, letter.bytes.size(), letter.bytes.size()};
+    letters_.pop_front();
+    return true;
+  }
+  // Everybody in turn, starting after the one who spoke last.
+  auto first = peers_.upper_bound(turn_);
+  for (auto it = first; it != peers_.end(); ++it)
+    if (fill(now, it->second, out, segments, transmit)) return turn_ = it->first, true;
+  for (auto it = peers_.begin(); it != first; ++it)
+    if (fill(now, it->second, out, segments, transmit)) return turn_ = it->first, true;
+  return false;
+}
+
+bool Endpoint::fill(Time now, Peer& peer, MutableBytes out, std::size_t segments, Transmit& transmit) {
+  if (!peer.connection) return false;
+  transmit.to = peer.address;
+  transmit.size = peer.connection->poll_packet(now, out);
+  transmit.segment = transmit.size;
+  // Packets of data are followed by more, of the same length as long as there is data.
+  bool full = transmit.size >= kLeastRoom;
+  for (std::size_t n = 1; full && n < segments && transmit.size + transmit.segment <= out.size(); ++n) {
+    std::size_t size = peer.connection->poll_packet(now, out.subspan(transmit.size, transmit.segment));
+    transmit.size += size;
+    full = size == transmit.segment;
+  }
+  reap(now, peer);
+  return transmit.size > 0;
+}
+
+bool Endpoint::poll_event(Event& event) {
+  if (events_.empty()) return false;
+  event = std::move(events_.front());
+  events_.pop_front();
+  return true;
+}
+
+const Peer* Endpoint::peer(std::uint32_t rank) const {
+  auto found = peers_.find(rank);
+  return found == peers_.end() ? nullptr : &found->second;
+}
+
+}  // namespace gradwire::ltp

@@ -1,0 +1,87 @@
+// A process's end of LTP: all peers behind one socket. Datagrams and time in, datagrams and events out; no I/O.
+// Of each pair of ranks the lower one initiates, so there is never more than one connection between two processes.
+#pragma once
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "ltp/peer.h"
+
+namespace gradwire::ltp {
+
+// A run of datagrams for one destination: all `segment` bytes long except perhaps the last (UDP_SEGMENT's shape).
+struct Transmit {
+  Address to;
+  std::size_t segment = 0;
+  std::size_t size = 0;
+};
+
+struct Identity {
+  std::uint32_t rank = 0;
+  std::uint64_t epoch = 0;  // differs between two processes of one rank
+};
+
+class Endpoint {
+ public:
+  Endpoint(const Settings& settings, const Identity& self, Bytes job_secret, const Secret& entropy);
+
+  // Starts (or starts again after a failure) a connection; the outcome is an event.
+  void connect(Time now, std::uint32_t rank, const Address& address);
+  void send(Time now, std::uint32_t rank, SendRequest request);
+  void post(Time now, std::uint32_t rank, const ReceiveRequest& request);
+  bool cancel(Time now, std::uint32_t rank, std::uint64_t token);
+  // Says goodbye to everybody; packets for it must still be polled.
+  void shut();
+
+  void handle_datagram(Time now, const Address& from, MutableBytes datagram);
+  void handle_timeout(Time now);
+  // Fills `out` with at most `segments` datagrams; false when nothing is to be sent now.
+  bool poll_transmit(Time now, MutableBytes out, std::size_t segments, Transmit& transmit);
+  Time poll_timeout(Time now);
+  bool poll_event(Event& event);
+
+  const Peer* peer(std::uint32_t rank) const;
+  const EndpointCounters& counters() const { return counters_; }
+  const Identity& self() const { return self_; }
+
+ private:
+  struct Letter {
+    Address to;
+    Datagram bytes;
+  };
+
+  void greet(Time now, Peer& peer);
+  void fail(Time now, Peer& peer, Failure failure);
+  void reap(Time now, Peer& peer);
+  void refuse(EventType type, std::uint32_t rank, std::uint64_t token, std::uint64_t size, Failure failure);
+  void start(Time now, Peer& peer, const ConnectionStart& start);
+  void reject(const Address& from);
+  bool alive(Time now, const Peer& peer) const;
+
+  void on_hello(Time now, const Address& from, Bytes datagram);
+  void on_retry(Time now, Bytes datagram);
+  void on_accept(Time now, Bytes datagram);
+  void on_refuse(Time now, Bytes datagram);
+  void on_reset(Time now, const Address& from, Bytes datagram);
+  void on_knock(Time now, const Address& from, Bytes datagram);
+  void on_sealed(Time now, const Address& from, MutableBytes datagram);
+  void accept(Time now, const Address& from, Peer& peer, const Hello& hello);
+  Peer* greeting_peer(std::uint32_t connection);
+  std::uint32_t fresh_connection();
+  bool fill(Time now, Peer& peer, MutableBytes out, std::size_t segments, Transmit& transmit);
+
+  Settings settings_;
+  Identity self_;
+  Handshake handshake_;
+  EndpointCounters counters_;
+  std::map<std::uint32_t, Peer> peers_;
+  std::unordered_map<std::uint32_t, Peer*> by_connection_;
+  std::deque<Letter> letters_;
+  std::deque<Event> events_;
+  std::uint32_t turn_ = 0;
+  Time next_reset_ = 0;
+};
+
+}  // namespace gradwire::ltp

@@ -1,0 +1,174 @@
+#include "ltp/frame.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace gradwire::ltp {
+namespace {
+
+void start(Writer& out, FrameType type) { out.u8(static_cast<std::uint8_t>(type)); }
+
+// Padding runs to the packet's end and is zero: anything else could hide bytes that a later version reads.
+bool read_padding(Reader& in) {
+  Bytes rest = in.bytes(in.left());
+  return std::all_of(rest.begin(), rest.end(), [](std::uint8_t byte) { return byte == 0; });
+}
+
+bool read(Reader& in, AckFrame& ack) {
+  ack.base = in.u48();
+  ack.delay_us = in.u32();
+  ack.words = in.u8();
+  if (ack.words == 0 || ack.words > kAckWords) return false;
+  for (std::size_t w = 0; w < ack.words; ++w) ack.bits[w] = in.u64();
+  return in.ok() && ack.base % 64 == 0 && ack.bits[ack.words - 1u] != 0;
+}
+
+bool read_range(Reader& in, GrainRange& range, std::uint64_t grains) {
+  range.first = in.u32();
+  range.count = in.u32();
+  return in.ok() && range.count > 0 && std::uint64_t{range.first} + range.count <= grains;
+}
+
+bool read(Reader& in, OpenFrame& open) {
+  open.id = in.u32();
+  open.tag = in.u64();
+  open.size = in.u64();
+  open.grain = in.u16();
+  open.element = in.u16();
+  open.tolerance = in.u32();
+  open.rtprop_us = in.u32();
+  open.btlbw = in.u64();
+  open.critical_count = in.u8();
+  if (!in.ok() || open.grain == 0 || open.element == 0 || open.grain % open.element || open.size == 0 ||
+      open.tolerance > kWhole || open.critical_count > kCriticalRanges)
+    return false;
+  std::uint64_t grains = (open.size - 1) / open.grain + 1;
+  if (grains > 0xffffffffu) return false;
+  for (std::size_t i = 0; i < open.critical_count; ++i)
+    if (!read_range(in, open.critical[i], grains)) return false;
+  return true;
+}
+
+bool read(Reader& in, DataFrame& data) {
+  data.id = in.u32();
+  data.first = in.u32();
+  data.bytes = in.bytes(in.u16());
+  return in.ok() && !data.bytes.empty();
+}
+
+bool read(Reader& in, CloseFrame& close) {
+  close.id = in.u32();
+  std::uint8_t reason = in.u8();
+  close.reason = static_cast<CloseReason>(reason);
+  close.received = in.u64();
+  close.part = in.u16();
+  close.parts = in.u16();
+  close.count = in.u16();
+  if (!in.ok() || reason < 1 || reason > static_cast<std::uint8_t>(CloseReason::cancelled) || close.part >= close.parts ||
+      close.count > kCloseRanges)
+    return false;
+  for (std::size_t i = 0; i < close.count; ++i)
+    if (!read_range(in, close.missing[i], 0xffffffffull)) return false;
+  return true;
+}
+
+bool read(Reader& in, ShutFrame& shut) {
+  std::uint8_t reason = in.u8();
+  shut.reason = static_cast<ShutReason>(reason);
+  return in.ok() && reason >= 1 && reason <= static_cast<std::uint8_t>(ShutReason::replaced);
+}
+
+}  // namespace
+
+std::uint64_t AckFrame::largest() const {
+  return base + 64 * (words - 1u) + static_cast<std::uint64_t>(std::bit_width(bits[words - 1u])) - 1;
+}
+
+bool next_frame(Reader& in, Frame& frame) {
+  switch (static_cast<FrameType>(in.u8())) {
+    case FrameType::padding: frame = PaddingFrame{}; return in.ok() && read_padding(in);
+    case FrameType::ping: frame = PingFrame{}; return in.ok();
+    case FrameType::ack: return read(in, frame.emplace<AckFrame>());
+    case FrameType::open: return read(in, frame.emplace<OpenFrame>());
+    case FrameType::data: return read(in, frame.emplace<DataFrame>());
+    case FrameType::posted: {
+      auto& posted = frame.emplace<PostedFrame>();
+      posted.tag = in.u64(), posted.size = in.u64();
+      return in.ok();
+    }
+    case FrameType::grant: frame.emplace<GrantFrame>().id = in.u32(); return in.ok();
+    case FrameType::close: return read(in, frame.emplace<CloseFrame>());
+    case FrameType::abort: frame.emplace<AbortFrame>().id = in.u32(); return in.ok();
+    case FrameType::shut: return read(in, frame.emplace<ShutFrame>());
+  }
+  return false;
+}
+
+void write(Writer& out, const PingFrame&) { start(out, FrameType::ping); }
+
+void write(Writer& out, const AckFrame& ack) {
+  start(out, FrameType::ack);
+  out.u48(ack.base);
+  out.u32(ack.delay_us);
+  out.u8(ack.words);
+  for (std::size_t w = 0; w < ack.words; ++w) out.u64(ack.bits[w]);
+}
+
+std::size_t size_of(const OpenFrame& open) { return 42 + 8 * std::size_t{open.critical_count}; }
+
+void write(Writer& out, const OpenFrame& open) {
+  start(out, FrameType::open);
+  out.u32(open.id);
+  out.u64(open.tag);
+  out.u64(open.size);
+  out.u16(open.grain);
+  out.u16(open.element);
+  out.u32(open.tolerance);
+  out.u32(open.rtprop_us);
+  out.u64(open.btlbw);
+  out.u8(open.critical_count);
+  for (std::size_t i = 0; i < open.critical_count; ++i) out.u32(open.critical[i].first), out.u32(open.critical[i].count);
+}
+
+void write_data_header(Writer& out, std::uint32_t id, std::uint32_t first, std::size_t length) {
+  start(out, FrameType::data);
+  out.u32(id);
+  out.u32(first);
+  out.u16(length);
+}
+
+void write(Writer& out, const PostedFrame& posted) {
+  start(out, FrameType::posted);
+  out.u64(posted.tag);
+  out.u64(posted.size);
+}
+
+void write(Writer& out, const GrantFrame& grant) {
+  start(out, FrameType::grant);
+  out.u32(grant.id);
+}
+
+std::size_t size_of(const CloseFrame& close) { return 20 + 8 * std::size_t{close.count}; }
+
+void write(Writer& out, const CloseFrame& close) {
+  start(out, FrameType::close);
+  out.u32(close.id);
+  out.u8(static_cast<std::uint8_t>(close.reason));
+  out.u64(close.received);
+  out.u16(close.part);
+  out.u16(close.parts);
+  out.u16(close.count);
+  for (std::size_t i = 0; i < close.count; ++i) out.u32(close.missing[i].first), out.u32(close.missing[i].count);
+}
+
+void write(Writer& out, const AbortFrame& abort) {
+  start(out, FrameType::abort);
+  out.u32(abort.id);
+}
+
+void write(Writer& out, const ShutFrame& shut) {
+  start(out, FrameType::shut);
+  out.u8(static_cast<std::uint8_t>(shut.reason));
+}
+
+}  // namespace gradwire::ltp

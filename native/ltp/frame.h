@@ -1,0 +1,110 @@
+// What a sealed packet carries: docs/ltp.md section 4. One struct per frame; `next_frame` reads them one after the other.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <variant>
+
+#include "ltp/bytes.h"
+
+namespace gradwire::ltp {
+
+inline constexpr std::size_t kAckWords = 64;       // 4096 packets of history in one ACK, 512 bytes: fits the base datagram
+inline constexpr std::size_t kCriticalRanges = 8;  // keeps OPEN in one base datagram
+inline constexpr std::size_t kCloseRanges = 128;   // 1 KiB of ranges per CLOSE part
+inline constexpr std::uint32_t kWhole = 1'000'000;  // fractions travel in parts per million
+inline constexpr std::size_t kDataHeader = 11;
+
+enum class FrameType : std::uint8_t {
+  padding = 0, ping = 1, ack = 2, open = 3, data = 4, posted = 5, grant = 6, close = 7, abort = 8, shut = 9,
+};
+
+struct GrainRange {
+  std::uint32_t first = 0;
+  std::uint32_t count = 0;
+  friend bool operator==(const GrainRange&, const GrainRange&) = default;
+};
+
+struct PaddingFrame {};
+struct PingFrame {};
+
+// Bit k of word w says that packet `base + 64 w + k` arrived; base is a multiple of 64 and the last word is not zero.
+struct AckFrame {
+  std::uint64_t base = 0;
+  std::uint32_t delay_us = 0;  // how long the newest packet waited for this ACK
+  std::uint8_t words = 0;
+  std::array<std::uint64_t, kAckWords> bits;
+
+  std::uint64_t largest() const;
+};
+
+struct OpenFrame {
+  std::uint32_t id = 0;
+  std::uint64_t tag = 0;
+  std::uint64_t size = 0;
+  std::uint16_t grain = 0;
+  std::uint16_t element = 0;
+  std::uint32_t tolerance = kWhole;  // the least fraction that satisfies the contract; kWhole is reliable
+  std::uint32_t rtprop_us = 0;       // what the sender knows of the path; 0 is "nothing yet"
+  std::uint64_t btlbw = 0;           // bytes per second
+  std::uint8_t critical_count = 0;
+  std::array<GrainRange, kCriticalRanges> critical{};
+};
+
+struct DataFrame {
+  std::uint32_t id = 0;
+  std::uint32_t first = 0;  // grain
+  Bytes bytes;
+};
+
+struct PostedFrame {
+  std::uint64_t tag = 0;
+  std::uint64_t size = 0;
+};
+
+struct GrantFrame {
+  std::uint32_t id = 0;
+};
+
+enum class CloseReason : std::uint8_t { complete = 1, threshold = 2, deadline = 3, refused = 4, cancelled = 5 };
+
+struct CloseFrame {
+  std::uint32_t id = 0;
+  CloseReason reason = CloseReason::complete;
+  std::uint64_t received = 0;  // bytes
+  std::uint16_t part = 0;
+  std::uint16_t parts = 1;
+  std::uint16_t count = 0;
+  std::array<GrainRange, kCloseRanges> missing{};
+};
+
+struct AbortFrame {
+  std::uint32_t id = 0;
+};
+
+enum class ShutReason : std::uint8_t { goodbye = 1, protocol_error = 2, replaced = 3 };
+
+struct ShutFrame {
+  ShutReason reason = ShutReason::goodbye;
+};
+
+using Frame = std::variant<PaddingFrame, PingFrame, AckFrame, OpenFrame, DataFrame, PostedFrame, GrantFrame, CloseFrame,
+                           AbortFrame, ShutFrame>;
+
+// Reads one frame into `frame`. False when the bytes are malformed; the whole packet is then dropped.
+bool next_frame(Reader& in, Frame& frame);
+
+void write(Writer& out, const PingFrame& frame);
+void write(Writer& out, const AckFrame& frame);
+void write(Writer& out, const OpenFrame& frame);
+void write(Writer& out, const PostedFrame& frame);
+void write(Writer& out, const GrantFrame& frame);
+void write(Writer& out, const CloseFrame& frame);
+void write(Writer& out, const AbortFrame& frame);
+void write(Writer& out, const ShutFrame& frame);
+// Only the header: the bytes are sealed straight from the sender's tensor.
+void write_data_header(Writer& out, std::uint32_t id, std::uint32_t first, std::size_t length);
+
+std::size_t size_of(const OpenFrame& frame);
+std::size_t size_of(const CloseFrame& frame);
+
+}  // namespace gradwire::ltp

@@ -1,0 +1,72 @@
+// One transfer on its way in: grains go straight to their place in the destination (Bubble Filling: what never arrives
+// is zero there), in any order, without a reorder buffer.
+#pragma once
+#include <memory>
+#include <optional>
+
+#include "ltp/bitmap.h"
+#include "ltp/early_close.h"
+#include "ltp/transfer.h"
+
+namespace gradwire::ltp {
+
+class Incoming {
+ public:
+  explicit Incoming(const OpenFrame& open);
+
+  // False when the bytes do not lie on grain boundaries inside the transfer: a broken peer.
+  bool fits(const DataFrame& data) const;
+  // Copies new grains into place; tells how many were there already.
+  std::uint64_t accept(Time now, const DataFrame& data);
+
+  void set_destination(std::uint8_t* data) { destination_ = data; }
+  // Memory of our own for a transfer nobody has asked for yet.
+  void stage();
+  bool has_destination() const { return destination_ != nullptr; }
+  bool staged() const { return staging_ != nullptr; }
+  void match(const ReceiveRequest& request);
+  const std::optional<ReceiveRequest>& request() const { return request_; }
+
+  void set_limits(const EarlyClose::Limits& limits) { limits_ = limits; }
+  const EarlyClose::Limits& limits() const { return limits_; }
+  // Why it should close now, if it should.
+  std::optional<CloseReason> verdict(Time now) const;
+  // When the verdict may change without another packet.
+  Time deadline(Time now) const;
+
+  // Zeroes what is missing, lists it, and lets go of the destination.
+  void close(Time now, CloseReason reason);
+  bool closed() const { return reason_.has_value(); }
+  CloseReason reason() const { return *reason_; }
+  CloseFrame close_frame(std::uint16_t part) const;
+  std::uint16_t close_parts() const;
+  // True when this was the last part that had to be acknowledged.
+  bool on_close_acked(std::uint16_t part);
+  bool close_acked() const { return close_left_ == 0; }
+
+  Event received_event(std::uint32_t rank) const;
+  const OpenFrame& open() const { return open_; }
+  std::uint64_t bytes_arrived() const;
+  Time elapsed() const { return elapsed_; }
+  bool delivered = false;  // the event was given out
+
+ private:
+  bool critical_complete() const;
+  std::uint64_t bytes_of(std::uint64_t first, std::uint64_t count) const;
+
+  OpenFrame open_;
+  std::uint64_t grains_;
+  Bitmap arrived_;
+  std::uint8_t* destination_ = nullptr;
+  std::unique_ptr<std::uint8_t[]> staging_;
+  std::optional<ReceiveRequest> request_;
+  EarlyClose::Limits limits_;
+  std::optional<Time> started_;
+  std::optional<CloseReason> reason_;
+  std::vector<GrainRange> missing_;
+  std::vector<bool> parts_acked_;
+  std::size_t close_left_ = 0;
+  Time elapsed_ = 0;
+};
+
+}  // namespace gradwire::ltp

@@ -1,0 +1,143 @@
+#include "ltp/outgoing.h"
+
+#include <algorithm>
+
+#include "ltp/packet.h"
+
+namespace gradwire::ltp {
+
+std::uint16_t choose_grain(const SendRequest& request, std::size_t payload) {
+  if (request.record) return request.record;
+  std::size_t share = payload / kGrainsPerBlock / request.element * request.element;
+  // A grain must fit the smallest path, or a shrinking path could never finish the transfer.
+  std::size_t most = (kBaseDatagram - kSealedOverhead - kDataHeader) / request.element * request.element;
+  return static_cast<std::uint16_t>(std::clamp<std::size_t>(share, request.element, most));
+}
+
+Outgoing::Outgoing(std::uint32_t id, SendRequest request, std::size_t payload, Time now)
+    : id_(id),
+      request_(std::move(request)),
+      grain_(choose_grain(request_, payload)),
+      block_grains_(static_cast<std::uint32_t>(std::max<std::size_t>(1, payload / grain_))),
+      grains_((request_.size - 1) / grain_ + 1),
+      blocks_((grains_ - 1) / block_grains_ + 1),
+      order_(blocks_, request_.seed),
+      critical_(grains_),
+      again_(grains_),
+      acked_(grains_),
+      submitted_(now) {
+  for (const ByteRange& range : request_.critical) {
+    // Whole blocks, so that the first-transmission queue can pass over them block by block.
+    std::uint64_t block = std::uint64_t{block_grains_} * grain_;
+    std::uint64_t first = range.offset / block * block_grains_;
+    std::uint64_t end = std::min(grains_, ((range.offset + range.length - 1) / block + 1) * block_grains_);
+    critical_ranges_.push_back({static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(end - first)});
+    critical_.set(first, end - first);
+  }
+}
+
+bool Outgoing::is_critical(std::uint64_t grain) const {
+  for (const GrainRange& range : critical_ranges_)
+    if (grain >= range.first && grain - range.first < range.count) return true;
+  return false;
+}
+
+Outgoing::Piece Outgoing::take(std::uint64_t first, std::uint64_t most, std::size_t room) {
+  Piece piece;
+  std::uint64_t count = std::min<std::uint64_t>(most, room / grain_);
+  std::uint64_t start = first * grain_;
+  std::uint64_t end = std::min(request_.size, (first + count) * grain_);
+  piece.first = static_cast<std::uint32_t>(first);
+  piece.count = static_cast<std::uint16_t>(count);
+  piece.bytes = Bytes(request_.data + start, end - start);
+  return piece;
+}
+
+bool Outgoing::next_from(Bitmap& queue, std::uint64_t& cursor, std::size_t room, Piece& piece) {
+  if (!queue.count()) return false;
+  std::uint64_t first = queue.next_set(cursor);
+  if (first == queue.size()) first = queue.next_set(0);
+  std::uint64_t run = std::min<std::uint64_t>(queue.next_clear(first) - first, block_grains_);
+  piece = take(first, run, room);
+  queue.clear(first, piece.count);
+  cursor = first + piece.count;
+  return true;
+}
+
+bool Outgoing::start_block() {
+  while (next_block_ < blocks_) {
+    run_first_ = order_(next_block_++) * block_grains_;
+    if (is_critical(run_first_)) continue;
+    run_left_ = std::min<std::uint64_t>(block_grains_, grains_ - run_first_);
+    return true;
+  }
+  return false;
+}
+
+bool Outgoing::next(std::size_t room, Piece& piece) {
+  if (room < grain_ && room < request_.size) return false;
+  room = std::max<std::size_t>(room, grain_);
+  if (next_from(critical_, critical_at_, room, piece)) return true;
+  if (run_left_ || start_block()) {
+    piece = take(run_first_, run_left_, room);
+    run_first_ += piece.count;
+    run_left_ -= piece.count;
+    return true;
+  }
+  piece.again = true;
+  if (!next_from(again_, again_at_, room, piece)) return false;
+  piece.again = true;
+  return true;
+}
+
+void Outgoing::on_acked(std::uint32_t first, std::uint32_t count) {
+  acked_.set(first, count);
+  again_.clear(first, count);
+  critical_.clear(first, count);
+}
+
+void Outgoing::on_lost(std::uint32_t first, std::uint32_t count) {
+  for (std::uint64_t grain = first; grain < std::uint64_t{first} + count; ++grain)
+    if (!acked_.test(grain)) (is_critical(grain) ? critical_ : again_).set(grain, 1);
+}
+
+bool Outgoing::on_close(const CloseFrame& close) {
+  if (close_parts_.empty()) {
+    close_parts_.resize(close.parts);
+    close_left_ = close.parts;
+    close_reason_ = close.reason;
+    closed_received_ = close.received;
+  }
+  if (close.parts != close_parts_.size() || close_parts_[close.part]) return false;
+  close_parts_[close.part] = true;
+  for (std::size_t i = 0; i < close.count; ++i)
+    if (std::uint64_t{close.missing[i].first} + close.missing[i].count <= grains_) close_missing_.push_back(close.missing[i]);
+  return --close_left_ == 0;
+}
+
+OpenFrame Outgoing::open_frame() const {
+  OpenFrame open;
+  open.id = id_;
+  open.tag = request_.tag;
+  open.size = request_.size;
+  open.grain = grain_;
+  open.element = request_.record ? request_.record : request_.element;
+  open.tolerance = request_.tolerance;
+  open.critical_count = static_cast<std::uint8_t>(critical_ranges_.size());
+  std::copy(critical_ranges_.begin(), critical_ranges_.end(), open.critical.begin());
+  return open;
+}
+
+std::vector<ByteRange> Outgoing::missing() const {
+  std::vector<ByteRange> ranges;
+  auto sorted = close_missing_;
+  std::sort(sorted.begin(), sorted.end(), [](auto& a, auto& b) { return a.first < b.first; });
+  for (const GrainRange& range : sorted) {
+    std::uint64_t start = std::uint64_t{range.first} * grain_;
+    std::uint64_t end = std::min(request_.size, (std::uint64_t{range.first} + range.count) * grain_);
+    ranges.push_back({start, end - start});
+  }
+  return ranges;
+}
+
+}  // namespace gradwire::ltp

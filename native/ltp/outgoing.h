@@ -1,0 +1,74 @@
+// One transfer on its way out: three queues (critical, first transmission, retransmission) over grains.
+// A grain is the unit of delivery: a whole number of elements, or one record. Position follows from the grain number.
+#pragma once
+#include <optional>
+
+#include "ltp/bitmap.h"
+#include "ltp/permute.h"
+#include "ltp/transfer.h"
+
+namespace gradwire::ltp {
+
+// Four grains to a full packet: a packet can be cut where the path shrinks, and the bitmaps stay small.
+inline constexpr std::size_t kGrainsPerBlock = 4;
+
+// The grain for a transfer, given the payload a full packet carries now.
+std::uint16_t choose_grain(const SendRequest& request, std::size_t payload);
+
+class Outgoing {
+ public:
+  Outgoing(std::uint32_t id, SendRequest request, std::size_t payload, Time now);
+
+  struct Piece {
+    std::uint32_t first = 0;
+    std::uint16_t count = 0;
+    Bytes bytes;
+    bool again = false;
+  };
+  // The next run of grains that fits `room`: critical first, then each block once in permuted order, then what was lost.
+  bool next(std::size_t room, Piece& piece);
+  bool pending() const { return critical_.count() || next_block_ < blocks_ || run_left_ || again_.count(); }
+  void on_acked(std::uint32_t first, std::uint32_t count);
+  void on_lost(std::uint32_t first, std::uint32_t count);
+  bool all_acked() const { return acked_.count() == acked_.size(); }
+  // Gathers CLOSE's parts; true once all are there.
+  bool on_close(const CloseFrame& close);
+
+  OpenFrame open_frame() const;
+  std::vector<ByteRange> missing() const;
+  std::uint32_t id() const { return id_; }
+  const SendRequest& request() const { return request_; }
+  Time submitted() const { return submitted_; }
+  std::size_t block_bytes() const { return std::size_t{grain_} * block_grains_; }
+  std::uint64_t closed_received() const { return closed_received_; }
+  CloseReason close_reason() const { return close_reason_; }
+
+  // Flow control and announcement, kept by the send side.
+  bool granted = false, open_acked = false;
+  std::uint32_t packets = 0;
+
+ private:
+  Piece take(std::uint64_t first, std::uint64_t most, std::size_t room);
+  bool next_from(Bitmap& queue, std::uint64_t& cursor, std::size_t room, Piece& piece);
+  bool is_critical(std::uint64_t grain) const;
+  bool start_block();
+
+  std::uint32_t id_;
+  SendRequest request_;
+  std::uint16_t grain_;
+  std::uint32_t block_grains_;
+  std::uint64_t grains_, blocks_;
+  Permutation order_;
+  std::uint64_t next_block_ = 0, run_first_ = 0, run_left_ = 0;
+  std::vector<GrainRange> critical_ranges_;
+  Bitmap critical_, again_, acked_;
+  std::uint64_t critical_at_ = 0, again_at_ = 0;
+  Time submitted_;
+  std::vector<bool> close_parts_;
+  std::size_t close_left_ = 0;
+  std::vector<GrainRange> close_missing_;
+  std::uint64_t closed_received_ = 0;
+  CloseReason close_reason_ = CloseReason::complete;
+};
+
+}  // namespace gradwire::ltp

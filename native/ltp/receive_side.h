@@ -1,0 +1,61 @@
+// All incoming transfers of a connection: receives posted by the application, transfers announced by the peer, and the
+// pairing of the two by tag. Holds at most `credit` bytes of transfers that nobody has asked for yet.
+#pragma once
+#include <array>
+#include <deque>
+#include <memory>
+
+#include "ltp/control.h"
+#include "ltp/incoming.h"
+#include "ltp/seen.h"
+#include "ltp/send_side.h"
+#include "ltp/stats.h"
+
+namespace gradwire::ltp {
+
+class ReceiveSide {
+ public:
+  ReceiveSide(std::uint32_t rank, const Settings& settings, ControlQueue& control, std::deque<Event>& events, Counters& counters)
+      : rank_(rank), credit_(settings.credit), early_close_(settings), control_(control), events_(events), counters_(counters) {}
+
+  void post(Time now, const ReceiveRequest& request);
+  bool cancel(Time now, std::uint64_t token);
+
+  // False while the slot's last user waits for its CLOSE to be acknowledged: the OPEN must come again.
+  bool on_open(Time now, const OpenFrame& open);
+  enum class Verdict { taken, unwanted, broken };
+  // `unwanted`: not announced or not granted; the packet must not be acknowledged, so that it comes again.
+  Verdict on_data(Time now, const DataFrame& data);
+  void on_abort(Time now, const AbortFrame& abort);
+  void on_close_acked(const Control& control);
+
+  Time deadline(Time now) const;
+  void on_deadline(Time now);
+  void fail_all(Failure failure);
+
+  // For building and requeueing control frames.
+  const Incoming* closing(std::uint32_t id) const;
+  const ReceiveRequest* posted(std::uint64_t token) const;
+  double threshold_ratio() const { return early_close_.ratio(); }
+
+ private:
+  Incoming* find(std::uint32_t id) const;
+  void pair(Time now, Incoming& incoming, const ReceiveRequest& request);
+  void check(Time now, Incoming& incoming);
+  void close(Time now, Incoming& incoming, CloseReason reason);
+  void deliver(Incoming& incoming);
+  void release(std::uint32_t id);
+
+  std::uint32_t rank_;
+  std::uint64_t credit_;
+  EarlyClose early_close_;
+  ControlQueue& control_;
+  std::deque<Event>& events_;
+  Counters& counters_;
+  std::deque<ReceiveRequest> posted_;
+  std::array<std::unique_ptr<Incoming>, kTransferSlots> slots_;
+  std::deque<std::uint32_t> active_;  // slots in use, in order of announcement
+  Seen<1024> seen_ids_;
+};
+
+}  // namespace gradwire::ltp

@@ -1,0 +1,90 @@
+// What became of each packet: acknowledgements and timers in, fates and congestion facts out. RFC 9002's loss
+// detection with a reordering threshold that learns, and delivery-rate samples for the congestion controller.
+#pragma once
+#include <memory>
+
+#include "ltp/congestion.h"
+#include "ltp/frame.h"
+#include "ltp/pacer.h"
+#include "ltp/rtt.h"
+#include "ltp/sent.h"
+#include "ltp/stats.h"
+
+namespace gradwire::ltp {
+
+// Who is told. `spurious`: the packet had been declared lost before.
+class FateListener {
+ public:
+  virtual ~FateListener() = default;
+  virtual void on_packet_acked(const SentPacket& packet, bool spurious) = 0;
+  virtual void on_packet_lost(const SentPacket& packet) = 0;
+};
+
+class Recovery {
+ public:
+  Recovery(CongestionKind kind, std::uint64_t packet, Time handshake_rtt, Time now, Counters& counters);
+
+  // The record to fill for the next packet; its number is `next_number()` before the call.
+  SentPacket& begin_packet() { return sent_.push(); }
+  std::uint64_t next_number() const { return sent_.end(); }
+  // Called once the record is filled: starts tracking it.
+  void on_sent(Time now, SentPacket& packet, bool eliciting, bool app_limited);
+  // False when the ACK names a packet never sent: a protocol error.
+  bool on_ack(Time now, const AckFrame& ack, FateListener& listener);
+  // The next instant at which a loss is declared or a probe is due.
+  Time deadline() const;
+  void on_deadline(Time now, FateListener& listener);
+
+  // Probes that may leave regardless of window and pacing.
+  int probes() const { return probes_; }
+  void spend_probe() { probes_ = probes_ > 0 ? probes_ - 1 : 0; }
+  bool window_allows(std::uint64_t bytes) const { return in_flight_ + bytes <= congestion_->window(); }
+  bool pacing_allows(Time now, std::uint64_t packet);
+  Time pacing_ready(std::uint64_t packet) const { return pacer_.ready(congestion_->pacing_rate(), packet); }
+  void on_app_limited() { app_limited_until_ = delivered_ + std::max<std::uint64_t>(in_flight_, 1); }
+
+  const Rtt& rtt() const { return rtt_; }
+  const Congestion& congestion() const { return *congestion_; }
+  std::uint64_t in_flight() const { return in_flight_; }
+  double delivery_rate() const { return delivery_rate_; }
+  double loss() const { return loss_; }
+  int timeouts() const { return timeouts_; }
+  bool generation_acked(std::uint8_t generation) const { return any_acked_ && acked_generation_ == generation; }
+  // Calls visit(packet) for the oldest packets still in flight until it returns false.
+  template <class F>
+  void oldest_in_flight(F visit) {
+    for (std::uint64_t n = unresolved_; n < sent_.end(); ++n)
+      if (sent_.at(n).fate == Fate::in_flight && !visit(sent_.at(n))) return;
+  }
+
+ private:
+  void acknowledge(Time now, SentPacket& packet, std::uint64_t number, AckSample& sample, FateListener& listener);
+  void declare_lost(SentPacket& packet, AckSample& sample, FateListener& listener);
+  void detect_losses(Time now, AckSample& sample, FateListener& listener);
+  void finish_sample(Time now, AckSample& sample);
+  void forget(Time now);
+  Time reorder_time() const;
+  Time probe_deadline() const;
+
+  Counters& counters_;
+  SentRing sent_;
+  Rtt rtt_;
+  std::unique_ptr<Congestion> congestion_;
+  Pacer pacer_;
+  std::uint64_t in_flight_ = 0, in_flight_packets_ = 0;
+  std::uint64_t delivered_ = 0;
+  Time delivered_at_, first_sent_;
+  std::uint64_t app_limited_until_ = 1;
+  std::uint64_t unresolved_ = 0;     // every packet before it is acknowledged or lost
+  std::uint64_t largest_acked_ = 0;
+  bool any_acked_ = false;
+  std::uint8_t acked_generation_ = 0;
+  std::uint64_t reorder_packets_;
+  Time loss_deadline_ = kNever;
+  Time last_eliciting_ = 0;
+  int probes_ = 0, timeouts_ = 0;
+  double delivery_rate_ = 0, loss_ = 0;
+  const SentPacket* newest_ = nullptr;
+};
+
+}  // namespace gradwire::ltp

@@ -1,0 +1,117 @@
+// Throughput and fairness in virtual time: random loss, shared bottlenecks, CUBIC beside BBR.
+#include "tests/check.h"
+#include "tests/world.h"
+
+using namespace gradwire::ltp;
+using namespace gradwire::ltp::test;
+
+namespace {
+
+constexpr double kRate = 5e6;  // 40 Mbit/s: enough packets for the dynamics, few enough for a quick test
+
+struct Flow {
+  Host* from;
+  Host* to;
+  std::uint64_t acked_before = 0;
+};
+
+// Flows i -> 100 + i through one shared queue; each keeps one endless transfer going. Shares of the bottleneck between
+// `warm` and `warm + measure`, as goodput over the link's rate.
+std::vector<double> shares(const std::vector<CongestionKind>& kinds, PipeSpec spec, Time warm, Time measure, std::uint64_t seed) {
+  World world(seed);
+  auto bottleneck = world.pipe(spec);
+  PipeSpec back = spec;
+  back.rate = 1.25e9;
+  back.queue = 1e9;
+  back.loss = spec.loss;
+  std::vector<Flow> flows(kinds.size());
+  // All flows share the buffers: nobody looks at the bytes here.
+  std::vector<std::uint8_t> source(static_cast<std::size_t>(spec.rate * static_cast<double>(warm + measure) / kSecond * 1.2));
+  std::vector<std::uint8_t> destination(source.size());
+  for (std::uint32_t i = 0; i < kinds.size(); ++i) {
+    Settings settings;
+    settings.congestion = kinds[i];
+    Flow& flow = flows[i];
+    flow.from = &world.add(i, settings);
+    flow.to = &world.add(100 + i, settings);
+    world.route(i, 100 + i, bottleneck);
+    world.route(100 + i, i, world.pipe(back));
+    world.connect(*flow.from, *flow.to);
+    flow.to->endpoint->post(world.now, i, {1, destination.data(), destination.size(), 1, 0, 0});
+    flow.from->endpoint->send(world.now, 100 + i, {1, source.data(), source.size(), 1, 4, 0, kWhole, {}, seed});
+    // Not all at once: a newcomer must get its share.
+    world.run(500 * kMillisecond);
+  }
+  auto acked = [&](std::uint32_t i) { return flows[i].from->endpoint->peer(100 + i)->connection->stats().counters.bytes_acked; };
+  world.run(warm);
+  for (std::uint32_t i = 0; i < kinds.size(); ++i) flows[i].acked_before = acked(i);
+  world.run(measure);
+  std::vector<double> result;
+  for (std::uint32_t i = 0; i < kinds.size(); ++i)
+    result.push_back(static_cast<double>(acked(i) - flows[i].acked_before) / (spec.rate * static_cast<double>(measure) / kSecond));
+  return result;
+}
+
+PipeSpec link(Time delay, double buffer) {
+  PipeSpec spec;
+  spec.rate = kRate;
+  spec.delay = delay;
+  spec.queue = buffer * kRate * 2 * static_cast<double>(delay) / kSecond;
+  return spec;
+}
+
+void random_loss_does_not_slow_bbr() {
+  for (double loss : {0.01, 0.02, 0.05}) {
+    PipeSpec spec = link(20 * kMillisecond, 1);
+    spec.loss = loss;
+    double bbr = shares({CongestionKind::bbr}, spec, 3 * kSecond, 6 * kSecond, 3)[0];
+    std::printf("loss %.0f %%: bbr %.3f of the link\n", loss * 100, bbr);
+    CHECK(bbr > 0.8);
+  }
+  PipeSpec spec = link(20 * kMillisecond, 1);
+  spec.loss = 0.01;
+  double cubic = shares({CongestionKind::cubic}, spec, 3 * kSecond, 6 * kSecond, 3)[0];
+  std::printf("loss 1 %%: cubic %.3f\n", cubic);
+  CHECK(cubic < 0.4);  // the yardstick behaves like the real one
+}
+
+void a_clean_link_is_filled() {
+  for (double buffer : {0.25, 1.0, 4.0}) {
+    double bbr = shares({CongestionKind::bbr}, link(20 * kMillisecond, buffer), 2 * kSecond, 4 * kSecond, 5)[0];
+    double cubic = shares({CongestionKind::cubic}, link(20 * kMillisecond, buffer), 2 * kSecond, 4 * kSecond, 5)[0];
+    std::printf("buffer %.2f BDP: bbr %.3f, cubic %.3f\n", buffer, bbr, cubic);
+    CHECK(bbr > 0.9);
+    CHECK(cubic > 0.75);
+  }
+}
+
+void two_flows_share_within_a_fifth() {
+  for (std::uint64_t seed : {1, 2}) {
+    auto share = shares({CongestionKind::bbr, CongestionKind::bbr}, link(20 * kMillisecond, 1), 12 * kSecond, 20 * kSecond, seed);
+    std::printf("bbr, bbr: %.3f %.3f\n", share[0], share[1]);
+    double total = share[0] + share[1];
+    CHECK(total > 0.9);
+    CHECK(std::abs(share[0] - share[1]) / total < 0.2);
+  }
+}
+
+void bbr_and_cubic_live_together() {
+  for (double buffer : {1.0, 2.0}) {
+    auto share = shares({CongestionKind::bbr, CongestionKind::cubic}, link(20 * kMillisecond, buffer), 12 * kSecond, 25 * kSecond, 4);
+    std::printf("buffer %.1f BDP: bbr %.3f, cubic %.3f\n", buffer, share[0], share[1]);
+    double total = share[0] + share[1];
+    CHECK(total > 0.9);
+    CHECK(share[0] / total >= 0.3);
+    CHECK(share[1] / total >= 0.3);
+  }
+}
+
+}  // namespace
+
+int main() {
+  random_loss_does_not_slow_bbr();
+  a_clean_link_is_filled();
+  two_flows_share_within_a_fifth();
+  bbr_and_cubic_live_together();
+  return gradwire::test::finish();
+}

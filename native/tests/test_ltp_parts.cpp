@@ -1,0 +1,187 @@
+// LTP's small parts one by one: wire formats, key derivation against published vectors, windows, permutation, limits.
+#include "ltp/early_close.h"
+#include "ltp/keys.h"
+#include "ltp/acks.h"
+#include "ltp/bitmap.h"
+#include "ltp/permute.h"
+#include "ltp/pmtu.h"
+#include "ltp/random.h"
+#include "tests/check.h"
+
+#include <set>
+#include <string>
+
+using namespace gradwire::ltp;
+
+namespace {
+
+std::vector<std::uint8_t> from_hex(const std::string& hex) {
+  std::vector<std::uint8_t> bytes;
+  for (std::size_t i = 0; i < hex.size(); i += 2) bytes.push_back(static_cast<std::uint8_t>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+  return bytes;
+}
+
+void hkdf_agrees_with_rfc_5869() {
+  // Test case 1; our expansion stops at 32 of its 42 bytes.
+  auto secret = from_hex("0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b");
+  auto salt = from_hex("000102030405060708090a0b0c");
+  Secret key = hkdf_extract(salt, secret);
+  CHECK(same(key, from_hex("077709362c2e32df0ddc3f0dc47bba6390b6c73bb50f9c3122ec844ad7c2b3e5")));
+  auto info = from_hex("f0f1f2f3f4f5f6f7f8f9");
+  Secret out;
+  hkdf_expand(key, std::string_view(reinterpret_cast<const char*>(info.data()), info.size()), {}, out);
+  CHECK(same(out, from_hex("3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf")));
+}
+
+void sealed_bytes_open_only_unchanged() {
+  for (bool encrypt : {true, false}) {
+    Aead seal(Secret{1}, Aead::Direction::seal), open(Secret{1}, Aead::Direction::open), other(Secret{2}, Aead::Direction::open);
+    std::vector<std::uint8_t> header(12, 3), frames(20, 4), payload(100, 5), out(136);
+    CHECK(seal.seal(9, header, frames, payload, out.data(), encrypt));
+    auto copy = out;
+    CHECK(!other.open(9, header, copy, encrypt));
+    copy = out;
+    CHECK(!open.open(10, header, copy, encrypt));
+    copy = out;
+    copy[50] ^= 1;
+    CHECK(!open.open(9, header, copy, encrypt));
+    copy = out;
+    CHECK(open.open(9, header, copy, encrypt));
+    CHECK(copy[0] == 4 && copy[19] == 4 && copy[20] == 5 && copy[119] == 5);
+  }
+}
+
+void frames_read_back_as_written() {
+  std::uint8_t buffer[kBaseDatagram];
+  Writer out(buffer);
+  OpenFrame open;
+  open.id = 7, open.tag = 1ull << 60, open.size = 1'000'000, open.grain = 356, open.element = 4, open.tolerance = 980'000;
+  open.critical_count = 1, open.critical[0] = {3, 4};
+  write(out, open);
+  CHECK(out.size() == size_of(open));
+  CloseFrame close;
+  close.id = 7, close.reason = CloseReason::deadline, close.received = 55, close.count = 2;
+  close.missing[0] = {1, 2}, close.missing[1] = {9, 1};
+  std::size_t before = out.size();
+  write(out, close);
+  CHECK(out.size() - before == size_of(close));
+  before = out.size();
+  write_data_header(out, 7, 8, 3);
+  CHECK(out.size() - before == kDataHeader);
+  out.bytes(std::vector<std::uint8_t>{1, 2, 3});
+  Reader in(out.written());
+  Frame frame;
+  CHECK(next_frame(in, frame) && std::get<OpenFrame>(frame).tag == open.tag && std::get<OpenFrame>(frame).critical[0] == open.critical[0]);
+  CHECK(next_frame(in, frame) && std::get<CloseFrame>(frame).missing[1] == close.missing[1]);
+  CHECK(next_frame(in, frame) && std::get<DataFrame>(frame).first == 8 && std::get<DataFrame>(frame).bytes.size() == 3);
+  CHECK(in.left() == 0);
+  // Every truncation is noticed, none is read past.
+  for (std::size_t cut = 0; cut < out.size(); ++cut) {
+    Reader part(Bytes(buffer).first(cut));
+    while (part.left() && next_frame(part, frame)) {}
+  }
+}
+
+void seen_remembers_a_window_and_nothing_twice() {
+  Seen<128> seen;
+  std::set<std::uint64_t> model;
+  Random random(3);
+  std::uint64_t end = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    std::uint64_t number = end + random.next() % 40 + (random.next() % 500 ? 0 : 1000);
+    number = number > 30 ? number - 30 : 0;
+    bool expected = !(number + 128 < end) && model.insert(number).second;
+    CHECK(seen.insert(number) == expected);
+    end = std::max(end, number + 1);
+    CHECK(seen.end() == end && seen.contains(number));
+  }
+}
+
+void bitmaps_agree_with_a_plain_set() {
+  Bitmap bits(1000);
+  std::set<std::uint64_t> model;
+  Random random(4);
+  for (int i = 0; i < 3000; ++i) {
+    std::uint64_t first = random.next() % 1000, count = random.next() % std::min<std::uint64_t>(90, 1001 - first);
+    bool set = random.next() % 2;
+    std::uint64_t changed = 0;
+    for (std::uint64_t n = first; n < first + count; ++n) changed += set ? model.insert(n).second : model.erase(n);
+    CHECK((set ? bits.set(first, count) : bits.clear(first, count)) == changed);
+    CHECK(bits.count() == model.size());
+    auto next = model.lower_bound(first);
+    CHECK(bits.next_set(first) == (next == model.end() ? 1000 : *next));
+    std::uint64_t clear = first;
+    while (model.count(clear)) ++clear;
+    CHECK(bits.next_clear(first) == clear);
+  }
+}
+
+void permutations_visit_everything_once_and_differ_by_seed() {
+  for (std::uint64_t size : {1u, 2u, 3u, 17u, 1000u, 4096u}) {
+    std::set<std::uint64_t> seen;
+    Permutation order(size, 5), other(size, 6);
+    std::uint64_t equal = 0;
+    for (std::uint64_t i = 0; i < size; ++i) seen.insert(order(i)), equal += order(i) == other(i);
+    CHECK(seen.size() == size && *seen.rbegin() == size - 1);
+    if (size >= 1000) CHECK(equal < size / 20);
+  }
+}
+
+void acks_repeat_themselves_and_are_not_late() {
+  Acks acks;
+  CHECK(acks.deadline() == kNever);
+  acks.on_packet(1000, 0, true);
+  CHECK(acks.deadline() == 1000 + Acks::kLongest);
+  for (std::uint64_t n = 1; n < Acks::kEvery; ++n) acks.on_packet(2000, n, true);
+  CHECK(acks.due(2000));
+  AckFrame ack;
+  acks.fill(5000, ack);
+  CHECK(ack.largest() == 7 && ack.bits[0] == 0xff && ack.delay_us == 3);
+  acks.on_packet(6000, 200, true);
+  acks.fill(6000, ack);
+  CHECK(ack.base == 0 && ack.words == 4 && ack.bits[0] == 0xff && ack.largest() == 200);
+}
+
+void early_close_follows_formula_then_experience_then_formula() {
+  Settings settings;
+  EarlyClose early(settings);
+  CHECK(early.limits(1'000'000, 0, 0).threshold == settings.first_deadline);
+  auto limits = early.limits(1'000'000, 20 * kMillisecond, 10e6);
+  CHECK(limits.threshold == 130 * kMillisecond);
+  CHECK(limits.deadline == limits.threshold + 40 * kMillisecond);
+  CHECK(early.limits(1'000'000, kMillisecond, 10e6).deadline == early.limits(1'000'000, kMillisecond, 10e6).threshold + 30 * kMillisecond);
+  for (int i = 0; i < 64; ++i) early.on_complete(limits, limits.formula * (10 + i) / 10);
+  CHECK(early.ratio() > 1.5 && early.ratio() < 1.8);  // the tenth percentile of 1.0 .. 7.3
+  early.on_deadline(), early.on_deadline();
+  double trusted = early.ratio();
+  for (int i = 0; i < 12; ++i) early.on_deadline();
+  CHECK(trusted > 1.5 && early.ratio() < 1.01);
+}
+
+void mtu_search_ends_at_what_passes() {
+  for (std::size_t path : {1200u, 1400u, 1472u, 9000u}) {
+    Pmtu pmtu(8972);
+    for (int i = 0; i < 40; ++i)
+      if (std::size_t size = pmtu.due(0)) {
+        pmtu.on_probe_sent();
+        CHECK(pmtu.due(0) == 0);
+        size <= path ? pmtu.on_probe_acked(size) : pmtu.on_probe_lost();
+      }
+    CHECK(pmtu.due(0) == 0 && pmtu.current() <= path && pmtu.current() + 110 > std::min<std::size_t>(path, 8972));
+  }
+}
+
+}  // namespace
+
+int main() {
+  hkdf_agrees_with_rfc_5869();
+  sealed_bytes_open_only_unchanged();
+  frames_read_back_as_written();
+  seen_remembers_a_window_and_nothing_twice();
+  bitmaps_agree_with_a_plain_set();
+  permutations_visit_everything_once_and_differ_by_seed();
+  acks_repeat_themselves_and_are_not_late();
+  early_close_follows_formula_then_experience_then_formula();
+  mtu_search_ends_at_what_passes();
+  return gradwire::test::finish();
+}

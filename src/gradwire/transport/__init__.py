@@ -1,0 +1,1 @@
+"""Payload + deadline -> Delivery: the ways bytes travel between ranks."""
