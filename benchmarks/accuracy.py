@@ -30,8 +30,8 @@ from gradwire.demo.train import ConvNet, accuracy
 
 # Recommended settings: sparse levels warm up over the first tenth of training, as DGC does.
 LEVELS = [
-    "off", "fp16", "bf16", "int8", "int4", "topk:0.1+int8", "topk:0.01+int8", "exactk:0.01+fp16", "sharedk:0.05+fp16",
-    "randk:0.2+fp16", "lowrank:4", "prune:0.5+int8", "auto",
+    "off", "fp16", "bf16", "int8", "int4", "topk:0.1+int8", "exactk:0.1+fp16", "sharedk:0.1+fp16",
+    "randk:0.5+fp16", "lowrank:4", "prune:0.5+int8", "auto",
 ]  # fmt: skip
 
 

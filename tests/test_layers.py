@@ -16,7 +16,7 @@ LAYERS = [
     {"link"},
     {"sense", "decide", "compress", "plan", "transport", "observe"},
     {"aggregate"},
-    {"config", "pipeline"},
+    {"config", "pipeline", "joint"},
     {"govern"},
     {"session"},
     {"assemble"},

@@ -54,7 +54,8 @@ def assemble(config: Config, group: dist.ProcessGroup, parameters: int) -> Assem
     pipeline = Pipeline(lanes, on_timing, stopwatch.worked)
     governor = govern(config, group, (stopwatch, clock, tally))
     rooms = Rooms(governor, feedback, pipeline, plain_all_reduce(group), tally, clock, stopwatch)
-    return Assembly(Session(rank, world_size, config.compress, rooms), feedback, tally, governor)
+    session = Session(rank, world_size, config.compress, rooms, config.observe.verify)
+    return Assembly(session, feedback, tally, governor)
 
 
 def lanes_needed(config: Config, world_size: int) -> int:

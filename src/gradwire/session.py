@@ -8,7 +8,6 @@ everything that takes time happens in the pipeline's threads.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -20,15 +19,17 @@ from gradwire.aggregate.chunk import ALIGN, Chunk
 from gradwire.aggregate.exchange import exchange
 from gradwire.aggregate.factored import factored
 from gradwire.aggregate.scratch import Lease, Scratch
+from gradwire.aggregate.verify import verify
 from gradwire.clock import Clock
-from gradwire.compress.base import Codec, Encoded, Stretch, Weights
+from gradwire.compress.base import Codec, Stretch, Weights
 from gradwire.compress.build import build_codec
 from gradwire.compress.feedback import Feedback
 from gradwire.compress.lowrank import LowRank
 from gradwire.config import CompressConfig
-from gradwire.events import Decided, Failed, NonFinite, Sink, Synchronised
+from gradwire.events import Decided, Sink
 from gradwire.flow import Bucket, Decision
 from gradwire.govern import Governor
+from gradwire.joint import Check, Joint, Teller
 from gradwire.level import Level
 from gradwire.pipeline import Pipeline
 from gradwire.sense.stopwatch import Stopwatch
@@ -56,7 +57,7 @@ class Rooms:
 class Session:
     """Synchronises the gradient buckets of one model."""
 
-    def __init__(self, rank: int, world_size: int, config: CompressConfig, rooms: Rooms) -> None:
+    def __init__(self, rank: int, world_size: int, config: CompressConfig, rooms: Rooms, verify_every: int = 0) -> None:
         self._rank = rank
         self._world_size = world_size
         self._config = config
@@ -65,9 +66,11 @@ class Session:
         self._factors: dict[Level, LowRank] = {}
         self._levels: dict[int, Decision] = {}
         self._cuts: dict[int, int] = {}
+        self._teller = Teller(rooms.sink, rooms.clock)
+        self._verify_every = verify_every
         self._scratch = Scratch()
         self._off = False
-        self._under_way: list[_Joint] = []
+        self._under_way: list[Joint] = []
         self.step = 0
 
     def synchronise(self, bucket: Bucket, buffer: Tensor, weights: Weights) -> Future[Tensor]:
@@ -97,6 +100,10 @@ class Session:
         joints, self._under_way = self._under_way, []
         for joint in joints:
             joint.wait()
+        if joints and self._verify_every and self.step % self._verify_every == 0:
+            check = Check(verify([joint.restored for joint in joints], self.step))
+            self._rooms.pipeline.submit(check.ops, check.finished)
+            check.wait()
 
     def switch_off(self) -> None:
         self._off = True
@@ -117,12 +124,12 @@ class Session:
 
     def _plain_done(self, bucket: Bucket, wire: int, started: float) -> None:
         self._rooms.stopwatch.operation(started, self._rooms.clock.now(), wire)
-        self._note(bucket, Level(), wire, bucket.numel, started)
+        self._teller.synchronised(bucket, Level(), wire, bucket.numel, started)
 
     def _compressed(self, bucket: Bucket, buffer: Tensor, weights: Weights, level: Level) -> Future[Tensor]:
         """Cut into chunks, send each through the pipeline, complete the future when the last one is restored."""
         work = buffer if buffer.dtype == torch.float32 else buffer.float()
-        joint = _Joint(self, bucket, level, buffer, work)
+        joint = Joint(self._teller, self._world_size, bucket, level, buffer, work)
         self._under_way.append(joint)
         if level.sparse and self._config.momentum:
             joint.velocity = self._rooms.feedback.velocity(bucket, work, self._config.momentum)
@@ -178,79 +185,3 @@ class Session:
         pieces = max(1, round(codec.size_of(bucket.numel) / (self._config.chunk * 1e6)))
         unit = ALIGN * self._world_size
         return -(-bucket.numel // (pieces * unit)) * unit
-
-    def _note(self, bucket: Bucket, level: Level, wire: int, sent: int, started: float) -> None:
-        now = self._rooms.clock.now()
-        size = bucket.nbytes
-        event = Synchronised(now, bucket.step, bucket.index, str(level), size, wire, sent, now - started)
-        self._rooms.sink.emit(event)
-
-
-class _Joint:
-    """The chunks of one bucket on their way: counts them back in and completes the bucket's future."""
-
-    def __init__(self, session: Session, bucket: Bucket, level: Level, buffer: Tensor, work: Tensor) -> None:
-        self._session = session
-        self._bucket = bucket
-        self._level = level
-        self._buffer = buffer
-        self._work = work
-        self._started = session._rooms.clock.now()
-        self._lock = threading.Lock()
-        self._left = 0
-        self._error: BaseException | None = None
-        self._wire = self._sent = self._nonfinite = 0
-        self._done: Future[Tensor] = Future()
-        self.velocity: Tensor | None = None
-        # An exception set on a future becomes a cast error on the way through C++; raised here, its text survives.
-        self.future: Future[Tensor] = self._done.then(self._result)
-
-    def expect(self, chunks: int) -> None:
-        self._left = chunks
-        if chunks == 0:
-            self._done.set_result(self._buffer)
-
-    def counted(self, ops: Iterator[Op], lease: Lease) -> Iterator[Op]:
-        """The chunk's operations, counted; what it borrowed is given back at the end."""
-        for op in ops:
-            self._wire += op.wire_bytes(self._session._world_size)
-            yield op
-        lease.end()
-
-    def report(self, start: int, encoded: Encoded) -> None:
-        self._sent += encoded.sent
-        self._nonfinite += encoded.nonfinite
-        if self.velocity is not None and encoded.places is not None:
-            self.velocity[encoded.places.long() + start] = 0.0  # DGC's momentum factor masking
-
-    def finished(self, error: BaseException | None) -> None:
-        with self._lock:
-            self._left -= 1
-            self._error = self._error or error
-            if self._left:
-                return
-        if self._error is None and self._work is not self._buffer:
-            self._buffer.copy_(self._work)
-        self._tell()
-        self._done.set_result(self._buffer)
-
-    def wait(self) -> None:
-        """Every operation below has a deadline, so this ends."""
-        self._done.wait()
-        if self._error is not None:
-            raise self._error
-
-    def _result(self, done: Future[Tensor]) -> Tensor:
-        if self._error is not None:
-            raise self._error
-        return done.value()
-
-    def _tell(self) -> None:
-        rooms, bucket = self._session._rooms, self._bucket
-        now = rooms.clock.now()
-        if self._error is not None:
-            rooms.sink.emit(Failed(now, bucket.step, f"{type(self._error).__name__}: {self._error}"))
-            return
-        if self._nonfinite:
-            rooms.sink.emit(NonFinite(now, bucket.step, bucket.index, self._nonfinite))
-        self._session._note(bucket, self._level, self._wire, self._sent, self._started)

@@ -39,7 +39,7 @@ def same_everywhere(value: Tensor) -> bool:
     return bool(alike)
 
 
-def train_small(rank: int, world: int, level: str | None, steps: int = 12, **ddp: Any) -> dict[str, Any]:
+def train_small(rank: int, world: int, level: Any, steps: int = 12, **ddp: Any) -> dict[str, Any]:
     """Train the small net; returns its final weights, whether replicas agreed after every step, and the summary."""
     net = small_net()
     model = DistributedDataParallel(net, bucket_cap_mb=0.02, **ddp)

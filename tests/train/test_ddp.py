@@ -77,3 +77,42 @@ def test_digits_are_learnt_as_well_as_without_compression(ranks: Ranks, level: s
     plain, compressed = ranks.run(2, jobs.digits, "off")[0], ranks.run(2, jobs.digits, level)[0]
     # 397 test images: one image is 0.25 points, and two runs of the same job differ by two or three of them.
     assert compressed >= plain - 0.0125
+
+
+def _corrupted(rank: int, world: int, level: dict[str, object]) -> str:
+    """Rank 1 restores one element differently at step 3."""
+    import gradwire
+    from gradwire.compress import dense
+
+    original = dense.Dense.decode
+    calls = 0
+
+    def wrong(self, frame, out, *args, **kwargs):  # type: ignore[no-untyped-def]
+        nonlocal calls
+        calls += 1
+        original(self, frame, out, *args, **kwargs)
+        if rank == 1 and calls > 20 and out.numel():
+            out[0] += 1
+
+    dense.Dense.decode = wrong  # type: ignore[method-assign]
+    try:
+        jobs.train_small(rank, world, level)  # type: ignore[arg-type]
+    except gradwire.IntegrityError as error:
+        return str(error)
+    finally:
+        dense.Dense.decode = original  # type: ignore[method-assign]
+    return "no error"
+
+
+def test_a_replica_that_differs_is_found_when_asked_for(ranks: Ranks) -> None:
+    level = {"level": "int8", "observe": {"verify": 1}}
+    assert all(result["agreed"] for result in ranks.run(2, jobs.train_small, level))
+    assert all("replicas differ" in text for text in ranks.run(2, _corrupted, level))
+
+
+def test_momentum_correction_trains(ranks: Ranks) -> None:
+    level = {"level": "topk:0.05", "compress": {"momentum": 0.9, "warmup": 4}}
+    results = ranks.run(2, jobs.train_small, level, 30)
+    assert all(result["agreed"] for result in results)
+    assert results[0]["losses"][-1] < results[0]["losses"][0]
+    assert len(results[0]["summary"].levels) > 1, "the warm-up passes through several shares"

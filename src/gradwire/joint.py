@@ -1,0 +1,126 @@
+"""Joint: the chunks of one bucket on their way; counts them back in, tells what they came to, completes the future."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.futures import Future
+
+from gradwire.aggregate.scratch import Lease
+from gradwire.clock import Clock
+from gradwire.compress.base import Encoded
+from gradwire.events import Failed, NonFinite, Sink, Synchronised
+from gradwire.flow import Bucket
+from gradwire.level import Level
+from gradwire.transport.base import Op
+
+
+@dataclass(frozen=True, slots=True)
+class Teller:
+    """Writes down what became of buckets."""
+
+    sink: Sink
+    clock: Clock
+
+    def synchronised(self, bucket: Bucket, level: Level, wire: int, sent: int, started: float) -> None:
+        now = self.clock.now()
+        size = bucket.nbytes
+        self.sink.emit(Synchronised(now, bucket.step, bucket.index, str(level), size, wire, sent, now - started))
+
+
+class Check:
+    """One exchange that the training thread waits for."""
+
+    def __init__(self, ops: Iterator[Op]) -> None:
+        self.ops = ops
+        self._done = threading.Event()
+        self._error: BaseException | None = None
+
+    def finished(self, error: BaseException | None) -> None:
+        self._error = error
+        self._done.set()
+
+    def wait(self) -> None:
+        self._done.wait()  # the lane's deadline ends it
+        if self._error is not None:
+            raise self._error
+
+
+class Joint:
+    """`buffer` is DDP's, `work` the float32 values that chunks are views of; often the same."""
+
+    def __init__(
+        self, teller: Teller, world_size: int, bucket: Bucket, level: Level, buffer: Tensor, work: Tensor
+    ) -> None:
+        self._teller = teller
+        self._world_size = world_size
+        self._bucket = bucket
+        self._level = level
+        self._buffer = buffer
+        self._work = work
+        self._started = teller.clock.now()
+        self._lock = threading.Lock()
+        self._left = 0
+        self._error: BaseException | None = None
+        self._wire = self._sent = self._nonfinite = 0
+        self._done: Future[Tensor] = Future()
+        self.velocity: Tensor | None = None
+        # An exception set on a future becomes a cast error on the way through C++; raised here, its text survives.
+        self.future: Future[Tensor] = self._done.then(self._result)
+
+    @property
+    def restored(self) -> Tensor:
+        return self._buffer
+
+    def expect(self, chunks: int) -> None:
+        self._left = chunks
+        if chunks == 0:
+            self._done.set_result(self._buffer)
+
+    def counted(self, ops: Iterator[Op], lease: Lease) -> Iterator[Op]:
+        """The chunk's operations, counted; what it borrowed is given back at the end."""
+        for op in ops:
+            self._wire += op.wire_bytes(self._world_size)
+            yield op
+        lease.end()
+
+    def report(self, start: int, encoded: Encoded) -> None:
+        self._sent += encoded.sent
+        self._nonfinite += encoded.nonfinite
+        if self.velocity is not None and encoded.places is not None:
+            self.velocity[encoded.places.long() + start] = 0.0  # DGC's momentum factor masking
+
+    def finished(self, error: BaseException | None) -> None:
+        with self._lock:
+            self._left -= 1
+            self._error = self._error or error
+            if self._left:
+                return
+        if self._error is None and self._work is not self._buffer:
+            self._buffer.copy_(self._work)
+        self._tell()
+        self._done.set_result(self._buffer)
+
+    def wait(self) -> None:
+        """Every operation below has a deadline, so this ends."""
+        self._done.wait()
+        if self._error is not None:
+            raise self._error
+
+    def _result(self, done: Future[Tensor]) -> Tensor:
+        if self._error is not None:
+            raise self._error
+        return done.value()
+
+    def _tell(self) -> None:
+        teller, bucket = self._teller, self._bucket
+        now = teller.clock.now()
+        if self._error is not None:
+            teller.sink.emit(Failed(now, bucket.step, f"{type(self._error).__name__}: {self._error}"))
+            return
+        if self._nonfinite:
+            teller.sink.emit(NonFinite(now, bucket.step, bucket.index, self._nonfinite))
+        teller.synchronised(bucket, self._level, self._wire, self._sent, self._started)
