@@ -40,8 +40,11 @@ class Assembly:
     governor: Governor
 
 
-def assemble(config: Config, group: dist.ProcessGroup, parameters: int) -> Assembly:
-    """Build the rooms over an existing process group. Every member of the group calls this at the same point."""
+def assemble(config: Config, group: dist.ProcessGroup, parameters: int, plain: Plain | None = None) -> Assembly:
+    """Build the rooms over an existing process group. Every member of the group calls this at the same point.
+
+    `plain` is what `off` does: DDP's all-reduce, unless the door's own framework does it another way.
+    """
     rank, world_size = dist.get_rank(group), group.size()
     clock, tally, stopwatch = MonotonicClock(), Tally(), Stopwatch()
     feedback = Feedback(rank, world_size)
@@ -53,7 +56,7 @@ def assemble(config: Config, group: dist.ProcessGroup, parameters: int) -> Assem
     lanes = open_lanes(group, lanes_needed(config, world_size), config.transport.timeout, clock)
     pipeline = Pipeline(lanes, on_timing, stopwatch.worked)
     governor = govern(config, group, (stopwatch, clock, tally))
-    rooms = Rooms(governor, feedback, pipeline, plain_all_reduce(group), tally, clock, stopwatch)
+    rooms = Rooms(governor, feedback, pipeline, plain or plain_all_reduce(group), tally, clock, stopwatch)
     return Assembly(Session(rank, world_size, config.compress, rooms), feedback, tally, governor)
 
 
@@ -89,6 +92,17 @@ def plain_all_reduce(group: dist.ProcessGroup) -> Plain:
     def all_reduce(buffer: Tensor) -> Future[Tensor]:
         buffer.mul_(scale)
         future: Future[list[Tensor]] = dist.all_reduce(buffer, group=group, async_op=True).get_future()
+        return future.then(lambda done: done.value()[0])
+
+    return all_reduce
+
+
+def average(group: dist.ProcessGroup) -> Plain:
+    """What HSDP does without us, to the bit: the backend's own average."""
+
+    def all_reduce(buffer: Tensor) -> Future[Tensor]:
+        work = dist.all_reduce(buffer, dist.ReduceOp.AVG, group=group, async_op=True)
+        future: Future[list[Tensor]] = work.get_future()
         return future.then(lambda done: done.value()[0])
 
     return all_reduce
