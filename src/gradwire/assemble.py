@@ -17,7 +17,7 @@ from gradwire.config import Config
 from gradwire.decide.auto import START
 from gradwire.decide.fixed import Fixed
 from gradwire.decide.ladder import LADDER
-from gradwire.decide.registry import is_controller, make_controller
+from gradwire.decide.registry import is_controller, is_ours, make_controller
 from gradwire.events import Attached
 from gradwire.flow import Decision
 from gradwire.govern import Adaptive, Governor, Steady
@@ -28,6 +28,9 @@ from gradwire.sense.stopwatch import Stopwatch
 from gradwire.session import Plain, Rooms, Session
 from gradwire.transport.base import Timing
 from gradwire.transport.lanes import open_lanes
+
+# Somebody else's controller may choose any level; these take the most operations in a row.
+LONGEST = [Level.parse("sharedk:0.1"), Level.parse("int8+zstd")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,8 @@ def lanes_needed(config: Config, world_size: int) -> int:
     if world_size == 1:
         return 0
     if is_controller(config.level):
-        return max(phases(rung.level) for rung in LADDER)
+        candidates = [rung.level for rung in LADDER] if is_ours(config.level) else LONGEST
+        return max(map(phases, candidates))
     level = Level.parse(config.level)
     check_chain(level)
     return 0 if level.off else phases(level)
