@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -79,8 +80,10 @@ def test_a_mistake_is_one_line_and_a_failure_on_every_rank(
 ) -> None:
     # Without torchrun, which stops the others when the first has failed: here each rank must find out by itself.
     place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    for rank in ("0", "1"):
-        done = run([sys.executable, "-m", "gradwire.run", *arguments], **settings, **place, RANK=rank)
+    command = [sys.executable, "-m", "gradwire.run", *arguments]
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(lambda rank: run(command, **settings, **place, RANK=rank), ("0", "1")))
+    for done in answers:
         assert done.returncode == 1
         lines = done.stderr.strip().splitlines()
         assert len(lines) == 1, done.stderr

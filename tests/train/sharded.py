@@ -14,6 +14,7 @@ from torch.distributed.fsdp._fully_shard import _fsdp_collectives as collectives
 from torch.nn import functional as F
 
 import gradwire
+from gradwire.compress import dense
 from gradwire.fsdp_unit import Unit
 from tests.train.jobs import batch, small_net
 
@@ -47,7 +48,7 @@ def same_on_replicas(value: Tensor, mesh: DeviceMesh) -> bool:
 def train(rank: int, world: int, level: Any, how: str = "", steps: int = 6, sites: int = SITES) -> dict[str, Any]:
     """Train; returns this rank's shards, the losses, whether replicas agreed after every step, and the summary."""
     mesh = mesh_of(world, sites)
-    options = {"mp_policy": MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)} if how == "bfloat16" else {}
+    options = {"mp_policy": MixedPrecisionPolicy(reduce_dtype=getattr(torch, how))} if "float" in how else {}
     net = wrap(small_net(), mesh, **options)
     PREPARE.get(how, lambda net: None)(net)
     handle = gradwire.attach_fsdp(net, level) if level else None
@@ -71,8 +72,15 @@ def train(rank: int, world: int, level: Any, how: str = "", steps: int = 6, site
     return {"weights": shards(net), "losses": losses, "agreed": agreed, "summary": summary, "state": state}
 
 
+def halve_gradients(net: Any) -> None:
+    """As an optimizer that steps within backward would, this reads and writes gradients before backward ends."""
+    for parameter in net.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda p: p.grad.mul_(0.5))
+
+
 # Ways of using FSDP2 that change what happens around the hook.
 PREPARE: dict[str, Callable[[Any], None]] = {
+    "hooks": halve_gradients,
     "sum": lambda net: [m.set_force_sum_reduction_for_comms(True) for m in net.modules() if hasattr(m, "unshard")],
     "divisor": lambda net: [m.set_gradient_divide_factor(2.0) for m in net.modules() if hasattr(m, "unshard")],
 }
@@ -140,6 +148,37 @@ def resume(rank: int, world: int, level: str) -> tuple[Tensor, Tensor, str]:
     except gradwire.ConfigError as error:
         return whole, resumed, str(error)
     return whole, resumed, "no error"
+
+
+def take_over(rank: int, world: int, states: list[dict[str, Any]]) -> dict[str, Tensor]:
+    """Load the states of a job with another number of sites; returns what now waits on this rank."""
+    handle = gradwire.attach_fsdp(wrap(small_net(), mesh_of(world, sites=world)), "int8")
+    handle.load_state_dict(states)
+    handle.close()
+    return handle.state_dict()["residuals"]  # type: ignore[no-any-return]
+
+
+def fail_in_encoder(rank: int, world: int) -> str:
+    """Rank 1's encoder breaks at step 2: which error reaches its training loop, and rank 0's?"""
+    net = wrap(small_net(), mesh_of(world))
+    handle = gradwire.attach_fsdp(net, {"level": "int8", "transport": {"timeout": 3}})
+    original = dense.Dense.encode
+
+    def broken(self: Any, *args: Any, **kwargs: Any) -> Any:
+        raise MemoryError("no room for the encoder")
+
+    try:
+        for step in range(4):
+            if rank == 1 and step == 2:
+                dense.Dense.encode = broken  # type: ignore[method-assign]
+            inputs, labels = batch(rank, step)
+            F.cross_entropy(net(inputs), labels).backward()
+    except (MemoryError, gradwire.LinkError) as error:
+        return f"{type(error).__name__} at step {step}"
+    finally:
+        dense.Dense.encode = original  # type: ignore[method-assign]
+        handle.close()
+    return "no error"
 
 
 def mistakes(rank: int, world: int) -> list[str]:
