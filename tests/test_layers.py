@@ -20,7 +20,7 @@ LAYERS = [
     {"govern"},
     {"session"},
     {"assemble"},
-    {"ddp", "backend", "run"},
+    {"ddp", "fsdp", "fsdp_unit", "backend", "run"},
     {"emulate", "simulate", "demo", "doctor"},
     {"cli"},
 ]

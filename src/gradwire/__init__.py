@@ -13,12 +13,24 @@ if TYPE_CHECKING:
     from gradwire.config import Config
     from gradwire.ddp import Handle, attach
     from gradwire.errors import ConfigError, GradwireError, IntegrityError, LinkError
+    from gradwire.fsdp import attach_fsdp
     from gradwire.level import Level
 
-__all__ = ["Config", "ConfigError", "GradwireError", "Handle", "IntegrityError", "Level", "LinkError", "attach"]
+__all__ = [
+    "Config",
+    "ConfigError",
+    "GradwireError",
+    "Handle",
+    "IntegrityError",
+    "Level",
+    "LinkError",
+    "attach",
+    "attach_fsdp",
+]
 
 _HOME = {
     "attach": "gradwire.ddp",
+    "attach_fsdp": "gradwire.fsdp",
     "Handle": "gradwire.ddp",
     "Config": "gradwire.config",
     "Level": "gradwire.level",

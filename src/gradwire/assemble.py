@@ -17,7 +17,7 @@ from gradwire.config import Config
 from gradwire.decide.auto import START
 from gradwire.decide.fixed import Fixed
 from gradwire.decide.ladder import LADDER
-from gradwire.decide.registry import is_controller, make_controller
+from gradwire.decide.registry import is_controller, is_ours, make_controller
 from gradwire.events import Attached
 from gradwire.flow import Decision
 from gradwire.govern import Adaptive, Governor, Steady
@@ -28,6 +28,9 @@ from gradwire.sense.stopwatch import Stopwatch
 from gradwire.session import Plain, Rooms, Session
 from gradwire.transport.base import Timing
 from gradwire.transport.lanes import open_lanes
+
+# Somebody else's controller may choose any level; these take the most operations in a row.
+LONGEST = [Level.parse("sharedk:0.1"), Level.parse("int8+zstd")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +43,11 @@ class Assembly:
     governor: Governor
 
 
-def assemble(config: Config, group: dist.ProcessGroup, parameters: int) -> Assembly:
-    """Build the rooms over an existing process group. Every member of the group calls this at the same point."""
+def assemble(config: Config, group: dist.ProcessGroup, parameters: int, plain: Plain | None = None) -> Assembly:
+    """Build the rooms over an existing process group. Every member of the group calls this at the same point.
+
+    `plain` is what `off` does: DDP's all-reduce, unless the door's own framework does it another way.
+    """
     rank, world_size = dist.get_rank(group), group.size()
     clock, tally, stopwatch = MonotonicClock(), Tally(), Stopwatch()
     feedback = Feedback(rank, world_size)
@@ -53,7 +59,7 @@ def assemble(config: Config, group: dist.ProcessGroup, parameters: int) -> Assem
     lanes = open_lanes(group, lanes_needed(config, world_size), config.transport.timeout, clock)
     pipeline = Pipeline(lanes, on_timing, stopwatch.worked)
     governor = govern(config, group, (stopwatch, clock, tally))
-    rooms = Rooms(governor, feedback, pipeline, plain_all_reduce(group), tally, clock, stopwatch)
+    rooms = Rooms(governor, feedback, pipeline, plain or plain_all_reduce(group), tally, clock, stopwatch)
     session = Session(rank, world_size, config.compress, rooms, config.observe.verify)
     return Assembly(session, feedback, tally, governor)
 
@@ -63,7 +69,8 @@ def lanes_needed(config: Config, world_size: int) -> int:
     if world_size == 1:
         return 0
     if is_controller(config.level):
-        return max(phases(rung.level) for rung in LADDER)
+        candidates = [rung.level for rung in LADDER] if is_ours(config.level) else LONGEST
+        return max(map(phases, candidates))
     level = Level.parse(config.level)
     check_chain(level)
     return 0 if level.off else phases(level)
@@ -90,6 +97,17 @@ def plain_all_reduce(group: dist.ProcessGroup) -> Plain:
     def all_reduce(buffer: Tensor) -> Future[Tensor]:
         buffer.mul_(scale)
         future: Future[list[Tensor]] = dist.all_reduce(buffer, group=group, async_op=True).get_future()
+        return future.then(lambda done: done.value()[0])
+
+    return all_reduce
+
+
+def average(group: dist.ProcessGroup) -> Plain:
+    """What HSDP does without us, to the bit: the backend's own average."""
+
+    def all_reduce(buffer: Tensor) -> Future[Tensor]:
+        work = dist.all_reduce(buffer, dist.ReduceOp.AVG, group=group, async_op=True)
+        future: Future[list[Tensor]] = work.get_future()
         return future.then(lambda done: done.value()[0])
 
     return all_reduce

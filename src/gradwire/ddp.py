@@ -153,7 +153,7 @@ def attach(model: DistributedDataParallel, config: Config | str | Path | Mapping
     if not isinstance(model, DistributedDataParallel):
         raise ConfigError(
             f"attach: {type(model).__name__} is not a DistributedDataParallel model; "
-            "wrap it first: attach(DistributedDataParallel(model))"
+            "wrap it first: attach(DistributedDataParallel(model)); for fully_shard there is attach_fsdp(model)"
         )
     known = _ATTACHED.get(model)
     if known is not None and config is None:

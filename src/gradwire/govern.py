@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from gradwire.clock import Clock
+from gradwire.compress.build import check_chain
 from gradwire.decide.base import Controller, Job
 from gradwire.decide.fixed import Fixed
 from gradwire.errors import LinkError
@@ -126,7 +127,7 @@ class Adaptive:
         if observations and exchange.facts is not None:
             facts = merge([seen.facts for seen in observations], exchange.facts)
             job = Job(self._world_size, tuple(b for _, b in sorted(self._buckets.items())), self._footprint)
-            self._wish = self._controller.decide(job, self.view, facts, now)
+            self._wish = sendable(self._controller.decide(job, self.view, facts, now))
             self._sink.emit(Sensed.of(now, step, self.view, facts))
 
     def _send(self, now: float) -> _Exchange:
@@ -182,6 +183,14 @@ class _Exchange:
     def _finish(self, error: BaseException | None) -> None:
         self._error = error
         self._done.set()
+
+
+def sendable(decision: Decision) -> Decision:
+    """A controller's decision as the other ranks will read it: its level goes over the wire as text, and a share that
+    the text rounds must be rounded here too. ConfigError for a level that is none."""
+    level = Level.parse(str(decision.level), setting="controller")
+    check_chain(level, setting="controller")
+    return replace(decision, level=level)
 
 
 def merge(facts: list[StepFacts], own: StepFacts) -> StepFacts:

@@ -24,6 +24,11 @@ def is_controller(name: str) -> bool:
     return name in _OURS or bool(entry_points(group=GROUP, name=name))
 
 
+def is_ours(name: str) -> bool:
+    """Whether the controller comes with gradwire and keeps to the ladder's levels, or their like."""
+    return name in _OURS
+
+
 def make_controller(name: str) -> Controller:
     """A fresh controller; ConfigError when there is none of that name."""
     if name in _OURS:

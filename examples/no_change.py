@@ -1,0 +1,40 @@
+"""An ordinary DDP script that knows nothing of gradwire. It trains with it all the same:
+
+torchrun --nproc-per-node 2 -m gradwire.run examples/no_change.py --steps 40
+GRADWIRE_LEVEL=int8 torchrun --nproc-per-node 2 -m gradwire.run examples/no_change.py
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=40)
+    options = parser.parse_args()
+
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(40, 256), nn.ReLU(), nn.Linear(256, 5)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    for _ in range(options.steps):
+        inputs = torch.randn(32, 40, generator=generator)
+        loss = F.cross_entropy(model(inputs), inputs[:, :5].argmax(1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    if dist.get_rank() == 0:
+        print(f"loss {loss.item():.3f} after {options.steps} steps")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

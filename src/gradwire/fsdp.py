@@ -1,0 +1,163 @@
+"""The door for sharded training: `attach_fsdp(model)` takes over the replicate dimension of an HSDP model.
+
+    mesh = init_device_mesh("cpu", (sites, ranks_per_site), mesh_dim_names=("replicate", "shard"))
+    fully_shard(model, mesh=mesh)              # as before: FSDP2 on a two-dimensional mesh
+    handle = gradwire.attach_fsdp(model)
+    ... train as before ...
+
+Inside a site FSDP2 gathers parameters and reduce-scatters gradients as ever. What each rank then holds, the site's mean
+of its shard, is synchronised with the ranks that hold the same shard elsewhere: by a session over the replicate group
+instead of torch's all-reduce. In: the flat reduced shard of one FSDP unit, its parameters side by side, each padded to
+the shard size. Out: the same buffer with the mean over sites.
+
+FSDP2 makes the gradients views of that buffer, so where nothing else touches it within backward (see `Unit.views_only`)
+the hook returns at once and communication overlaps with backward; the end of backward waits. `off` does the operation
+that HSDP does. As with DDP there is no removing gradwire from a model; `handle.detach()` means plain averages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.futures import Future
+
+from gradwire.assemble import Assembly, assemble, average
+from gradwire.config import Config, resolve
+from gradwire.ddp import Handle
+from gradwire.errors import ConfigError, LinkError
+from gradwire.flow import Bucket
+from gradwire.fsdp_unit import Unit, units_of
+from gradwire.session import Session
+from gradwire.transport.collective import explain
+
+_ATTACHED: WeakKeyDictionary[nn.Module, Handle] = WeakKeyDictionary()
+
+
+class ShardHandle(Handle):
+    """A handle whose state belongs to one shard of the model: it loads where the model is cut the same way."""
+
+    def __init__(self, assembly: Assembly, config: Config, shard: tuple[int, int]) -> None:
+        super().__init__(assembly, config)
+        self._shard = shard
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's residuals and warm starts. Every rank saves its own."""
+        return {**super().state_dict(), "shard": list(self._shard)}
+
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Take over this rank's own state or, when the number of replicas changed, a list with those of its shard."""
+        for one in [state] if isinstance(state, Mapping) else state:
+            saved = tuple(one.get("shard", (0, 1)))
+            if saved != self._shard:
+                raise ConfigError(
+                    f"load_state_dict: the state is of shard {saved[0]} of {saved[1]}, this rank holds shard "
+                    f"{self._shard[0]} of {self._shard[1]}; load each shard's own state, with as many shards as saved"
+                )
+        super().load_state_dict(state)
+
+
+class _Hook:
+    """FSDP2's view of a session: turns reduced shards into Buckets, counts them and the steps.
+
+    The buckets of a backward are numbered in the order they come, which is the same on all replicas.
+    """
+
+    def __init__(self, session: Session, replicas: int) -> None:
+        self._session = session
+        self._replicas = replicas
+        self._count = 0
+        self._partial: dict[Unit, Tensor] = {}
+        self._under_way: list[Future[Tensor]] = []
+
+    def __call__(self, unit: Unit, buffer: Tensor) -> None:
+        if not self._synchronises_now(unit, buffer):
+            return
+        if not self._count:
+            # Runs after FSDP2's own last callback, which may reduce units whose inputs needed no gradient.
+            torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
+        if unit.divides_itself:
+            buffer.mul_(self._replicas)  # the user's divisor is for the sum over replicas; a session gives the mean
+        slices, weights = unit.layout(buffer.numel())
+        noun = Bucket(self._count, self._session.step, buffer.numel(), buffer.element_size(), slices, is_last=False)
+        self._count += 1
+        _quiesce(buffer.device)
+        self._under_way.append(self._session.synchronise(noun, buffer, weights))
+        if not unit.views_only(buffer):
+            self._settle()
+            _quiesce(buffer.device)
+
+    def _synchronises_now(self, unit: Unit, buffer: Tensor) -> bool:
+        """`set_requires_all_reduce(False)` keeps the site's mean back, to go along with the next that may go."""
+        held = self._partial.pop(unit, None)
+        if held is not None:
+            buffer.add_(held)
+        if unit.may_go:
+            return True
+        self._partial[unit] = buffer.clone()
+        buffer.zero_()
+        return False
+
+    def _end_of_backward(self) -> None:
+        self._count = 0
+        self._session.step += 1
+        self._settle()
+
+    def _settle(self) -> None:
+        """Wait for what is under way; a session's errors keep their type."""
+        futures, self._under_way = self._under_way, []
+        self._session.settle()
+        for future in futures:
+            try:
+                future.wait()
+            except RuntimeError as error:
+                raise LinkError(explain(error, "AllReduce")) from error
+
+
+def attach_fsdp(model: nn.Module, config: Config | str | Path | Mapping[str, Any] | None = None) -> Handle:
+    """Let gradwire synchronise this model's gradients across the replicate dimension of its mesh.
+
+    The model is wrapped by `fully_shard` on a mesh of (replicate, shard), or by `replicate` on one of (replicate,).
+    Every rank calls it at the same point, before the first backward. A second call without a configuration gives the
+    same handle back.
+    """
+    known = _ATTACHED.get(model)
+    if known is not None and config is None:
+        return known
+    if known is not None:
+        raise ConfigError("attach_fsdp: gradwire is attached to this model already; it takes one configuration")
+    if not isinstance(model, FSDPModule):
+        raise ConfigError(
+            f"attach_fsdp: {type(model).__name__} is not wrapped by FSDP2; wrap it first: "
+            "fully_shard(model, mesh=mesh) with a mesh of (replicate, shard). "
+            "For a DistributedDataParallel model there is gradwire.attach"
+        )
+    effective = resolve(config)
+    units = units_of(model)
+    group = _replicate_group(units)
+    parameters = sum(unit.numel for unit in units)
+    assembly = assemble(effective, group, parameters, average(group))
+    hook = _Hook(assembly.session, group.size())
+    for unit in units:
+        unit.hand_over(hook)
+    handle = _ATTACHED[model] = ShardHandle(assembly, effective, units[0].shard)
+    return handle
+
+
+def _replicate_group(units: Sequence[Unit]) -> dist.ProcessGroup:
+    groups = {id(unit.replicate_group): unit.replicate_group for unit in units}
+    if len(groups) != 1:
+        raise ConfigError("attach_fsdp: the model's units are replicated over different meshes; use one mesh for all")
+    return next(iter(groups.values()))
+
+
+def _quiesce(device: torch.device) -> None:
+    """A session's threads use streams of their own: off the CPU nothing may be in flight on either side."""
+    if device.type != "cpu":
+        getattr(torch, device.type).synchronize(device)

@@ -1,0 +1,240 @@
+"""What the ranks of the HSDP tests run: the small net, sharded inside a site and replicated across sites."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard import _fsdp_collectives as collectives
+from torch.nn import functional as F
+
+import gradwire
+from gradwire.compress import dense
+from gradwire.fsdp_unit import Unit
+from tests.train.jobs import batch, small_net
+
+SITES = 2
+
+
+def mesh_of(world: int, sites: int = SITES) -> DeviceMesh:
+    return init_device_mesh("cpu", (sites, world // sites), mesh_dim_names=("replicate", "shard"))
+
+
+def wrap(net: nn.Module, mesh: DeviceMesh, **options: Any) -> nn.Module:
+    """Each linear layer is a unit of its own, and so is what the root holds besides."""
+    for layer in net:  # type: ignore[attr-defined]
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer, mesh=mesh, **options)
+    fully_shard(net, mesh=mesh, **options)
+    return net
+
+
+def shards(net: nn.Module) -> Tensor:
+    return torch.cat([parameter.to_local().detach().flatten() for parameter in net.parameters()])  # type: ignore[attr-defined]
+
+
+def same_on_replicas(value: Tensor, mesh: DeviceMesh) -> bool:
+    group = mesh.get_group("replicate")
+    first = value.clone()
+    dist.broadcast(first, dist.get_global_rank(group, 0), group=group)
+    return torch.equal(value, first)
+
+
+def train(rank: int, world: int, level: Any, how: str = "", steps: int = 6, sites: int = SITES) -> dict[str, Any]:
+    """Train; returns this rank's shards, the losses, whether replicas agreed after every step, and the summary."""
+    mesh = mesh_of(world, sites)
+    options = {"mp_policy": MixedPrecisionPolicy(reduce_dtype=getattr(torch, how))} if "float" in how else {}
+    net = wrap(small_net(), mesh, **options)
+    PREPARE.get(how, lambda net: None)(net)
+    handle = gradwire.attach_fsdp(net, level) if level else None
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    agreed, losses = True, []
+    for step in range(steps):
+        optimizer.zero_grad()
+        for micro in range(2 if how in ACCUMULATE else 1):
+            if how in ACCUMULATE:
+                ACCUMULATE[how](net, micro == 1)
+            inputs, labels = batch(rank, 10 * step + micro)
+            loss = F.cross_entropy(net(inputs), labels)
+            loss.backward()
+        optimizer.step()
+        agreed = agreed and same_on_replicas(shards(net), mesh)
+        losses.append(loss.item())
+    summary = handle.summary() if handle else None
+    state = handle.state_dict() if handle else None
+    if handle:
+        handle.close()
+    return {"weights": shards(net), "losses": losses, "agreed": agreed, "summary": summary, "state": state}
+
+
+def halve_gradients(net: Any) -> None:
+    """As an optimizer that steps within backward would, this reads and writes gradients before backward ends."""
+    for parameter in net.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda p: p.grad.mul_(0.5))
+
+
+# Ways of using FSDP2 that change what happens around the hook.
+PREPARE: dict[str, Callable[[Any], None]] = {
+    "hooks": halve_gradients,
+    "sum": lambda net: [m.set_force_sum_reduction_for_comms(True) for m in net.modules() if hasattr(m, "unshard")],
+    "divisor": lambda net: [m.set_gradient_divide_factor(2.0) for m in net.modules() if hasattr(m, "unshard")],
+}
+ACCUMULATE: dict[str, Callable[[Any, bool], None]] = {
+    "no gradient sync": lambda net, last: net.set_requires_gradient_sync(last),
+    "no all-reduce": lambda net, last: net.set_requires_all_reduce(last),
+    "sync twice": lambda net, last: None,
+}
+
+
+class _Watch:
+    """torch.distributed as FSDP2's collectives see it, counting all-reduces."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        self.calls += name == "all_reduce"
+        return getattr(dist, name)
+
+
+def watched(rank: int, world: int, level: str | None, how: str) -> tuple[int, set[bool]]:
+    """How often FSDP2 all-reduced by itself, and whether units let backward go on."""
+    views_only, watch = Unit.views_only, _Watch()
+    answers = set()
+
+    def noted(self: Unit, buffer: Tensor) -> bool:
+        answers.add(views_only(self, buffer))
+        return views_only(self, buffer)
+
+    collectives.dist, Unit.views_only = watch, noted  # type: ignore[assignment, method-assign]
+    try:
+        train(rank, world, level, how, 2)
+    finally:
+        collectives.dist, Unit.views_only = dist, views_only  # type: ignore[method-assign]
+    return watch.calls, answers
+
+
+def resume(rank: int, world: int, level: str) -> tuple[Tensor, Tensor, str]:
+    """Eight steps in one go, and four, a checkpoint, four; and what a state of another shard is answered with."""
+
+    def run(first: int, last: int, state: dict[str, Any] | None) -> tuple[Tensor, dict[str, Any]]:
+        net = wrap(small_net(), mesh_of(world))
+        if state is not None:
+            net.load_state_dict(state["net"])
+        handle = gradwire.attach_fsdp(net, level)
+        if state is not None:
+            handle.load_state_dict(state["gradwire"])
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(first, last):
+            inputs, labels = batch(rank, step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        saved = {"net": {k: v.clone() for k, v in net.state_dict().items()}, "gradwire": handle.state_dict()}
+        handle.close()
+        return shards(net), saved
+
+    whole, _ = run(0, 8, None)
+    _, half = run(0, 4, None)
+    resumed, _ = run(4, 8, half)
+    half["gradwire"]["shard"] = [7, 9]
+    try:
+        run(4, 8, half)
+    except gradwire.ConfigError as error:
+        return whole, resumed, str(error)
+    return whole, resumed, "no error"
+
+
+def take_over(rank: int, world: int, states: list[dict[str, Any]]) -> dict[str, Tensor]:
+    """Load the states of a job with another number of sites; returns what now waits on this rank."""
+    handle = gradwire.attach_fsdp(wrap(small_net(), mesh_of(world, sites=world)), "int8")
+    handle.load_state_dict(states)
+    handle.close()
+    return handle.state_dict()["residuals"]  # type: ignore[no-any-return]
+
+
+def fail_in_encoder(rank: int, world: int) -> str:
+    """Rank 1's encoder breaks at step 2: which error reaches its training loop, and rank 0's?"""
+    net = wrap(small_net(), mesh_of(world))
+    handle = gradwire.attach_fsdp(net, {"level": "int8", "transport": {"timeout": 3}})
+    original = dense.Dense.encode
+
+    def broken(self: Any, *args: Any, **kwargs: Any) -> Any:
+        raise MemoryError("no room for the encoder")
+
+    try:
+        for step in range(4):
+            if rank == 1 and step == 2:
+                dense.Dense.encode = broken  # type: ignore[method-assign]
+            inputs, labels = batch(rank, step)
+            F.cross_entropy(net(inputs), labels).backward()
+    except (MemoryError, gradwire.LinkError) as error:
+        return f"{type(error).__name__} at step {step}"
+    finally:
+        dense.Dense.encode = original  # type: ignore[method-assign]
+        handle.close()
+    return "no error"
+
+
+def mistakes(rank: int, world: int) -> list[str]:
+    """What `attach_fsdp` says to models it cannot serve."""
+    twice = wrap(small_net(), mesh_of(world))
+    handle = gradwire.attach_fsdp(twice, "off")
+    assert gradwire.attach_fsdp(twice) is handle
+    flat_mesh = fully_shard(small_net(), mesh=init_device_mesh("cpu", (world,)))
+    answers = []
+    for model, level in ((small_net(), "int8"), (flat_mesh, "int8"), (twice, "int8")):
+        try:
+            gradwire.attach_fsdp(model, level)
+        except gradwire.ConfigError as error:
+            answers.append(str(error))
+    handle.close()
+    return answers
+
+
+def unused(rank: int, world: int, told: bool) -> str:
+    """A layer that takes no part in a step: its unit is left out; half a unit needs the user's word."""
+
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.idle = nn.Linear(40, 5), nn.Linear(40, 5)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self.used(inputs)  # type: ignore[no-any-return]
+
+    net = fully_shard(Half(), mesh=mesh_of(world))
+    if told:
+        net.set_reduce_scatter_unused_params(True)
+    handle = gradwire.attach_fsdp(net, "int8")
+    inputs, labels = batch(rank, 0)
+    try:
+        F.cross_entropy(net(inputs), labels).backward()
+    except gradwire.ConfigError as error:
+        return str(error)
+    finally:
+        handle.close()
+    return "trained"
+
+
+def replicate_only(rank: int, world: int, level: str | None) -> Tensor:
+    """torch's `replicate` on FSDP2's machinery: no shards at all."""
+    from torch.distributed._composable.replicate_with_fsdp import replicate
+
+    net = small_net()
+    replicate(net, mesh=init_device_mesh("cpu", (world,)))
+    handle = gradwire.attach_fsdp(net, level) if level else None
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(4):
+        inputs, labels = batch(rank, step)
+        optimizer.zero_grad()
+        F.cross_entropy(net(inputs), labels).backward()
+        optimizer.step()
+    if handle:
+        handle.close()
+    return shards(net)

@@ -1,0 +1,122 @@
+"""The HSDP door: off is plain HSDP, compressed replicas agree, FSDP2's own switches mean what they meant."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.train import sharded
+from tests.train.ranks import Ranks
+
+USES = ["", "bfloat16", "float16", "hooks", "sum", "divisor", "no gradient sync", "no all-reduce", "sync twice"]
+
+
+@pytest.mark.parametrize(("world", "sites"), [(2, 2), (3, 3), (4, 2)])
+def test_off_is_plain_hsdp_bit_for_bit(ranks: Ranks, world: int, sites: int) -> None:
+    # `off` asks the backend for the same average of the same buffer, in the same order.
+    plain = ranks.run(world, sharded.train, None, "", 6, sites)
+    off = ranks.run(world, sharded.train, "off", "", 6, sites)
+    for one, other in zip(plain, off, strict=True):
+        assert torch.equal(one["weights"], other["weights"])
+        assert one["losses"] == other["losses"]
+        assert other["summary"].levels.keys() == {"off"}
+
+
+@pytest.mark.parametrize("level", ["int8", "topk:0.05+int8", "lowrank:2", "prune:0.5+int8"])
+def test_replicas_are_identical_after_every_step_and_less_is_sent(ranks: Ranks, level: str) -> None:
+    for result in ranks.run(4, sharded.train, level):
+        assert result["agreed"]
+        summary = result["summary"]
+        assert summary.steps == 6
+        assert summary.levels.keys() == {level}
+        assert summary.wire_bytes < summary.plain_bytes
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_int8_stays_close_to_plain_hsdp(ranks: Ranks, world: int) -> None:
+    plain = ranks.run(world, sharded.train, None)
+    compressed = ranks.run(world, sharded.train, "int8")
+    for one, other in zip(plain, compressed, strict=True):
+        torch.testing.assert_close(other["weights"], one["weights"], atol=2e-2, rtol=5e-2)
+        assert not torch.equal(other["weights"], one["weights"])
+
+
+@pytest.mark.parametrize("how", USES)
+def test_what_fsdp_offers_around_the_hook_keeps_its_meaning(ranks: Ranks, how: str) -> None:
+    # The same sums in another order (a divisor before instead of after, a partial mean added first): the last bits
+    # of float32 may differ, and those of bfloat16, which has 8, and of float16.
+    tolerance = 2e-2 if "float" in how else 1e-5
+    plain, off, coarse = (ranks.run(2, sharded.train, level, how)[0] for level in (None, "off", "int8"))
+    torch.testing.assert_close(off["weights"], plain["weights"], atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(coarse["weights"], plain["weights"], atol=5e-2, rtol=5e-2)
+    if how in ("no gradient sync", "no all-reduce"):
+        assert coarse["summary"].steps == 6, "a backward that may not synchronise is no step of gradwire's"
+
+
+def test_torch_no_longer_reduces_over_the_replicas_and_the_hook_does_not_hold_up_backward(ranks: Ranks) -> None:
+    for native, overlapped in ranks.run(4, sharded.watched, "int8", ""):
+        assert native == 0
+        assert overlapped == {True}
+    assert ranks.run(2, sharded.watched, None, "")[0][0] > 0, "the watch must see torch's own all-reduce"
+    assert ranks.run(2, sharded.watched, "int8", "sum")[0] == (0, {False}), "torch divides after the hook"
+    assert ranks.run(2, sharded.watched, "int8", "sync twice")[0] == (0, {True, False}), "torch adds after the hook"
+
+
+def test_residuals_are_named_by_parameter_and_shard(ranks: Ranks) -> None:
+    for rank, result in enumerate(ranks.run(4, sharded.train, "int8", "", 2)):
+        shard = rank % 2
+        assert result["state"]["shard"] == [shard, 2]
+        assert {f"{layer}.{kind}[{shard}/2]" for layer in (0, 2, 4) for kind in ("weight", "bias")} == set(
+            result["state"]["residuals"]
+        )
+        assert any(residual.any() for residual in result["state"]["residuals"].values())
+
+
+def test_a_checkpoint_resumes_and_one_of_another_shard_is_refused(ranks: Ranks) -> None:
+    for whole, resumed, answer in ranks.run(4, sharded.resume, "topk:0.05+fp16"):
+        torch.testing.assert_close(resumed, whole, atol=1e-2, rtol=1e-2)
+        assert "shard 7 of 9" in answer
+
+
+def test_another_number_of_sites_takes_over_what_waited(ranks: Ranks) -> None:
+    states = [result["state"] for result in ranks.run(2, sharded.train, "topk:0.05+fp16")]
+    taken = ranks.run(3, sharded.take_over, states)
+    for name in states[0]["residuals"]:
+        owed = sum(state["residuals"][name] for state in states) / 2
+        now = sum(residuals[name] for residuals in taken if name in residuals) / 3
+        torch.testing.assert_close(now, owed)
+
+
+def test_a_controller_takes_its_turn_at_every_step(ranks: Ranks) -> None:
+    for rank, result in enumerate(ranks.run(4, sharded.train, "auto", "", 8)):
+        assert result["agreed"]
+        assert result["summary"].steps == 8
+        sensed = result["summary"].sensed
+        # The first of each shard's replicas asks the controller; pulses sent at a step are heard at the next.
+        assert (sensed is not None and sensed.step == 7) if rank < 2 else sensed is None
+
+
+def test_an_error_in_the_background_reaches_the_training_loop_as_itself(ranks: Ranks) -> None:
+    assert ranks.run(2, sharded.fail_in_encoder) == ["LinkError at step 2", "MemoryError at step 2"]
+
+
+def test_mistakes_are_named(ranks: Ranks) -> None:
+    unwrapped, no_replicas, twice = ranks.run(2, sharded.mistakes)[0]
+    assert "not wrapped by FSDP2" in unwrapped
+    assert "fully_shard(model, mesh=mesh)" in unwrapped
+    assert "no replicate dimension" in no_replicas
+    assert "attached to this model already" in twice
+
+
+def test_half_a_unit_without_gradients_needs_the_users_word(ranks: Ranks) -> None:
+    assert "set_reduce_scatter_unused_params" in ranks.run(2, sharded.unused, False)[0]
+    assert ranks.run(2, sharded.unused, True) == ["trained", "trained"]
+
+
+def test_replicate_without_shards_works_too(ranks: Ranks) -> None:
+    plain = ranks.run(2, sharded.replicate_only, None)
+    for one, other in zip(plain, ranks.run(2, sharded.replicate_only, "off"), strict=True):
+        assert torch.equal(one, other)
+    compressed = ranks.run(2, sharded.replicate_only, "int8")
+    assert torch.equal(compressed[0], compressed[1])
+    torch.testing.assert_close(compressed[0], plain[0], atol=2e-2, rtol=5e-2)
