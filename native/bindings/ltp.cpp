@@ -141,6 +141,7 @@ void bind_loop(nb::module_& m) {
              for (auto& [rank, stats] : l.stats().links) out[rank] = link_stats(stats);
              return out; }, Released())
       .def("endpoint_stats", [](io::Loop& l) { return endpoint_stats(l.stats()); }, Released())
+      .def_prop_ro("stopped", &io::Loop::stopped)
       .def("close", &io::Loop::close, Released());
 }
 

@@ -225,9 +225,23 @@ void Loop::sleep_until(ltp::Time deadline, ltp::Time now, bool writable) {
   }
 }
 
+void Loop::run() {
+  // The top of a thread: whatever is thrown below (memory, the system) ends the loop, and every waiter hears why.
+  std::string error;
+  try {
+    serve();
+  } catch (const std::exception& caught) {
+    error = caught.what();
+  }
+  std::lock_guard lock(mutex_);
+  error_ = error;
+  stopped_ = true;
+  changed_.notify_all();
+}
+
 // Reading comes before timers: after a pause of this process, what arrived meanwhile must be heard before a silent peer
 // is declared dead.
-void Loop::run() {
+void Loop::serve() {
   bool running = true;
   while (running) {
     ltp::Time now = monotonic_now();
@@ -240,9 +254,11 @@ void Loop::run() {
     publish();
     if (running) sleep_until(endpoint_.poll_timeout(now), now, socket_.pending());
   }
+}
+
+std::optional<std::string> Loop::stopped() {
   std::lock_guard lock(mutex_);
-  stopped_ = true;
-  changed_.notify_all();
+  return stopped_ ? std::optional(error_) : std::nullopt;
 }
 
 }  // namespace gradwire::io

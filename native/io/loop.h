@@ -10,7 +10,6 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "io/udp_socket.h"
@@ -56,6 +55,8 @@ class Loop {
   // Returns when the loop has let go of the buffer. The result, should the transfer have finished before.
   std::optional<ltp::Event> cancel(std::uint32_t rank, std::uint64_t token);
   Stats stats();
+  // Nothing while the loop runs; after that the error that ended it, empty when it was closed.
+  std::optional<std::string> stopped();
   // Says goodbye, stops the thread, fails what is pending. Idempotent.
   void close();
 
@@ -66,6 +67,7 @@ class Loop {
   // Runs the command on the loop and waits for it.
   void call(const Command& command);
   void run();
+  void serve();
   bool run_commands(ltp::Time now);
   void transmit(ltp::Time now);
   void publish();
@@ -81,7 +83,6 @@ class Loop {
   std::condition_variable changed_;
   std::deque<Command> commands_;
   std::unordered_map<std::uint64_t, ltp::Event> results_;
-  std::unordered_set<std::uint64_t> abandoned_;
   struct Link {
     bool connected = false;
     ltp::Failure failure = ltp::Failure::none;
@@ -89,6 +90,7 @@ class Loop {
   std::map<std::uint32_t, Link> links_;
   std::uint64_t next_token_ = 1;
   bool stopping_ = false, stopped_ = false;
+  std::string error_;
   std::thread thread_;
 };
 

@@ -1,8 +1,11 @@
 // When a loss-tolerant transfer may end without its last packets. Before LT only everything closes it; from LT to the
 // deadline a received fraction of at least p does; at the deadline it closes as it is. LTP, IWQoS 2023.
-//   LT = 1.5 RTprop + size / BtlBw at first; then that formula times the 10th percentile of (full-delivery time /
-//   formula) over the last 64 complete transfers, which carries the paper's percentile over transfers of different size.
-//   deadline = LT + max(slack, 2 RTprop).
+//   formula  = 1.5 RTprop + size / BtlBw
+//   LT       = formula x 10th percentile of (full-delivery time / formula) over the last 64 transfers
+//   deadline = formula x 90th percentile of the same + max(slack, 2 RTprop)
+// The paper's percentile of times is taken of ratios, so that it holds for transfers of different sizes. A transfer
+// that was closed before it was full counts with elapsed / fraction: were only complete ones counted, a formula too
+// optimistic (senders that share a bottleneck each report more than their share) would cut every transfer for ever.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -22,20 +25,23 @@ class EarlyClose {
     Time deadline = 0;
   };
   Limits limits(std::uint64_t size, Time rtprop, double btlbw) const;
-  void on_complete(const Limits& limits, Time elapsed);
-  void on_deadline();
-  // What the formula is multiplied by now.
-  double ratio() const;
+  // `fraction` of the bytes had arrived after `elapsed`.
+  void on_closed(const Limits& limits, Time elapsed, double fraction);
+  // What the formula is multiplied by for LT and for the deadline.
+  double threshold_ratio() const { return percentile(10, 1); }
+  double deadline_ratio() const { return percentile(90, kPatience); }
 
  private:
   static constexpr std::size_t kHistory = 64;
-  static constexpr std::size_t kEnough = 8;  // fewer complete transfers say nothing about a 10th percentile
+  static constexpr std::size_t kEnough = 8;  // fewer transfers say nothing about a percentile
+  // Until then the deadline is generous: it would cut what is merely slower than the formula thinks.
+  static constexpr double kPatience = 4;
+
+  double percentile(std::size_t which, double unknown) const;
 
   const Settings& settings_;
   std::array<double, kHistory> ratios_{};
   std::size_t count_ = 0;
-  int deadlines_in_a_row_ = 0;
-  double trust_ = 1;  // in what was learned; halves with each deadline close from the third in a row
 };
 
 }  // namespace gradwire::ltp

@@ -99,8 +99,9 @@ void ReceiveSide::check(Time now, Incoming& incoming) {
 
 void ReceiveSide::close(Time now, Incoming& incoming, CloseReason reason) {
   incoming.close(now, reason);
-  if (reason == CloseReason::complete) early_close_.on_complete(incoming.limits(), incoming.elapsed());
-  if (reason == CloseReason::deadline) early_close_.on_deadline();
+  if (reason != CloseReason::refused && reason != CloseReason::cancelled)
+    early_close_.on_closed(incoming.limits(), incoming.elapsed(),
+                           static_cast<double>(incoming.bytes_arrived()) / static_cast<double>(incoming.open().size));
   for (std::uint16_t part = 0; part < incoming.close_parts(); ++part)
     control_.push_back({FrameType::close, part, incoming.open().id, 0});
   if (incoming.request()) deliver(incoming);

@@ -36,7 +36,6 @@ class ReceiveSide {
   // For building and requeueing control frames.
   const Incoming* closing(std::uint32_t id) const;
   const ReceiveRequest* posted(std::uint64_t token) const;
-  double threshold_ratio() const { return early_close_.ratio(); }
 
  private:
   Incoming* find(std::uint32_t id) const;

@@ -60,6 +60,8 @@ void threads_share_a_loop(const char* host) {
         std::uint64_t out = from.send(t % 2 ? 1 : 0, sending(source, tag));
         auto received = to.wait(in, soon());
         auto sent = from.wait(out, soon());
+        if (!received) to.cancel(t % 2 ? 0 : 1, in);  // or the loop would write to freed memory
+        if (!sent) from.cancel(t % 2 ? 1 : 0, out);
         if (!received || !sent || received->arrived != source.size() || source != target) ++wrong;
         from.stats();
       }

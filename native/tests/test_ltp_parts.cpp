@@ -142,20 +142,21 @@ void acks_repeat_themselves_and_are_not_late() {
   CHECK(ack.base == 0 && ack.words == 4 && ack.bits[0] == 0xff && ack.largest() == 200);
 }
 
-void early_close_follows_formula_then_experience_then_formula() {
+void early_close_follows_the_formula_and_then_experience() {
   Settings settings;
   EarlyClose early(settings);
   CHECK(early.limits(1'000'000, 0, 0).threshold == settings.first_deadline);
   auto limits = early.limits(1'000'000, 20 * kMillisecond, 10e6);
   CHECK(limits.threshold == 130 * kMillisecond);
-  CHECK(limits.deadline == limits.threshold + 40 * kMillisecond);
-  CHECK(early.limits(1'000'000, kMillisecond, 10e6).deadline == early.limits(1'000'000, kMillisecond, 10e6).threshold + 30 * kMillisecond);
-  for (int i = 0; i < 64; ++i) early.on_complete(limits, limits.formula * (10 + i) / 10);
-  CHECK(early.ratio() > 1.5 && early.ratio() < 1.8);  // the tenth percentile of 1.0 .. 7.3
-  early.on_deadline(), early.on_deadline();
-  double trusted = early.ratio();
-  for (int i = 0; i < 12; ++i) early.on_deadline();
-  CHECK(trusted > 1.5 && early.ratio() < 1.01);
+  CHECK(limits.deadline == 4 * limits.threshold + 40 * kMillisecond);
+  auto near = early.limits(1'000'000, kMillisecond, 10e6);
+  CHECK(near.deadline == 4 * near.threshold + settings.deadline_slack);
+  for (int i = 0; i < 64; ++i) early.on_closed(limits, limits.formula * (10 + i) / 10, 1);  // ratios 1.0 .. 7.3
+  CHECK(early.threshold_ratio() > 1.5 && early.threshold_ratio() < 1.8);
+  CHECK(early.deadline_ratio() > 6.5 && early.deadline_ratio() < 6.9);
+  // Cut at half: the whole would have taken twice as long.
+  for (int i = 0; i < 64; ++i) early.on_closed(limits, limits.formula, 0.5);
+  CHECK(early.threshold_ratio() == 2 && early.deadline_ratio() == 2);
 }
 
 void mtu_search_ends_at_what_passes() {
@@ -181,7 +182,7 @@ int main() {
   bitmaps_agree_with_a_plain_set();
   permutations_visit_everything_once_and_differ_by_seed();
   acks_repeat_themselves_and_are_not_late();
-  early_close_follows_formula_then_experience_then_formula();
+  early_close_follows_the_formula_and_then_experience();
   mtu_search_ends_at_what_passes();
   return gradwire::test::finish();
 }

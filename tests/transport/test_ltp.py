@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -111,6 +112,17 @@ def test_closing_one_side_fails_the_other_sides_transfers() -> None:
             inbound.wait(LIMIT)
         with pytest.raises(LinkError, match="rank 0 has closed"):
             b.send(0, b"late").wait(LIMIT)
+
+
+def test_closing_ends_a_wait_in_another_thread() -> None:
+    end = Endpoint(0, SECRET)
+    end.loop.connect(1, "127.0.0.1", 9)
+    inbound = end.post(1, bytearray(10))
+    closer = threading.Timer(0.1, end.close)
+    closer.start()
+    with pytest.raises(LinkError, match="closed"):
+        inbound.wait(LIMIT)
+    closer.join(LIMIT)
 
 
 def test_different_secrets_are_named_as_such() -> None:

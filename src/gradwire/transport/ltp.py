@@ -142,8 +142,9 @@ class Transfer:
         while self._result is None:
             left = deadline - time.monotonic()
             self._finish(self._endpoint.loop.wait(self.token, max(0.0, min(_SLICE, left))))
-            if self._result is None and self._endpoint.closed:
-                raise LinkError(f"rank {self.peer}: the endpoint was closed while a transfer was under way")
+            if self._result is None and (error := self._endpoint.loop.stopped) is not None:
+                why = f"failed ({error})" if error else "was closed"
+                raise LinkError(f"rank {self.peer}: the endpoint {why} while a transfer was under way")
             if self._result is None and left <= 0:
                 raise TimeoutError(f"transfer with rank {self.peer} not finished after {timeout} s")
         return _delivery(self._result)
@@ -180,7 +181,6 @@ class Endpoint:
         self.rank = rank
         self.config = config or LtpConfig()
         self.pending: dict[int, Transfer] = {}
-        self.closed = False
         self.loop = _open_loop(rank, secret, self.config)
         self._order = secrets.randbits(63)
         # Also at interpreter exit: the native thread must be gone before buffers are.
@@ -205,7 +205,7 @@ class Endpoint:
             while state == "waiting":
                 left = deadline - time.monotonic()
                 state = self.loop.wait_connected(rank, max(0.0, min(_SLICE, left)))
-                if state == "waiting" and left <= 0:
+                if state == "waiting" and (left <= 0 or self.loop.stopped is not None):
                     state = "no_answer"
             if state != "connected":
                 raise LinkError(f"rank {rank} at {host} port {port} {_WHY[state]}")
@@ -263,7 +263,6 @@ class Endpoint:
 
     def close(self) -> None:
         """Says goodbye to all peers and stops the thread. Unfinished transfers end with LinkError."""
-        self.closed = True
         self._finalizer()
         self.pending.clear()
 
