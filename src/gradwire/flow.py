@@ -54,13 +54,14 @@ class LinkView:
     """What is known of one directed link (or of the group as a whole, where only collectives are seen).
 
     Seconds and bytes per second; None where nothing identifies the value yet. `bandwidth` is what the link delivers
-    now, `best` the most it delivered lately; `delay` is how long a step's synchronisation takes, `variation` by how
-    much that varies, `queueing` what the latency exceeds its minimum by.
+    now, `best` the most it delivered lately, `overhead` what an exchange takes besides its bytes; `delay` is how long a
+    step's synchronisation takes, `variation` by how much it varies, `queueing` what the latency exceeds its minimum by.
     """
 
     rtprop: float | None = None
     bandwidth: float | None = None
     best: float | None = None
+    overhead: float = 0.0
     queueing: float = 0.0
     delay: float = 0.0
     variation: float = 0.0

@@ -56,7 +56,7 @@ class World:
             facts = StepFacts(self.compute + exposed, exposed, busy, wire, hops, 0.0, self.span, times)
             variation += 0.25 * (abs(busy - delay) - variation) if delay else 0.0
             delay = busy if not delay else delay + 0.125 * (busy - delay)
-            view = View(LinkView(self.trip, rate, rate, 0.0, delay, variation, 0.0, 0.0, 1.0))
+            view = View(LinkView(self.trip, rate, rate, delay=delay, variation=variation, confidence=1.0))
             decision: Decision = self.controller.decide(self.job, view, facts, 1000.0 + step)
             self.levels.append(level)
             self.seconds.append(facts.seconds)
@@ -190,7 +190,7 @@ def test_the_guard_watches_the_loss() -> None:
 def test_auto_backs_off_when_the_guard_says_so() -> None:
     auto = Auto(Level.parse("topk:0.01+int8"))
     job = Job(8, buckets(), Footprints(8))
-    view = View(LinkView(0.002, float(Rate.from_mbit(20)), 1e6, 0, 1, 0, 0, 0, 1.0))
+    view = View(LinkView(0.002, float(Rate.from_mbit(20)), 1e6, delay=1.0, confidence=1.0))
     facts = StepFacts(3.0, 2.0, 2.0, 10**6, 2, 0.0, 0.2, ((0.0, 1), (0.2, 1)), residual=50_000.0)
     decision = auto.decide(job, view, facts, 1000.0)
     assert index_of(decision.level) < 7

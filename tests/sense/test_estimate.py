@@ -101,6 +101,30 @@ def test_small_transfers_never_lower_the_rate() -> None:
     assert view.group.bandwidth >= 125e6 * 0.99
 
 
+def test_time_that_bytes_do_not_explain_is_not_bandwidth() -> None:
+    """A busy machine: every exchange takes 20 ms of turns and wake-ups, whatever its size, over a fast link."""
+    estimator = Estimator()
+    rates = []
+    for turn in range(20):
+        wire = 400_000 if turn < 5 else 40_000
+        facts = StepFacts(seconds=0.1, busy=0.02 + wire / 125e6, wire_bytes=wire, hops=2)
+        view = estimator.update([Observation(facts, START)] * 3, peers(0.0005, START + turn), START + turn)
+        rates.append(view.group.bandwidth or 0.0)
+    assert rates[4] < 25e6, "one size alone cannot tell"
+    assert rates[-1] > 60e6, "a second one can"
+    assert view.group.overhead == pytest.approx(0.02, rel=0.15)
+
+
+def test_two_sizes_reveal_both_latency_and_bandwidth() -> None:
+    estimator = Estimator()
+    for turn in range(16):
+        wire = 4_000_000 if turn % 2 else 1_000_000
+        facts = StepFacts(seconds=1.0, busy=0.05 + wire / 12.5e6, wire_bytes=wire, hops=2)
+        view = estimator.update([Observation(facts, START)], peers(0.001, START + turn), START + turn)
+    assert view.group.bandwidth == pytest.approx(12.5e6, rel=0.02)
+    assert view.group.overhead == pytest.approx(0.05, rel=0.02)
+
+
 def test_a_view_with_holes_says_so() -> None:
     view = Estimator().update([], [Peer()], START)
     assert view.group.bandwidth is None

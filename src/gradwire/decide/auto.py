@@ -5,7 +5,7 @@
        rung that comes within 3 % of the best: rungs that hide behind compute tie on time, and `off` wins where the
        network is not what slows training
     3. towards less loss move when that rung is found; towards more only when staying costs 8 % or more; and, unless
-       the gain is large, only when two decisions in a row agree
+       the gain is large, only when two decisions in a row agree and the last change is some steps ago
 
 The reason names the numbers that decided.
 """
@@ -25,8 +25,9 @@ from gradwire.units import Rate, Seconds
 # Estimates wander by a few per cent on a steady network: the band between these two keeps a rung from flapping.
 AS_GOOD: Final = 0.03
 WORSE: Final = 0.08
-# A change of this size is acted on at once, others when seen twice.
+# A change of this size is acted on at once, others when seen twice, and lossier ones not soon after another change.
 AT_ONCE: Final = 0.5
+HOLD: Final = 10
 SCALE_GAIN: Final = 0.25
 # What a job sends before anything is measured: four times fewer bytes than dense, and hardly lossy.
 START: Final = Level(values="int8")
@@ -42,6 +43,7 @@ class Auto:
         self._guard = Guard()
         self._proposed: Level | None = None
         self._step = 0
+        self._moved = -HOLD
 
     def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
         self._step += 1
@@ -60,7 +62,7 @@ class Auto:
         if best is here or (lossier and here.to_accuracy <= (1 + WORSE) * least):  # 3
             self._proposed = None
             return self._stay(self._explain(here, job, view))
-        agreed = self._proposed == best.rung.level
+        agreed = self._proposed == best.rung.level and not (lossier and self._step < self._moved + HOLD)
         self._proposed = best.rung.level
         if not agreed and best.to_accuracy > (1 - AT_ONCE) * here.to_accuracy:
             return self._stay(self._explain(here, job, view))
@@ -77,7 +79,7 @@ class Auto:
         return Decision(self._current, reason, self._version)
 
     def _move(self, level: Level, reason: str) -> Decision:
-        self._current, self._proposed = level, None
+        self._current, self._proposed, self._moved = level, None, self._step
         self._version += 1
         return Decision(level, reason, self._version)
 

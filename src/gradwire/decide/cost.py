@@ -4,7 +4,7 @@ The network is one server of `bandwidth`, the encoder another; buckets come when
 
     encoded  = max(encoded before, ready) + encoding
     sent     = max(sent before, encoded) + bytes / bandwidth
-    restored = sent + hops x latency + decoding
+    restored = sent + the larger of hops x latency and the overhead seen + decoding
     exposed  = last restored - last ready
     step     = compute + exposed + the part of the work that takes time from compute
 
@@ -52,7 +52,7 @@ def predict(rung: Rung, job: Job, view: View, facts: StepFacts, current: Level, 
         size = job.footprint(rung.level, bucket)
         encoded = max(encoded, ready) + work * bucket.numel / 2
         sent = max(sent, encoded) + size.wire_bytes / bandwidth
-        restored = sent + size.hops * latency + work * bucket.numel / 2
+        restored = sent + max(size.hops * latency, view.group.overhead) + work * bucket.numel / 2
     exposed = max(0.0, restored - ready)
     before = LADDER[index_of(current)].work * 1e-9 * scale * job.numel
     compute = max(0.0, facts.compute + STOLEN * (work * job.numel - before))

@@ -4,7 +4,7 @@ Where only collectives are seen, a step's time on the network is latency + bytes
 Ranks stamp when their last bucket was ready (`Observation.ready`, all in one clock), so waiting is known and taken off:
 
     busy      = median over ranks of (busy - (latest ready - own ready))
-    bandwidth = bytes / (busy - hops x latency)
+    bandwidth = bytes / (busy - hops x latency, or the overhead that sizes reveal, whichever is more)
 
 RTprop comes from the pulses' round trips. A step whose bytes pass in less time than its latency says only "at least
 this fast"; it may raise the estimate, never lower it. The delivery rate is the median of the last few steps, so that
@@ -21,6 +21,7 @@ from typing import Final
 
 from gradwire.flow import LinkView, StepFacts, View
 from gradwire.sense.filters import Ewma, WindowedMax
+from gradwire.sense.overhead import Overhead
 from gradwire.sense.peer import Peer
 
 # NetSenseML's window for the best rate seen.
@@ -32,7 +33,7 @@ IDENTIFIES: Final = 0.5
 # However wrong the stamps, this much of a busy time was the network...
 LEAST_NETWORK: Final = 0.02
 # ... and this much of the network's time was bytes moving.
-LEAST_MOVING: Final = 0.1
+LEAST_MOVING: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class Estimator:
     _delay: Ewma = field(default_factory=lambda: Ewma(1 / 8))
     _deviation: Ewma = field(default_factory=lambda: Ewma(1 / 4))
     _trip: Ewma = field(default_factory=lambda: Ewma(1 / 4))
+    _overhead: Overhead = field(default_factory=Overhead)
     _samples: int = 0
     _updated: float = 0.0
 
@@ -74,6 +76,7 @@ class Estimator:
             rtprop=rtprop,
             bandwidth=statistics.median(self._rates) if self._rates else None,
             best=self._best.value,
+            overhead=self._overhead.seconds,
             queueing=max(0.0, smooth - rtprop) if rtprop is not None and smooth is not None else 0.0,
             delay=self._delay.value or 0.0,
             variation=self._deviation.value or 0.0,
@@ -94,7 +97,8 @@ class Estimator:
         delay = self._delay.value
         self._deviation.add(0.0 if delay is None else abs(busy - delay))
         self._delay.add(busy)
-        waiting = max(seen.facts.hops for seen in observations) * (self._rtprop or 0.0) / 2
+        latency = max(seen.facts.hops for seen in observations) * (self._rtprop or 0.0) / 2
+        waiting = max(latency, self._overhead.take(wire, busy))
         moving = max(busy - waiting, LEAST_MOVING * busy)
         rate = wire / moving
         known = statistics.median(self._rates) if self._rates else 0.0
