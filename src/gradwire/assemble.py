@@ -94,10 +94,9 @@ def plain_all_reduce(group: dist.ProcessGroup) -> Plain:
     """What DDP does without a hook, to the bit: scale by the reciprocal, then sum on DDP's own group."""
     scale = 1.0 / group.size()
 
-    def all_reduce(buffer: Tensor) -> Future[Tensor]:
+    def all_reduce(buffer: Tensor) -> Future[list[Tensor]]:
         buffer.mul_(scale)
-        future: Future[list[Tensor]] = dist.all_reduce(buffer, group=group, async_op=True).get_future()
-        return future.then(lambda done: done.value()[0])
+        return dist.all_reduce(buffer, group=group, async_op=True).get_future()  # type: ignore[no-any-return]
 
     return all_reduce
 
@@ -105,9 +104,8 @@ def plain_all_reduce(group: dist.ProcessGroup) -> Plain:
 def average(group: dist.ProcessGroup) -> Plain:
     """What HSDP does without us, to the bit: the backend's own average."""
 
-    def all_reduce(buffer: Tensor) -> Future[Tensor]:
+    def all_reduce(buffer: Tensor) -> Future[list[Tensor]]:
         work = dist.all_reduce(buffer, dist.ReduceOp.AVG, group=group, async_op=True)
-        future: Future[list[Tensor]] = work.get_future()
-        return future.then(lambda done: done.value()[0])
+        return work.get_future()  # type: ignore[no-any-return]
 
     return all_reduce

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -12,10 +12,12 @@ from torch.futures import Future
 from gradwire.aggregate.scratch import Lease
 from gradwire.clock import Clock
 from gradwire.compress.base import Encoded
+from gradwire.errors import LinkError
 from gradwire.events import Failed, NonFinite, Sink, Synchronised
 from gradwire.flow import Bucket
 from gradwire.level import Level
 from gradwire.transport.base import Op
+from gradwire.transport.collective import explain
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +27,9 @@ class Teller:
     sink: Sink
     clock: Clock
 
-    def synchronised(self, bucket: Bucket, level: Level, wire: int, sent: int, started: float) -> None:
-        now = self.clock.now()
-        size = bucket.nbytes
-        self.sink.emit(Synchronised(now, bucket.step, bucket.index, str(level), size, wire, sent, now - started))
+    def synchronised(self, bucket: Bucket, level: Level, wire: int, sent: int, seconds: float) -> None:
+        now, size = self.clock.now(), bucket.nbytes
+        self.sink.emit(Synchronised(now, bucket.step, bucket.index, str(level), size, wire, sent, seconds))
 
 
 class Check:
@@ -47,6 +48,44 @@ class Check:
         self._done.wait()  # the lane's deadline ends it
         if self._error is not None:
             raise self._error
+
+
+class PlainJoint:
+    """One bucket on its way through the backend's own all-reduce.
+
+    The time of completion is noted by the thread that completes the future, which is the backend's. It must hold no
+    reference to anything that owns a process group: dropping the last one there would make that thread join itself.
+    """
+
+    def __init__(
+        self, teller: Teller, done: Future[list[Tensor]], bucket: Bucket, buffer: Tensor, wire: int, started: float
+    ) -> None:
+        self._teller = teller
+        self._bucket = bucket
+        self._stamps: list[float] = []
+        self.restored = buffer
+        self.wire = wire
+        self.started = started
+        self.future: Future[Tensor] = done.then(_stamping(self._stamps, teller.clock))
+
+    @property
+    def finished(self) -> float:
+        return self._stamps[0]
+
+    def wait(self) -> None:
+        try:
+            self.future.wait()
+        except RuntimeError as error:
+            raise LinkError(explain(error, "AllReduce")) from error
+        self._teller.synchronised(self._bucket, Level(), self.wire, self._bucket.numel, self.finished - self.started)
+
+
+def _stamping(stamps: list[float], clock: Clock) -> Callable[[Future[list[Tensor]]], Tensor]:
+    def stamp(done: Future[list[Tensor]]) -> Tensor:
+        stamps.append(clock.now())
+        return done.value()[0]
+
+    return stamp
 
 
 class Joint:
@@ -123,4 +162,4 @@ class Joint:
             return
         if self._nonfinite:
             teller.sink.emit(NonFinite(now, bucket.step, bucket.index, self._nonfinite))
-        teller.synchronised(bucket, self._level, self._wire, self._sent, self._started)
+        teller.synchronised(bucket, self._level, self._wire, self._sent, now - self._started)

@@ -50,6 +50,10 @@ class Pipeline:
         for thread in self._threads:
             thread.start()
 
+    @property
+    def lanes(self) -> int:
+        return len(self._lanes)
+
     def submit(self, exchange: Iterator[Op], done: Done, on_timing: OnTiming | None = None) -> None:
         """Run an exchange to its end; `done` is called once, from a station's thread."""
         self._queues[0].put(_Travelling(exchange, done, on_timing or self._on_timing))

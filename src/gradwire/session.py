@@ -29,13 +29,13 @@ from gradwire.config import CompressConfig
 from gradwire.events import Decided, Sink
 from gradwire.flow import Bucket, Decision
 from gradwire.govern import Governor
-from gradwire.joint import Check, Joint, Teller
+from gradwire.joint import Check, Joint, PlainJoint, Teller
 from gradwire.level import Level
 from gradwire.pipeline import Pipeline
 from gradwire.sense.stopwatch import Stopwatch
 from gradwire.transport.base import Op
 
-Plain = Callable[[Tensor], Future[Tensor]]
+Plain = Callable[[Tensor], Future[list[Tensor]]]
 # Elements per bucket from which the residual's energy is judged.
 SAMPLE = 4096
 DETACHED = Decision(Level(), "gradwire was detached")
@@ -67,10 +67,10 @@ class Session:
         self._levels: dict[int, Decision] = {}
         self._cuts: dict[int, int] = {}
         self._teller = Teller(rooms.sink, rooms.clock)
-        self._verify_every = verify_every
+        self._verify_every = verify_every if rooms.pipeline.lanes else 0
         self._scratch = Scratch()
         self._off = False
-        self._under_way: list[Joint] = []
+        self._under_way: list[Joint | PlainJoint] = []
         self.step = 0
 
     def synchronise(self, bucket: Bucket, buffer: Tensor, weights: Weights) -> Future[Tensor]:
@@ -100,6 +100,8 @@ class Session:
         joints, self._under_way = self._under_way, []
         for joint in joints:
             joint.wait()
+            if isinstance(joint, PlainJoint):
+                self._rooms.stopwatch.operation(joint.started, joint.finished, joint.wire)
         if joints and self._verify_every and self.step % self._verify_every == 0:
             check = Check(verify([joint.restored for joint in joints], self.step))
             self._rooms.pipeline.submit(check.ops, check.finished)
@@ -118,13 +120,9 @@ class Session:
             self._rooms.feedback.flush(bucket, buffer)
         started = self._rooms.clock.now()
         wire = 2 * buffer.nbytes * (self._world_size - 1) // self._world_size
-        future = self._rooms.plain(buffer)
-        future.add_done_callback(lambda _: self._plain_done(bucket, wire, started))
-        return future
-
-    def _plain_done(self, bucket: Bucket, wire: int, started: float) -> None:
-        self._rooms.stopwatch.operation(started, self._rooms.clock.now(), wire)
-        self._teller.synchronised(bucket, Level(), wire, bucket.numel, started)
+        plain = PlainJoint(self._teller, self._rooms.plain(buffer), bucket, buffer, wire, started)
+        self._under_way.append(plain)
+        return plain.future
 
     def _compressed(self, bucket: Bucket, buffer: Tensor, weights: Weights, level: Level) -> Future[Tensor]:
         """Cut into chunks, send each through the pipeline, complete the future when the last one is restored."""

@@ -29,7 +29,7 @@ class Ranks:
         with tempfile.TemporaryDirectory() as folder:
             store = os.path.join(folder, "store")
             for rank in range(world_size):
-                self._workers[rank][1].send((function, args, rank, world_size, store))
+                self._ask(rank, (function, args, rank, world_size, store))
             answers = [self._answer(rank, timeout) for rank in range(world_size)]
         failures = [f"rank {rank}:\n{text}" for rank, (ok, text) in enumerate(answers) if not ok]
         if failures:
@@ -51,6 +51,16 @@ class Ranks:
         process.start()
         theirs.close()
         return process, ours
+
+    def _ask(self, rank: int, call: tuple[Any, ...]) -> None:
+        """A worker that died after its last answer is a failure of that test's making, found here."""
+        process, pipe = self._workers[rank]
+        try:
+            pipe.send(call)
+        except BrokenPipeError:
+            process.join(5)
+            self._kill()
+            raise AssertionError(f"the process of rank {rank} had died, exit code {process.exitcode}") from None
 
     def _answer(self, rank: int, timeout: float) -> tuple[bool, Any]:
         process, pipe = self._workers[rank]
