@@ -1,4 +1,4 @@
-"""The house keeps its shape: imports point down DESIGN's list, and thinking rooms touch neither torch nor sockets."""
+"""The house keeps its shape: imports point down the list below, and thinking rooms touch neither torch nor sockets."""
 
 from __future__ import annotations
 
