@@ -81,7 +81,9 @@ int launch(int count, char** words) {
     std::fprintf(stderr, "usage: launch NETWORK USER|- HOSTS|- -- COMMAND...\n");
     return 2;
   }
-  const pid_t parent = getppid();
+  // Who started us, as it told us itself: if it has died already, getppid() is somebody else from the start.
+  const char* told = std::getenv("GRADWIRE_LAB_PID");
+  const pid_t parent = told ? static_cast<pid_t>(std::strtol(told, nullptr, 10)) : getppid();
   struct sigaction action{};
   action.sa_handler = on_signal;
   for (int signal : {SIGTERM, SIGINT, SIGHUP}) sigaction(signal, &action, nullptr);

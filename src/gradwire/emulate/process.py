@@ -48,7 +48,8 @@ class HostProcess:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=None if env is None else dict(env),
+            # The launcher compares: a lab that died before the launcher asked to be told must not leave it running.
+            env={**(os.environ if env is None else env), "GRADWIRE_LAB_PID": str(os.getpid())},
             start_new_session=True,
         )
         return cls(host, process, time.monotonic())
