@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from gradwire.config import resolve
 from gradwire.emulate import Lab
 from gradwire.errors import LinkError
 from gradwire.link import Network, load_network
@@ -34,6 +35,7 @@ Report = dict[str, Any]
 def demo(net: str, hosts: int, level: str, data: str, steps: int, as_json: bool) -> None:
     """Train a small CNN twice on the same slow network, with plain DDP and with gradwire, and compare."""
     console = Console(stderr=as_json, quiet=as_json)
+    resolve(level)  # a mistake should show before the first run, not after it
     network = load_network(net, hosts)
     name = data or _best_data()
     console.print(f"{hosts} hosts on {net} train a CNN on {name}: plain DDP, then gradwire ({level}).")
