@@ -18,6 +18,7 @@ test: lint types test-native test-python
 setup: $(VENV)/.native
 
 $(VENV)/.deps: pyproject.toml constraints.txt
+	@scripts/build-tools
 	@scripts/preflight $(PYTHON)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -q -c constraints.txt torch numpy scikit-build-core nanobind ninja
