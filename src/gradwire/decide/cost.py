@@ -21,8 +21,8 @@ from gradwire.decide.ladder import LADDER, Rung, index_of
 from gradwire.flow import StepFacts, View
 from gradwire.level import Level
 
-# Share of encoding and decoding that comes out of compute's time where both run on the same cores. Measured on two
-# cores with two to eight ranks: 0.4 to 0.7; on machines with cores to spare it is nearer to 0, and `scale` notices.
+# Share of encoding and decoding that comes out of compute's time where both run on the same cores. A guess between the
+# two ends (0 with cores to spare, 1 on a full machine); nobody has measured it yet.
 STOLEN: Final = 0.5
 
 

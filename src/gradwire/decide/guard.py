@@ -12,7 +12,7 @@ from typing import Final
 
 from gradwire.level import Level
 
-# Multiples of the expected residual energy that count as hurting. In healthy runs it stayed below 3.
+# Multiples of the expected residual energy that count as hurting. Chosen wide, not measured: the expectation is rough.
 TOO_MUCH: Final = 10.0
 # The loss's quick average this much above the slow one, for this many notes in a row.
 RISE: Final = 1.15

@@ -1,10 +1,12 @@
 """Ladder: the rungs that `auto` chooses from, least lossy first, and what each costs in work and in accuracy.
 
 `work` is the processor time per element of encoding, adding up and decoding in the exchange that carries the rung,
-measured on one 2.8 GHz core with AVX-512 by benchmarks/kernels.py; the cost model scales it to the machine it runs on.
+estimated from the kernels' times (docs/results/kernels.md), not measured per exchange; the cost model scales it to what
+it sees on the machine it runs on.
 
 `slowdown` is the stated model of what lossiness costs: how many times more steps the same accuracy takes, with error
-feedback on. The values are of the size seen in docs/results/accuracy.md and in the literature (DGC, PowerSGD, SIDCo);
+feedback on. The values are assumptions: docs/results/accuracy.md supports those of the dense rungs, low rank and 10 %,
+the sparser ones were not measured;
 the guard corrects them by what is observed. Rungs that hide behind compute cost no time, and then the least lossy wins.
 """
 
