@@ -3,8 +3,8 @@
     python benchmarks/harmless.py            the lab's 10 Gbit/s links
     python benchmarks/harmless.py --bare     127.0.0.1 itself, nothing between the ranks
 
-On two cores a fast network is really the processor: what gradwire computes, training must wait for. So the bare case has
-two ranks, one a core; four share the machine with the emulator in the other.
+On two cores a fast network is really the processor: what gradwire computes, training must wait for. So the bare case
+has two ranks, one a core; four share the machine with the emulator in the other.
 """
 
 import sys
