@@ -18,7 +18,7 @@ import numpy as np
 
 from gradwire._native import LtpConfig as NativeConfig
 from gradwire._native import LtpLoop, LtpResult
-from gradwire.errors import ConfigError, LinkError
+from gradwire.errors import ConfigError, LinkError, NoAnswerError
 from gradwire.flow import LinkView
 
 Reason = Literal["complete", "threshold", "deadline", "refused", "cancelled"]
@@ -208,7 +208,8 @@ class Endpoint:
                 if state == "waiting" and (left <= 0 or self.loop.stopped is not None):
                     state = "no_answer"
             if state != "connected":
-                raise LinkError(f"rank {rank} at {host} port {port} {_WHY[state]}")
+                kind = NoAnswerError if state == "no_answer" else LinkError
+                raise kind(f"rank {rank} at {host} port {port} {_WHY[state]}")
 
     def send(self, peer: int, buffer: Any, contract: Contract = RELIABLE, tag: int = 0) -> Transfer:
         """Starts sending `buffer` (bytes-like or a contiguous CPU tensor); `tag` pairs it with the peer's receive."""
