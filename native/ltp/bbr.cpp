@@ -36,9 +36,11 @@ Bbr::Bbr(std::uint64_t packet, Time rtt)
       rtprop_(std::max<Time>(rtt, kMicrosecond)),
       ceiling_(std::numeric_limits<double>::infinity()) {}
 
+// Until the pipe was full once, samples may measure a few control frames and not the path: a connection that has only
+// received so far must not begin to send at the rate of its own CLOSE frames.
 double Bbr::best_rate() const {
   double best = *std::max_element(rates_.begin(), rates_.end());
-  return best > 0 ? best : first_rate_;
+  return pipe_filled_ ? best : std::max(best, first_rate_);
 }
 
 double Bbr::product(double gain) const { return gain * best_rate() * static_cast<double>(rtprop_) / kSecond; }

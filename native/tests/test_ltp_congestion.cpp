@@ -106,9 +106,33 @@ void bbr_and_cubic_live_together() {
   }
 }
 
+// A server's side: it only received so far, so all its rate samples are of small control frames.
+void a_side_that_only_received_starts_at_the_initial_rate() {
+  World world(3);
+  Settings settings;
+  Host &worker = world.add(0, settings), &server = world.add(1, settings);
+  PipeSpec spec = link(10 * kMillisecond, 2);
+  world.link(0, 1, spec);
+  world.connect(worker, server);
+  std::vector<std::uint8_t> source(1'000'000, 7), destination(source.size());
+  for (std::uint64_t tag = 1; tag <= 5; ++tag) {
+    server.endpoint->post(world.now, 0, {tag, destination.data(), destination.size(), tag, 0, 0});
+    worker.endpoint->send(world.now, 1, {tag, source.data(), source.size(), tag, 4, 0, kWhole, {}, tag});
+    world.run(kSecond);
+  }
+  worker.endpoint->post(world.now, 1, {9, destination.data(), destination.size(), 9, 0, 0});
+  server.endpoint->send(world.now, 0, {9, source.data(), source.size(), 9, 4, 0, kWhole, {}, 9});
+  // 1 MB takes 80 ms at this rate; six doublings of the initial window are six round trips of 20 ms.
+  world.run(200 * kMillisecond + 80 * kMillisecond);
+  std::uint64_t acked = server.endpoint->peer(0)->connection->stats().counters.bytes_acked;
+  std::printf("first 1 MB of a side that only received: %llu bytes acknowledged in 280 ms\n", static_cast<unsigned long long>(acked));
+  CHECK(acked >= source.size());
+}
+
 }  // namespace
 
 int main() {
+  a_side_that_only_received_starts_at_the_initial_rate();
   random_loss_does_not_slow_bbr();
   a_clean_link_is_filled();
   two_flows_share_within_a_fifth();

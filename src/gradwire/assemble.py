@@ -107,7 +107,8 @@ def govern(
     start = Decision(START, "the network has not been measured yet")
     footprint = Footprints(world_size)
     controller = make_controller(config.level)
-    return Adaptive(rank, controller, start, line, (stopwatch, clock, sink, footprint), world_size)
+    parts_of = (stopwatch, clock, sink, footprint)
+    return Adaptive(rank, controller, start, line, parts_of, world_size, carrier.links)
 
 
 def plain_all_reduce(group: dist.ProcessGroup) -> Plain:

@@ -31,9 +31,10 @@ from gradwire.decide.fixed import Fixed
 from gradwire.decide.ladder import LADDER
 from gradwire.errors import LinkError
 from gradwire.events import Advised, Link, LinksSensed, Sensed, Sink, Stepped
-from gradwire.flow import Bucket, Decision, Footprint, StepFacts, View
+from gradwire.flow import Bucket, Decision, Footprint, LinkView, StepFacts, View
 from gradwire.level import Level
 from gradwire.pipeline import Pipeline
+from gradwire.sense.acknowledged import acknowledged
 from gradwire.sense.estimate import Estimator, Observation
 from gradwire.sense.peer import Peer
 from gradwire.sense.pulse import SIZE, Pulse, Stamps, pack, unpack
@@ -92,8 +93,10 @@ class Adaptive:
         line: Pipeline,
         parts: tuple[Stopwatch, Clock, Sink, FootprintOf],
         world_size: int,
+        links: Callable[[], dict[int, LinkView]] = dict,
     ) -> None:
         self._rank, self._world_size = rank, world_size
+        self._links = links
         self._controller = controller
         self._decision = self._wish = start
         self._line = line
@@ -147,7 +150,8 @@ class Adaptive:
         if exchange.facts is not None:
             observations.append(Observation(exchange.facts, exchange.ready))
         now = self._clock.now()
-        self.view = self._estimator.update(observations, list(self._peers.values()), now)
+        view = self._estimator.update(observations, list(self._peers.values()), now)
+        self.view = acknowledged(view, self._rank, self._links())
         if observations and exchange.facts is not None:
             facts = merge([seen.facts for seen in observations], exchange.facts)
             job = Job(self._world_size, tuple(b for _, b in sorted(self._buckets.items())), self._footprint)

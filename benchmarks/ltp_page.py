@@ -1,0 +1,110 @@
+"""Tables of docs/results/ltp.md from the JSON files beside it: python benchmarks/ltp_page.py > tables.md
+
+Reads what benchmarks/ltp_lab.py and benchmarks/ltp_accuracy.py wrote; a file that is not there is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent.parent / "docs" / "results"
+Rows = list[dict[str, Any]]
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def clean(rows: Rows) -> str:
+    def cells(row: dict[str, Any]) -> list[str]:
+        cpu = f"{row['cpu_s_per_gb_sender']:.2f} + {row['cpu_s_per_gb_receiver']:.2f}"
+        shares = [f"{row['goodput_mbit']:.1f}", f"{row['of_link_after_headers']:.3f}", cpu]
+        return [f"{row['link_mbit']:.0f} Mbit/s", row["system"], *shares]
+
+    head = ["link", "system", "goodput, Mbit/s", "of the link after headers", "CPU s/GB, sender + receiver"]
+    return table(head, [cells(row) for row in rows])
+
+
+def grid(rows: Rows) -> str:
+    keys = list(dict.fromkeys((row["rtt"], row["loss"], row["bursty"]) for row in rows))
+    lines = []
+    for rtt, loss, bursty in keys:
+        here = {row["system"]: row for row in rows if (row["rtt"], row["loss"], row["bursty"]) == (rtt, loss, bursty)}
+        own = here["ltp bbr"]
+        texts = [step(row) for row in here.values()]
+        ratios = [ratio(row, own) for name, row in here.items() if name != "ltp bbr"]
+        lost = f"{own['missing']:.2%}"
+        lines.append([f"{1000 * rtt:g} ms", f"{loss:.1%}{' bursty' if bursty else ''}", *texts, *ratios, lost])
+    systems = list(dict.fromkeys(row["system"] for row in rows))
+    heads = [f"{name}, s" for name in systems] + [f"{name} / LTP" for name in systems[1:]]
+    return table(["RTT", "loss", *heads, "not delivered up"], lines)
+
+
+def step(row: dict[str, Any]) -> str:
+    return f"{row['step_s']:.3f}" if row["finished"] else f"> {row['step_s']:.1f}"
+
+
+def ratio(row: dict[str, Any], own: dict[str, Any]) -> str:
+    return f"{'' if row['finished'] else '> '}{row['step_s'] / own['step_s']:.1f}x"
+
+
+def incast(rows: Rows) -> str:
+    cells = [
+        [r["system"], str(r["transfers"]), f"{1e3 * r['p50_s']:.1f}", f"{1e3 * r['p99_s']:.1f}", f"{r['ratio']:.2f}"]
+        for r in rows
+    ]
+    return table(["system", "transfers", "p50, ms", "p99, ms", "p99 / p50"], cells)
+
+
+def fair(rows: Rows) -> str:
+    cells = [
+        [f"{r['queue_bdp']} BDP", f"{r['first']} and {r['second']}", " / ".join(f"{m:.1f}" for m in r["mbit"]),
+         f"{r['share_of_first']:.2f}"]
+        for r in rows
+    ]  # fmt: skip
+    return table(["queue", "flows", "Mbit/s", "share of the first"], cells)
+
+
+def accuracy(rows: Rows) -> str:
+    cells = [
+        [r["case"], f"{r['accuracy']:.2f}", f"{r['points']:+.2f}", f"{r['range'][0]:+.2f} .. {r['range'][1]:+.2f}"]
+        for r in rows
+    ]
+    return table(["packets lost for good", "accuracy, %", "points against lossless", "range over seeds"], cells)
+
+
+def soak(rows: Rows) -> str:
+    cells = [
+        [str(r["rank"]), f"{r['minutes']:g}", str(r["changes"]), str(r["transfers"]), f"{r['bytes'] / 1e6:.0f}",
+         f"{r['missing'] / r['bytes']:.2%}", str(r["wrong"]),
+         f"{r['rss_second_quarter_mb']:.1f} -> {r['rss_last_quarter_mb']:.1f}"]
+        for r in rows
+    ]  # fmt: skip
+    head = ["rank", "minutes", "changes of the link", "transfers", "MB", "not delivered", "bytes wrong", "RSS, MB"]
+    return table(head, cells)
+
+
+PAGES: dict[str, Callable[[Rows], str]] = {
+    "clean": clean,
+    "grid": grid,
+    "grid-bursty": grid,
+    "incast": incast,
+    "fair": fair,
+    "accuracy": accuracy,
+    "soak": soak,
+}
+
+
+def main() -> None:
+    for name, render in PAGES.items():
+        path = RESULTS / f"ltp-{name}.json"
+        if path.is_file():
+            print(f"## {name}\n\n{render(json.loads(path.read_text()))}\n")
+
+
+if __name__ == "__main__":
+    main()
