@@ -22,7 +22,7 @@ $(VENV)/.deps: pyproject.toml constraints.txt
 	@scripts/preflight $(PYTHON)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -q -c constraints.txt torch numpy scikit-build-core nanobind ninja
-	$(PIP) install -q -c constraints.txt --no-build-isolation -e '.[dev]'
+	$(PIP) install -q -c constraints.txt --no-build-isolation -e '.[dev,clients,docs]'
 	@touch $@
 
 $(VENV)/.native: $(VENV)/.deps $(NATIVE)

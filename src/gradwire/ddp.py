@@ -148,8 +148,10 @@ class _Hook:
 def attach(model: DistributedDataParallel, config: Config | str | Path | Mapping[str, Any] | None = None) -> Handle:
     """Let gradwire synchronise this model's gradients. Every rank calls it at the same point.
 
-    A model that is attached already (by `gradwire.run`) gives its handle back when no configuration is passed.
+    A model that is attached already (by `gradwire.run`) gives its handle back when no configuration is passed. What
+    `torch.compile` made of a DDP model is taken for that model: Accelerate compiles last.
     """
+    model = getattr(model, "_orig_mod", model)
     if not isinstance(model, DistributedDataParallel):
         raise ConfigError(
             f"attach: {type(model).__name__} is not a DistributedDataParallel model; "
