@@ -3,7 +3,8 @@
     cli.md       from the click commands          config.md    from the configuration structs and their comments
     events.md    from the event classes           wire.md      from the docstrings of the modules that write bytes
 
-It also leaves out entries of the navigation whose file does not exist, and lets "folder/*.md" stand for all its pages.
+Pages of the repository's top folder (ARCHITECTURE.md, ...) become pages of the site. Entries of the navigation whose
+file does not exist are left out, and "folder/*.md" stands for all pages of a folder.
 """
 
 from __future__ import annotations
@@ -25,6 +26,14 @@ LAYOUTS = {
     "Squeezed frames": "gradwire.compress.lossless",
     "Pulses": "gradwire.sense.pulse",
 }
+# Pages of the site that live in the repository's top folder.
+TOP = {
+    "explanation/architecture": "ARCHITECTURE.md",
+    "explanation/security": "SECURITY.md",
+    "reference/changelog": "CHANGELOG.md",
+}
+MADE = ("reference/cli", "reference/config", "reference/events", "reference/wire", *TOP)
+ROOT = Path(__file__).parents[1]
 
 
 def on_config(config: Any) -> Any:
@@ -36,13 +45,19 @@ def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
     for name, page in pages().items():
-        files.append(File.generated(config, f"reference/{name}.md", content=page))
+        files.append(File.generated(config, f"{name}.md", content=page))
     return files
 
 
 def pages() -> dict[str, str]:
-    """Name of each generated page -> its Markdown."""
-    return {"cli": cli_page(), "config": config_page(), "events": events_page(), "wire": wire_page()}
+    """Name of each page that is not a file of docs/ -> its Markdown."""
+    reference = dict(zip(MADE, (cli_page(), config_page(), events_page(), wire_page()), strict=False))
+    return reference | {name: _top(ROOT / file) for name, file in TOP.items()}
+
+
+def _top(file: Path) -> str:
+    """Lists inside numbered lists are indented by three there, which GitHub reads and Python's Markdown does not."""
+    return re.sub(r"^ {3}(?=\S)", "    ", file.read_text(), flags=re.MULTILINE)
 
 
 def _present(nav: list[Any], docs: Path) -> Iterator[Any]:
@@ -54,7 +69,7 @@ def _present(nav: list[Any], docs: Path) -> Iterator[Any]:
         ((title, target),) = entry.items()
         if isinstance(target, list):
             yield {title: list(_present(target, docs))}
-        elif (docs / target).exists() or (Path(target).stem in ("cli", "config", "events", "wire") and "/" in target):
+        elif (docs / target).exists() or target.removesuffix(".md") in MADE:
             yield entry
 
 

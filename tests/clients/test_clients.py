@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -11,6 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+
+from tests.presence import needs
 
 ROOT = Path(__file__).parents[2]
 CLIENTS = ROOT / "examples" / "clients"
@@ -35,13 +36,6 @@ def run(command: list[str], home: Path, **settings: str) -> str:
     )
     assert done.returncode == 0, done.stdout
     return done.stdout
-
-
-def needs(package: str) -> None:
-    """Skips where the package is not installed; CI installs them all."""
-    if importlib.util.find_spec(package) is None:
-        assert "GRADWIRE_CI" not in os.environ, f"CI must install {package}: pip install 'gradwire[clients]'"
-        pytest.skip(f"{package} is not installed; pip install 'gradwire[clients]'")
 
 
 def losses(told: str) -> list[float]:
@@ -88,19 +82,19 @@ def trained(told: str, steps: int) -> None:
 
 
 def test_accelerate_with_accumulation_clipping_and_bfloat16(tmp_path: Path) -> None:
-    needs("accelerate")
+    needs("accelerate", "clients")
     command = [*TORCHRUN, str(CLIENTS / "with_accelerate.py"), "--mixed-precision", "bf16"]
     trained(run(command, tmp_path, GRADWIRE_LEVEL="int8"), steps=24)
 
 
 def test_lightning_with_its_own_launcher_accumulation_and_bfloat16(tmp_path: Path) -> None:
-    needs("lightning")
+    needs("lightning", "clients")
     command = [sys.executable, str(CLIENTS / "with_lightning.py"), "--precision", "bf16-mixed"]
     trained(run(command, tmp_path, GRADWIRE_LEVEL="int8"), steps=24)
 
 
 def test_ray_train_on_a_local_cluster(tmp_path: Path) -> None:
-    needs("ray")
+    needs("ray", "clients")
     # Ray keeps its sockets there, whose paths must be short.
     with TemporaryDirectory(prefix="gw") as folder:
         command = [sys.executable, str(CLIENTS / "with_ray.py")]

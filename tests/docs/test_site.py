@@ -15,10 +15,10 @@ import pytest
 import gradwire
 from gradwire import config, events
 from gradwire.cli.main import cli
+from tests.presence import needs
 
-pytest.importorskip("mkdocs", reason="mkdocs is not installed; pip install 'gradwire[docs]'")
-pytest.importorskip("material", reason="mkdocs-material is not installed; pip install 'gradwire[docs]'")
-pytest.importorskip("mkdocstrings", reason="mkdocstrings is not installed; pip install 'gradwire[docs]'")
+for package in ("mkdocs", "material", "mkdocstrings"):
+    needs(package, "docs")
 ROOT = Path(__file__).parents[2]
 
 
