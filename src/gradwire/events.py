@@ -73,6 +73,16 @@ class Sensed:
 
 
 @dataclass(frozen=True, slots=True)
+class Advised:
+    """Another DDP setting is predicted to save this share of a step."""
+
+    at: float
+    step: int
+    bucket_cap_mb: int
+    gain: float
+
+
+@dataclass(frozen=True, slots=True)
 class NonFinite:
     """This rank's gradient held NaN or infinity; it was passed on and kept out of the residuals."""
 
@@ -91,7 +101,7 @@ class Failed:
     error: str
 
 
-Event = Attached | Decided | Sensed | Synchronised | NonFinite | Failed
+Event = Attached | Decided | Sensed | Advised | Synchronised | NonFinite | Failed
 
 
 class Sink(Protocol):

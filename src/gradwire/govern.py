@@ -25,9 +25,10 @@ from torch import Tensor
 from gradwire.clock import Clock
 from gradwire.compress.build import check_chain
 from gradwire.decide.base import Controller, Job
+from gradwire.decide.buckets import advise
 from gradwire.decide.fixed import Fixed
 from gradwire.errors import LinkError
-from gradwire.events import Sensed, Sink
+from gradwire.events import Advised, Sensed, Sink
 from gradwire.flow import Bucket, Decision, Footprint, StepFacts, View
 from gradwire.level import Level
 from gradwire.pipeline import Pipeline
@@ -36,6 +37,9 @@ from gradwire.sense.peer import Peer
 from gradwire.sense.pulse import SIZE, Pulse, Stamps, pack, unpack
 from gradwire.sense.stopwatch import Stopwatch
 from gradwire.transport.base import AllToAll, Op, Timing
+
+# Buckets have their final layout and the estimates have settled by this step; advice is thought over at powers of two.
+SETTLED = 16
 
 FootprintOf = Callable[[Level, Bucket], Footprint]
 
@@ -129,6 +133,19 @@ class Adaptive:
             job = Job(self._world_size, tuple(b for _, b in sorted(self._buckets.items())), self._footprint)
             self._wish = sendable(self._controller.decide(job, self.view, facts, now))
             self._sink.emit(Sensed.of(now, step, self.view, facts))
+            if step >= SETTLED and step & (step - 1) == 0:
+                self._advise(step, facts, now)
+
+    def _advise(self, step: int, facts: StepFacts, now: float) -> None:
+        """Now and then: would other buckets overlap more, at the level in use?"""
+        link, gradient = self.view.group, sum(nbytes for _, nbytes in facts.buckets)
+        if link.bandwidth is None or not facts.wire_bytes:
+            return
+        rate = link.bandwidth * gradient / facts.wire_bytes
+        latency = max(facts.hops * (link.rtprop or 0.0) / 2, link.overhead)
+        advice = advise(facts.buckets, rate, latency, facts.seconds)
+        if advice is not None:
+            self._sink.emit(Advised(now, step, advice.bucket_cap_mb, advice.gain))
 
     def _send(self, now: float) -> _Exchange:
         self._number += 1
