@@ -134,18 +134,17 @@ def _is_struct(kind: Any) -> bool:
 
 
 def _comments(struct: Any) -> dict[str, str]:
-    """The comment lines right above each field of a class."""
+    """The comment lines above each field of a class; fields that follow one another share them."""
     found: dict[str, str] = {}
     gathered: list[str] = []
-    for line in inspect.getsource(struct).splitlines():
-        text = line.strip()
-        name = re.match(r"(\w+):", text)
-        if text.startswith("#"):
-            gathered.append(text.lstrip("# "))
-            continue
-        if name:
+    above = False
+    for line in map(str.strip, inspect.getsource(struct).splitlines()):
+        comment, name = line.startswith("#"), re.match(r"(\w+):", line)
+        if comment:
+            gathered = [*(gathered if above else []), line.lstrip("# ")]
+        elif name:
             found[name[1]] = " ".join(gathered)
-        gathered = []
+        above = comment
     return found
 
 
