@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 NATIVE := $(shell find native -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt') CMakeLists.txt
 
-.PHONY: demo test setup stubs lint types test-native test-python formal fuzz clean
+.PHONY: demo test setup stubs lint types test-native test-python formal fuzz docs clean
 
 demo: setup
 	$(BIN)/gradwire demo
@@ -22,7 +22,7 @@ $(VENV)/.deps: pyproject.toml constraints.txt
 	@scripts/preflight $(PYTHON)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -q -c constraints.txt torch numpy scikit-build-core nanobind ninja
-	$(PIP) install -q -c constraints.txt --no-build-isolation -e '.[dev]'
+	$(PIP) install -q -c constraints.txt --no-build-isolation -e '.[dev,clients,docs]'
 	@touch $@
 
 $(VENV)/.native: $(VENV)/.deps $(NATIVE)
@@ -35,8 +35,8 @@ stubs: setup
 	$(BIN)/python -m nanobind.stubgen -q -m gradwire._native -o src/gradwire/_native.pyi
 
 lint: setup
-	$(BIN)/ruff check src tests benchmarks examples
-	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples scripts
+	$(BIN)/ruff format --check src tests benchmarks examples scripts
 
 types: setup
 	$(BIN)/mypy
@@ -58,6 +58,10 @@ fuzz:
 
 test-python: setup
 	$(BIN)/python -m pytest
+
+# The documentation site, into build/site; a warning is an error.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # The plan-change protocol, every interleaving of a small model (needs spin).
 formal:

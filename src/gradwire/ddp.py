@@ -184,8 +184,10 @@ def attach(
 
     `transport` is "group" (the collectives of the model's process group) or "ltp" (gradwire's own, over UDP). `record`
     names a directory for the ranks' event files, as GRADWIRE_RECORD and the setting `record` do.
-    A model that is attached already (by `gradwire.run`) gives its handle back when no configuration is passed.
+    A model that is attached already (by `gradwire.run`) gives its handle back when no configuration is passed. What
+    `torch.compile` made of a DDP model is taken for that model: Accelerate compiles last.
     """
+    model = getattr(model, "_orig_mod", model)
     if not isinstance(model, DistributedDataParallel):
         raise ConfigError(
             f"attach: {type(model).__name__} is not a DistributedDataParallel model; "

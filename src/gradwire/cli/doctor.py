@@ -8,10 +8,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gradwire.doctor.examine import Plan, examine
-from gradwire.doctor.meeting import Meeting
 from gradwire.doctor.nouns import Report
-from gradwire.doctor.predict import parse_model
 from gradwire.units import Bytes, Rate, Seconds, parse_bytes
 
 COLORS = {"error": "bold red", "warning": "yellow", "info": "cyan"}
@@ -44,6 +41,11 @@ def doctor(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
 
     Runs on every host under torchrun, or in the lab: gradwire lab run --net lan100 -- python -m gradwire doctor.
     """
+    # These load torch, which help should not wait for.
+    from gradwire.doctor.examine import Plan, examine
+    from gradwire.doctor.meeting import Meeting
+    from gradwire.doctor.predict import parse_model
+
     work = parse_model(model, compute_ms)
     plan = Plan(seconds, parse_bytes(most, "--most"), budget)
     meeting = Meeting.join(patience)

@@ -8,6 +8,7 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from gradwire.clock import Clock
+from gradwire.errors import LinkError
 from gradwire.transport.base import Lane
 from gradwire.transport.collective import CollectiveLane
 from gradwire.transport.mesh import MeshLane
@@ -22,11 +23,18 @@ def open_lanes(group: dist.ProcessGroup, count: int, timeout: float, clock: Cloc
 
 
 def _new_group(group: dist.ProcessGroup, ranks: Sequence[int], timeout: float, local: bool) -> dist.ProcessGroup:
-    made = dist.new_group(
-        list(ranks),
-        timeout=timedelta(seconds=timeout),
-        backend=dist.get_backend(group),
-        use_local_synchronization=local,
-    )
+    try:
+        made = dist.new_group(
+            list(ranks),
+            timeout=timedelta(seconds=timeout),
+            backend=dist.get_backend(group),
+            use_local_synchronization=local,
+        )
+    except RuntimeError as error:
+        raise LinkError(
+            f"attach: not all of {len(ranks)} ranks came within {timeout:g} s ({error}); every rank must attach at the "
+            "same point, and where one is started through gradwire.run, all must be: use torchrun, not a launcher "
+            "inside the script"
+        ) from error
     assert isinstance(made, dist.ProcessGroup)  # this rank is a member
     return made

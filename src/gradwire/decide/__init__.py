@@ -1,0 +1,1 @@
+"""View, facts and job in, Decision out: pure, with time passed in."""

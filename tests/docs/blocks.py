@@ -1,0 +1,45 @@
+"""Reads the fenced blocks of a page: which are commands to run, which are files that the reader is told to save.
+
+A block of `sh` is run unless its first line is a comment that begins with "not run by the tests" and says why. A block
+with title="NAME" is saved as NAME for the commands after it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+NOT_RUN = "# not run by the tests"
+_FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One fenced block: its language, the line it begins at, its text, and the file it is to be saved as."""
+
+    language: str
+    line: int
+    text: str
+    title: str | None
+
+    @property
+    def is_command(self) -> bool:
+        return self.language == "sh"
+
+    @property
+    def reason(self) -> str | None:
+        """Why a command is not run, from its first line; None when it is."""
+        first = self.text.partition("\n")[0]
+        return first.removeprefix(NOT_RUN).lstrip(": ").strip() if first.startswith(NOT_RUN) else None
+
+
+def blocks(page: Path) -> list[Block]:
+    """Every fenced block of a page, in order."""
+    text = page.read_text()
+    found = []
+    for match in _FENCE.finditer(text):
+        title = re.search(r'title="([^"]+)"', match[2])
+        line = text.count("\n", 0, match.start()) + 1
+        found.append(Block(match[1], line, match[3], title[1] if title else None))
+    return found

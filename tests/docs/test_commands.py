@@ -1,0 +1,83 @@
+"""The commands that the README and the guides show are run as they stand, page by page, each in a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import Block, blocks
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / name for name in ("tutorial.md", "howto/attach.md", "howto/frameworks.md")),
+    *(
+        ROOT / "docs" / "howto" / name
+        for name in ("wan.md", "planner.md", "compressor.md", "kubernetes.md", "slurm.md")
+    ),
+]
+# A page's slowest block starts a lab and trains in it, or lets the doctor measure.
+DEADLINE = 150.0
+
+
+def environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GRADWIRE_")}
+    here = Path(sys.executable).parent
+    return {**kept, "PATH": f"{here}:{kept['PATH']}", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+
+
+def run(page: Path, block: Block, folder: Path) -> None:
+    script = f"set -euo pipefail\n{block.text}"
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert done.returncode == 0, f"{page.name}:{block.line} ended with {done.returncode}\n{block.text}\n{done.stdout}"
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+    # What a reader in a clone would have: the examples, and a training script by the name the pages use.
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "train.py").write_text((ROOT / "examples" / "no_change.py").read_text())
+    for block in blocks(page):
+        if block.title:
+            (tmp_path / block.title).write_text(block.text)
+        if block.is_command and block.reason is None:
+            run(page, block, tmp_path)
+
+
+def test_a_block_that_is_not_run_says_why() -> None:
+    for page in PAGES:
+        for block in blocks(page):
+            assert block.reason is None or len(block.reason) > 10, f"{page.name}:{block.line}"
+
+
+def test_a_failing_command_fails_the_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```sh\ntrue\nfalse | true\ntrue\n```\n")
+    (block,) = blocks(page)
+    with pytest.raises(AssertionError, match=r"page.md:1 ended with 1"):
+        run(page, block, tmp_path)
+
+
+def test_the_slurm_script_and_the_manifest_are_well_formed() -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML comes with the docs extra")
+    (manifest,) = [block for block in blocks(ROOT / "docs/howto/kubernetes.md") if block.language == "yaml"]
+    service, job = yaml.safe_load_all(manifest.text)
+    assert service["spec"]["selector"]["job-name"] == job["metadata"]["name"]
+    assert job["spec"]["template"]["spec"]["subdomain"] == service["metadata"]["name"]
+    assert f"--nnodes={job['spec']['completions']}" in job["spec"]["template"]["spec"]["containers"][0]["args"]
+    (script,) = [block for block in blocks(ROOT / "docs/howto/slurm.md") if block.language == "bash"]
+    subprocess.run(["bash", "-n"], input=script.text, text=True, check=True, timeout=10)

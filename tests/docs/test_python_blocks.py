@@ -1,0 +1,47 @@
+"""The Python of the README and of the guides runs as it stands, top to bottom."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from sybil import Sybil
+from sybil.parsers.markdown import PythonCodeBlockParser
+from torch import nn
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process group of this process only, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def evaluate(page: str, names: dict[str, object]) -> int:
+    """Runs every Python block of a page with these names known; how many there were."""
+    document = Sybil(parsers=[PythonCodeBlockParser()]).parse(ROOT / page)
+    document.namespace.update(names)
+    examples = list(document.examples())
+    for example in examples:
+        example.evaluate()
+    return len(examples)
+
+
+def test_the_readme_trains(alone: None) -> None:
+    names = {"torch": torch, "net": nn.Linear(4, 4), "loader": [torch.zeros(1)], "rank": 0}
+    assert evaluate("README.md", names)
+    assert os.path.exists("rank0.pt")
+
+
+@pytest.mark.parametrize("page", ["docs/howto/planner.md", "docs/howto/compressor.md"])
+def test_a_guides_code_runs(page: str) -> None:
+    assert evaluate(page, {"__name__": "guide"}) >= 2

@@ -1,0 +1,31 @@
+"""A DDP model that `torch.compile` wrapped, as Accelerate hands it out, is attached like the model inside."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from tests.train.jobs import batch, flat, same_everywhere, small_net
+from tests.train.ranks import Ranks
+
+
+def compiled(rank: int, world: int) -> dict[str, int]:
+    """Attach to the outside, train through it; which levels were used, once replicas were found equal."""
+    net = small_net()
+    model = torch.compile(DistributedDataParallel(net), backend="eager")
+    handle = gradwire.attach(model, "int8")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        inputs, labels = batch(rank, step)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+    handle.close()
+    assert same_everywhere(flat(net))
+    return handle.summary().levels
+
+
+def test_a_compiled_model_is_attached_like_the_one_inside(ranks: Ranks) -> None:
+    assert ranks.run(2, compiled) == [{"int8": 3}] * 2
