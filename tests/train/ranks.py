@@ -1,4 +1,5 @@
-"""A pool of worker processes that run one function as the ranks of a job on one backend, gloo unless told.
+"""A pool of worker processes that run one function as the ranks of a job on one backend, gloo unless told; with
+no backend the function makes its own groups.
 
 Importing torch takes seconds, so the workers live as long as the test session; every call gets its own process group
 over a fresh file store. A call that does not end in time kills the pool: the next one starts anew.
@@ -94,9 +95,14 @@ def _serve(pipe: Connection) -> None:
         except EOFError:
             return
         try:
-            dist.init_process_group(
-                backend, init_method=f"file://{store}", rank=rank, world_size=world_size, timeout=timedelta(seconds=60)
-            )
+            if backend:
+                dist.init_process_group(
+                    backend,
+                    init_method=f"file://{store}",
+                    rank=rank,
+                    world_size=world_size,
+                    timeout=timedelta(seconds=60),
+                )
             torch.manual_seed(0)
             pipe.send((True, function(rank, world_size, *args)))
         except BaseException:
