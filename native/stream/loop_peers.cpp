@@ -59,7 +59,7 @@ std::ptrdiff_t receive_with(int socket, MutableBytes bytes, RingOffer& offer) {
     for (std::size_t i = 0; i < descriptors; ++i) {
       int fd;
       std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
-      offer.memory = std::move(offer.bell);
+      if (offer.bell.get() >= 0) offer.memory = std::move(offer.bell);
       offer.bell.reset(fd);
     }
   }

@@ -110,6 +110,9 @@ std::ptrdiff_t RingChannel::write(std::span<const iovec> pieces) {
       std::uint64_t used = head - tail_word.load(std::memory_order_acquire);
       if (used > capacity_) return -1;
       if (used == capacity_) {
+        // What was written must be visible before waiting for it to be read.
+        head_word.store(head, std::memory_order_release);
+        ring();
         shared_->starved[side_].value.store(1, std::memory_order_seq_cst);
         if (head - tail_word.load(std::memory_order_seq_cst) >= capacity_) return static_cast<std::ptrdiff_t>(total);
         continue;

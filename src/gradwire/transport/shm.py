@@ -1,8 +1,8 @@
 """Shared memory as a wire, between processes of one host and one network namespace.
 
-In and out: as `wire.Wire` says; reliable always. Each pair of processes shares two rings in a memory file without a name,
-passed over a local socket after both have proved to hold the job secret; nothing is left behind however a process ends.
-The address given to `connect` is a number in the namespace: its host part is not used. docs/wires.md.
+In and out: as `wire.Wire` says; reliable always. Each pair of processes shares two rings in a memory file without a
+name, passed over a local socket between processes of one user that hold the job secret; nothing is left behind however
+a process ends. The address given to `connect` is a number in the namespace: its host part is not used. docs/wires.md.
 """
 
 from __future__ import annotations

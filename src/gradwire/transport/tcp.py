@@ -1,7 +1,7 @@
 """Kernel TCP as a wire: one stream per peer, authenticated and by default encrypted under the job secret.
 
-In and out: as `wire.Wire` says; reliable always, so that any tolerance is met. Small buffers are written from the thread
-that calls `send`; a thread in `wait` reads the sockets itself, so that data wakes it directly. docs/wires.md.
+In and out: as `wire.Wire` says; reliable always, so that any tolerance is met. The thread that calls `send` writes what
+the socket takes; a thread in `wait` reads the sockets itself, so that data wakes it directly. docs/wires.md.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gradwire.transport.native import NativeWire, check_identity
 
 @dataclass(frozen=True, slots=True)
 class TcpConfig:
-    """Settings of an endpoint. Times in seconds, sizes in bytes; `credit` is what a peer may send before it is asked."""
+    """Settings of an endpoint. Times in seconds, sizes in bytes; `credit` is what a peer may send unasked."""
 
     host: str = "127.0.0.1"
     port: int = 0
