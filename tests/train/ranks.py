@@ -69,7 +69,7 @@ class Ranks:
         if pipe.poll(timeout):
             try:
                 return pipe.recv()  # type: ignore[no-any-return]
-            except EOFError:
+            except (EOFError, ConnectionResetError):
                 process.join(5)
                 self._kill()
                 return False, f"the process ended with exit code {process.exitcode}"
@@ -92,7 +92,7 @@ def _serve(pipe: Connection) -> None:
     while True:
         try:
             function, args, rank, world_size, store, backend = pipe.recv()
-        except EOFError:
+        except (EOFError, ConnectionResetError):
             return
         try:
             if backend:
