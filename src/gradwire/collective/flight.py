@@ -106,11 +106,11 @@ class Flight:
             self.open(peers, sends[peers[0]])
         return [self.send(peer, flat, 1) for peer, flat in sends.items() if flat.nbytes > INLINE]
 
-    def scratch(self, count: int, like: Tensor) -> Tensor:
-        """Memory of the operation's own."""
-        scratch = self.circle.boxes.take_scratch(count, like.dtype)
+    def rows(self, count: int, like: Tensor) -> Tensor:
+        """`count` rows like the flat tensor `like`: memory of the operation's own, with unknown contents."""
+        scratch = self.circle.boxes.take_scratch(count * like.numel(), like.dtype)
         self._scratches.append(scratch)
-        return scratch
+        return scratch.view(count, like.numel())
 
     def land(self) -> None:
         """It is complete: boxes and scratch can be used again."""

@@ -27,14 +27,14 @@ _CHUNKS_MOST: Final = PARTS_MOST // 2 - 2
 
 def all_reduce(flight: Flight, flat: Tensor) -> Steps:
     """`flat` becomes the result on every rank."""
-    if flat.nbytes <= DIRECT:
+    if flat.nbytes <= DIRECT or flight.circle.size == 1:
         return _direct(flight, flat)
     return _sharded(flight, flat, range(flight.circle.size))
 
 
 def reduce(flight: Flight, flat: Tensor, root: int) -> Steps:
     """`flat` becomes the result at `root`; the others keep theirs."""
-    if flat.nbytes > DIRECT:
+    if flat.nbytes > DIRECT and flight.circle.size > 1:
         return _sharded(flight, flat, (root,))
     return _direct_to(flight, flat, root)
 
@@ -42,8 +42,7 @@ def reduce(flight: Flight, flat: Tensor, root: int) -> Steps:
 def reduce_scatter(flight: Flight, inputs: Sequence[Tensor], output: Tensor) -> Steps:
     """`output` becomes the result over all ranks' inputs[this rank]."""
     circle = flight.circle
-    scratch = flight.scratch(output.numel() * (circle.size - 1), output)
-    received = dict(zip(circle.peers, scratch.view(circle.size - 1, -1), strict=True)) if circle.size > 1 else {}
+    received = dict(zip(circle.peers, flight.rows(circle.size - 1, output), strict=True))
     yield from flight.exchange({peer: inputs[peer] for peer in circle.peers}, received)
     fold(
         flight.call.how,
@@ -54,19 +53,11 @@ def reduce_scatter(flight: Flight, inputs: Sequence[Tensor], output: Tensor) -> 
 
 def _direct(flight: Flight, flat: Tensor) -> Steps:
     circle = flight.circle
-    mine = flat if flat.nbytes and circle.size > 1 else None
-    received: dict[int, Tensor] = {}
-    if mine is None:
-        yield from flight.exchange(dict.fromkeys(circle.peers, flat), dict.fromkeys(circle.peers, flat))
-        if flat.numel():
-            fold(flight.call.how, [flat], flat)
-        return
-    scratch = flight.scratch(flat.numel() * circle.size, flat).view(circle.size, -1)
-    own = scratch[circle.rank]
+    rows = flight.rows(circle.size, flat)
+    own = rows[circle.rank]
     own.copy_(flat)
-    received = {peer: scratch[peer] for peer in circle.peers}
-    yield from flight.exchange(dict.fromkeys(circle.peers, own), received)
-    fold(flight.call.how, list(scratch), flat)
+    yield from flight.exchange(dict.fromkeys(circle.peers, own), {peer: rows[peer] for peer in circle.peers})
+    fold(flight.call.how, list(rows), flat)
 
 
 def _direct_to(flight: Flight, flat: Tensor, root: int) -> Steps:
@@ -74,7 +65,7 @@ def _direct_to(flight: Flight, flat: Tensor, root: int) -> Steps:
     if circle.rank != root:
         yield from flight.exchange({root: flat}, {})
         return
-    scratch = flight.scratch(flat.numel() * circle.size, flat).view(circle.size, -1)
+    scratch = flight.rows(circle.size, flat)
     yield from flight.exchange({}, {peer: scratch[peer] for peer in circle.peers})
     scratch[root].copy_(flat)
     fold(flight.call.how, list(scratch), flat)
@@ -89,7 +80,7 @@ def _sharded(flight: Flight, flat: Tensor, targets: Sequence[int]) -> Steps:
     flight.open(circle.peers, nbytes=flat.nbytes)
     own = cut.share(flat, circle.rank)
     shares = {peer: cut.share(flat, peer) for peer in circle.peers}
-    rows = flight.scratch(own.numel() * (circle.size - 1), flat).view(circle.size - 1, -1)
+    rows = flight.rows(circle.size - 1, own)
     row = {peer: rows[index] for index, peer in enumerate(circle.peers)}
     coming = [
         (chunk, [flight.post(peer, row[peer][span], 1 + 2 * chunk) for peer in circle.peers])
