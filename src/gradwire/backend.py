@@ -74,6 +74,7 @@ class GradwireGroup(dist.ProcessGroup):
         self._engine = Engine(self._circle, options.group_id or "default")
         self._points = Points(self._circle, options.timeout.total_seconds())
         self._roll_calls = 0
+        self._name, self._description = options.group_id or "", ""
         self._open = True
         # Threads and sockets must be gone before the interpreter is, also when nobody destroys the group.
         self._at_exit = _shut_down_at_exit(self)
@@ -83,6 +84,26 @@ class GradwireGroup(dist.ProcessGroup):
 
     def getBackendName(self) -> str:  # noqa: N802
         return NAME
+
+    @property
+    def group_name(self) -> str:
+        return self._name
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    def getGroupName(self) -> str:  # noqa: N802
+        return self._name
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        self._name = name
+
+    @property
+    def group_desc(self) -> str:
+        return self._description
+
+    def _set_group_desc(self, description: str) -> None:
+        self._description = description
 
     # Sums
 

@@ -160,8 +160,9 @@ def two_groups_in_two_threads(rank: int, world_size: int) -> None:
 def letters(rank: int, world_size: int) -> list[int]:
     """Everybody writes to rank 0, with tags out of order and from any source, small and large."""
     if rank:
-        for tag, count in ((2, 10), (1, INLINE), (2, 20)):
+        for tag, count in ((2, 10), (1, INLINE), (3, 20)):
             dist.send(torch.full((count,), float(rank * 10 + tag)), 0, tag=tag)
+        dist.barrier()  # a rank that leaves takes along what was not yet asked for
         return []
     for peer in range(1, world_size):
         large = torch.empty(INLINE)
@@ -175,8 +176,9 @@ def letters(rank: int, world_size: int) -> list[int]:
         sources.append(source)
     for peer in range(1, world_size):
         box = torch.empty(20)
-        dist.irecv(box, peer, tag=2).wait()
-        assert (box == peer * 10 + 2).all()
+        dist.irecv(box, peer, tag=3).wait()
+        assert (box == peer * 10 + 3).all()
+    dist.barrier()
     return sorted(sources)
 
 

@@ -52,7 +52,7 @@ class Operation:
         """Go on as far as possible without waiting; tells whether anything moved."""
         moved = False
         while not self.finished and self._awaited is not None and self._awaited.done:
-            self._resume(self._awaited.wait(0))
+            self.block(0.0)
             moved = True
         return moved
 
@@ -65,6 +65,9 @@ class Operation:
             self.flight.circle.check()
             if time.monotonic() >= self._deadline:
                 raise CollectiveError(self._late()) from None
+        except LinkError:
+            self.flight.circle.check()  # a member that fails says why before it leaves
+            raise
         else:
             self._resume(delivery)
 
@@ -114,7 +117,7 @@ class Engine:
     ) -> Work:  # fmt: skip
         """Take an operation on. With `at_once` it is done when this returns, if nothing else is under way."""
         with self._order:
-            self._circle.check_quickly()
+            self._circle.check()
             flight = Flight(self._circle, call, self._number)
             self._number += 1
             operation = Operation(flight, algorithm(flight), work, timeout, settle)

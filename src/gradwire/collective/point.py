@@ -138,20 +138,29 @@ class Points:
                 self._put_back(post)
 
     def _any(self, flat: Tensor, tag: int, work: PointWork) -> Iterator[Transfer]:
+        """Looks at all peers in turn; one that has left is looked at no more, unless nobody is left."""
+        gone: set[int] = set()
         while True:
+            peers = [peer for peer in self._circle.peers if peer not in gone] or self._circle.peers
             with self._lock:
-                for peer in self._circle.peers:
-                    if not self._posts[peer, tag]:
-                        self._posts[peer, tag].append(self._new(peer, tag))
-                ready = [peer for peer in self._circle.peers if self._posts[peer, tag][0].transfer.done]
-                oldest = self._posts[self._circle.peers[0], tag][0].transfer
-                post = self._posts[ready[0], tag].pop(0) if ready else None
+                posts = [self._first(peer, tag) for peer in peers]
+                post = next((post for post in posts if post.transfer.done), None)
+                if post is not None and (len(gone) == len(self._circle.peers) or _whole(post.transfer)):
+                    self._posts[post.peer, tag].remove(post)
+                elif post is not None:
+                    gone.add(post.peer)
+                    continue
             if post is not None:
                 work.patience = _SLICE
                 yield from self._from(post, flat, work)
                 return
             work.patience = _ANY_SLICE
-            yield oldest
+            yield posts[0].transfer
+
+    def _first(self, peer: int, tag: int) -> Post:
+        if not self._posts[peer, tag]:
+            self._posts[peer, tag].append(self._new(peer, tag))
+        return self._posts[peer, tag][0]
 
     def _read(self, post: Post, flat: Tensor) -> None:
         delivery = post.transfer.wait(0)
@@ -165,6 +174,14 @@ class Points:
                 f"receive with tag {post.tag}: rank {post.peer} sent {theirs.count} elements of {theirs.dtype}, "
                 f"rank {self._circle.rank} has room for {ours}"
             )
+
+
+def _whole(transfer: Transfer) -> bool:
+    """Whether a transfer that is done brought something."""
+    try:
+        return transfer.wait(0).complete
+    except LinkError:
+        return False
 
 
 class PointWork(Work):
@@ -228,7 +245,8 @@ class PointWork(Work):
             if self.patience == _SLICE:
                 return None
         except LinkError as error:
-            return self._end(CollectiveError(f"{self._what}: {error}"))
+            if self.patience == _SLICE:
+                return self._end(CollectiveError(f"{self._what}: {error}"))
         return self._advance()
 
     def _advance(self) -> None:

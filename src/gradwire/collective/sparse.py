@@ -49,7 +49,8 @@ class SparseSum:
         for (indices, values), count in zip(self._rows, self.counts.tolist(), strict=True):
             shape = (count, *tensor.shape[tensor.dim() - dense :]) if dense else (count,)
             total = total + torch.sparse_coo_tensor(indices.view(-1, count), values.view(shape), tensor.shape)
-        tensor.detach().copy_(total.coalesce())
+        with torch.no_grad():  # a detached sparse tensor would take the copy for itself
+            tensor.copy_(total.coalesce())
 
     def _room(self, count: int, width: int) -> tuple[Tensor, Tensor]:
         return torch.empty(self._indices.shape[0] * count, dtype=torch.int64), torch.empty(
