@@ -1,18 +1,21 @@
 """The second door: no changed line. `torchrun ... -m gradwire.run train.py args...` attaches to every DDP model.
 
 Settings come from GRADWIRE_* variables or the file GRADWIRE_CONFIG names. When the script ends, rank 0 prints each
-model's summary on standard error. `-m gradwire.run -m package.module args...` runs a module.
+model's summary on standard error. With GRADWIRE_BACKEND=gradwire the script's `init_process_group` makes a gradwire
+group, whatever it names. `-m gradwire.run -m package.module args...` runs a module.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import runpy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.config import resolve
@@ -38,6 +41,26 @@ def attach_to_every_model(handles: list[Handle]) -> Callable[[], None]:
     return undo
 
 
+def use_backend(environment: Mapping[str, str]) -> Callable[[], None]:
+    """Make `init_process_group` take the backend that GRADWIRE_BACKEND names. Returns the function that undoes it."""
+    name = environment.get("GRADWIRE_BACKEND")
+    if not name:
+        return lambda: None
+    if name.lower() not in dist.Backend.backend_list:
+        raise ConfigError(f"GRADWIRE_BACKEND={name}: torch knows {', '.join(dist.Backend.backend_list)}")
+    original = dist.init_process_group
+
+    @functools.wraps(original)
+    def init(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
+        original(name, *args, **kwargs)
+
+    def undo() -> None:
+        dist.init_process_group = original
+
+    dist.init_process_group = init
+    return undo
+
+
 def main(arguments: list[str]) -> None:
     """Run a script or module as `__main__` with gradwire attached to its models."""
     as_module = arguments[:1] == ["-m"]
@@ -48,6 +71,7 @@ def main(arguments: list[str]) -> None:
         raise ConfigError(f"gradwire.run: no script {target[0]!r}; {USAGE}")
     resolve()  # a wrong setting should stop every rank before the script loads its data
     handles: list[Handle] = []
+    restore = use_backend(os.environ)
     undo = attach_to_every_model(handles)
     sys.argv = arguments[1:] if as_module else arguments
     try:
@@ -58,6 +82,7 @@ def main(arguments: list[str]) -> None:
             runpy.run_path(target[0], run_name="__main__")
     finally:
         undo()
+        restore()
         _tell(handles)
 
 

@@ -1,4 +1,5 @@
-"""A pool of worker processes that run one function as the ranks of a gloo job.
+"""A pool of worker processes that run one function as the ranks of a job on one backend, gloo unless told; with
+no backend the function makes its own groups.
 
 Importing torch takes seconds, so the workers live as long as the test session; every call gets its own process group
 over a fresh file store. A call that does not end in time kills the pool: the next one starts anew.
@@ -19,7 +20,8 @@ from typing import Any
 class Ranks:
     """`run(world_size, function, *args)` returns each rank's result, or raises with each rank's traceback."""
 
-    def __init__(self) -> None:
+    def __init__(self, backend: str = "gloo") -> None:
+        self._backend = backend
         self._context = multiprocessing.get_context("spawn")
         self._workers: list[tuple[Any, Connection]] = []
 
@@ -29,7 +31,7 @@ class Ranks:
         with tempfile.TemporaryDirectory() as folder:
             store = os.path.join(folder, "store")
             for rank in range(world_size):
-                self._ask(rank, (function, args, rank, world_size, store))
+                self._ask(rank, (function, args, rank, world_size, store, self._backend))
             answers = [self._answer(rank, timeout) for rank in range(world_size)]
         failures = [f"rank {rank}:\n{text}" for rank, (ok, text) in enumerate(answers) if not ok]
         if failures:
@@ -67,7 +69,7 @@ class Ranks:
         if pipe.poll(timeout):
             try:
                 return pipe.recv()  # type: ignore[no-any-return]
-            except EOFError:
+            except (EOFError, ConnectionResetError):
                 process.join(5)
                 self._kill()
                 return False, f"the process ended with exit code {process.exitcode}"
@@ -89,13 +91,18 @@ def _serve(pipe: Connection) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     while True:
         try:
-            function, args, rank, world_size, store = pipe.recv()
-        except EOFError:
+            function, args, rank, world_size, store, backend = pipe.recv()
+        except (EOFError, ConnectionResetError):
             return
         try:
-            dist.init_process_group(
-                "gloo", init_method=f"file://{store}", rank=rank, world_size=world_size, timeout=timedelta(seconds=60)
-            )
+            if backend:
+                dist.init_process_group(
+                    backend,
+                    init_method=f"file://{store}",
+                    rank=rank,
+                    world_size=world_size,
+                    timeout=timedelta(seconds=60),
+                )
             torch.manual_seed(0)
             pipe.send((True, function(rank, world_size, *args)))
         except BaseException:

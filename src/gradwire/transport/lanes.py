@@ -13,11 +13,14 @@ from gradwire.transport.base import Lane
 from gradwire.transport.collective import CollectiveLane
 from gradwire.transport.mesh import MeshLane
 
+# Backends whose direct sends are the fastest way to exchange, and tell when each peer's part arrived.
+BY_SENDS = ("gloo", "gradwire")
+
 
 def open_lanes(group: dist.ProcessGroup, count: int, timeout: float, clock: Clock) -> list[Lane]:
     """Make `count` groups over the members of `group`; every member calls this at the same point."""
     ranks = dist.get_process_group_ranks(group)
-    lane = MeshLane if dist.get_backend(group) == "gloo" else CollectiveLane
+    lane = MeshLane if dist.get_backend(group) in BY_SENDS else CollectiveLane
     everyone = len(ranks) == dist.get_world_size()
     return [lane(_new_group(group, ranks, timeout, local=not everyone), clock) for _ in range(count)]
 

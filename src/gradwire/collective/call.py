@@ -1,0 +1,58 @@
+"""Call: what a rank asked its group to do, as the 64 bytes that open every message and as words in an error.
+
+Every rank compares what its peers called with what it called itself, so that a disagreement is an error that names both
+sides and not a hang or a wrong sum.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+HEADER: Final = 64
+_LAYOUT: Final = struct.Struct("<4sBBBBiIQQQ")
+_MAGIC: Final = b"gwc1"
+NAMES: Final = (
+    "all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all",
+    "barrier", "send", "sparse all_reduce",
+)  # fmt: skip
+HOWS: Final = ("", "sum", "avg", "product", "min", "max", "band", "bor", "bxor")
+DTYPES: Final = (
+    None, torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int8, torch.int16,
+    torch.int32, torch.int64, torch.bool, torch.complex64, torch.complex128, torch.uint16, torch.uint32, torch.uint64,
+    torch.float8_e4m3fn, torch.float8_e5m2,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One rank's call. `count` is in elements and 0 where ranks may differ; `root` is -1 where there is none."""
+
+    name: str
+    dtype: torch.dtype | None = None
+    count: int = 0
+    how: str = ""
+    root: int = -1
+
+    def pack(self, number: int, nbytes: int) -> bytes:
+        """The header of a message of `nbytes` that belongs to the group's operation `number`."""
+        codes = NAMES.index(self.name), DTYPES.index(self.dtype), HOWS.index(self.how), 0
+        packed = _LAYOUT.pack(_MAGIC, *codes, self.root, number & 0xFFFFFFFF, self.count, nbytes, 0)
+        return packed.ljust(HEADER, b"\0")
+
+    def __str__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.") if self.dtype else ""
+        count = f"{self.count} elements" if self.count else ""
+        root = f"root {self.root}" if self.root >= 0 else ""
+        return f"{self.name}({', '.join(filter(None, (self.how, dtype, count, root)))})"
+
+
+def unpack(header: bytes) -> tuple[Call, int, int]:
+    """What a peer called, its number and the bytes of the message; ValueError for anything that is no header."""
+    magic, name, dtype, how, _, root, number, count, nbytes, _ = _LAYOUT.unpack_from(header)
+    if magic != _MAGIC or name >= len(NAMES) or dtype >= len(DTYPES) or how >= len(HOWS):
+        raise ValueError("not a header of this version of gradwire")
+    return Call(NAMES[name], DTYPES[dtype], count, HOWS[how], root), number, nbytes

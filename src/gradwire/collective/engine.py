@@ -1,0 +1,237 @@
+"""Engine: carries out a group's operations in the order they were asked for.
+
+A caller that waits anyway carries its operation out itself: no thread has to wake up. Others are started on the
+caller's thread (everything is posted and sent) and carried on by one thread per group, several at a time: each moves
+whenever what it needs has arrived, and none has to wait for an earlier one to end.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from gradwire.collective.call import Call
+from gradwire.collective.circle import Circle
+from gradwire.collective.failure import CollectiveError
+from gradwire.collective.flight import Flight, Steps
+from gradwire.collective.work import Work
+from gradwire.errors import ConfigError, LinkError
+from gradwire.transport.wire import Delivery, Transfer
+
+# Operations under way at once: enough to fill a long link with a model's buckets, few enough to bound their scratch.
+WINDOW: Final = 8
+# A waiting thread listens this often for signals and for word that the group has failed.
+_LISTEN: Final = 0.1
+# With several operations under way, how long one is waited for before the others are looked at again.
+_GLANCE: Final = 0.001
+_STOP: Final = 10.0
+
+
+class Operation:
+    """One operation: its steps, the transfer they wait for, and until when."""
+
+    def __init__(self, flight: Flight, steps: Steps, work: Work, timeout: float, settle: Callable[[], None]) -> None:
+        self.flight, self.work = flight, work
+        self._steps = steps
+        self._timeout = timeout
+        self._settle = settle
+        self._awaited: Transfer | None = None
+        self._deadline = 0.0
+        self.started = False
+        self.finished = False
+
+    def start(self) -> None:
+        """Post and send whatever can be without waiting."""
+        self.started = True
+        self._deadline = time.monotonic() + self._timeout
+        self._resume(None)
+
+    def advance(self) -> bool:
+        """Go on as far as possible without waiting; tells whether anything moved."""
+        moved = False
+        while not self.finished and self._awaited is not None and self._awaited.done:
+            self.block(0.0)
+            moved = True
+        return moved
+
+    def block(self, seconds: float) -> None:
+        """Wait for the next transfer up to `seconds`; CollectiveError at the operation's own deadline."""
+        assert self._awaited is not None
+        try:
+            delivery = self._awaited.wait(max(0.0, min(seconds, self._deadline - time.monotonic())))
+        except TimeoutError:
+            self.flight.circle.check()
+            if time.monotonic() >= self._deadline:
+                raise CollectiveError(self._late()) from None
+        except LinkError:
+            self.flight.circle.check()  # a member that fails says why before it leaves
+            raise
+        else:
+            self._resume(delivery)
+
+    def _resume(self, delivery: Delivery | None) -> None:
+        if delivery is not None and delivery.reason == "cancelled":
+            raise CollectiveError(f"rank {self._peer()} withdrew from {self.flight.call}, number {self.flight.number}")
+        if delivery is not None and delivery.reason == "refused" and delivery.arrived != delivery.size:
+            raise CollectiveError(
+                f"{self.flight.call}, number {self.flight.number}: rank {self._peer()} and rank "
+                f"{self.flight.circle.rank} disagree about its size"
+            )
+        try:
+            self._awaited = next(self._steps) if delivery is None else self._steps.send(delivery)
+        except StopIteration:
+            self.finished = True
+            self._settle()
+            self.flight.land()
+
+    def _peer(self) -> int:
+        assert self._awaited is not None
+        return self.flight.circle.members.index(self._awaited.peer)
+
+    def _late(self) -> str:
+        return (
+            f"{self.flight.call}, number {self.flight.number} of this group: rank {self.flight.circle.rank} waited "
+            f"{self._timeout:g} s for rank {self._peer()}, which did not take part; is it alive, and did it make the "
+            "same call? (init_process_group's timeout sets the limit)"
+        )
+
+
+class Engine:
+    """Runs the operations of one circle."""
+
+    def __init__(self, circle: Circle, name: str) -> None:
+        self._circle = circle
+        self._name = name
+        self._number = 0
+        self._order = threading.RLock()  # held while an operation is numbered and started, or carried out at once
+        self._changed = threading.Condition()
+        self._queue: list[Operation] = []
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    def run(
+        self, call: Call, algorithm: Callable[[Flight], Steps], work: Work, timeout: float, *, at_once: bool,
+        settle: Callable[[], None] = lambda: None,
+    ) -> Work:  # fmt: skip
+        """Take an operation on. With `at_once` it is done when this returns, if nothing else is under way."""
+        with self._order:
+            self._circle.check()
+            flight = Flight(self._circle, call, self._number)
+            self._number += 1
+            operation = Operation(flight, algorithm(flight), work, timeout, settle)
+            if at_once and not self._queue:
+                self._carry_out(operation)
+            else:
+                self._enqueue(operation)
+        return work
+
+    def _carry_out(self, operation: Operation) -> None:
+        try:
+            operation.start()
+            while not operation.finished:
+                operation.block(_LISTEN)
+        except BaseException as error:
+            self._fail(operation, error)
+        else:
+            operation.work.finish()
+
+    def _enqueue(self, operation: Operation) -> None:
+        with self._changed:
+            if self._closing:
+                raise CollectiveError("the process group was destroyed")
+            begin = len(self._queue) < WINDOW
+        try:
+            if begin:
+                operation.start()
+        except BaseException as error:
+            self._fail(operation, error)
+            return
+        with self._changed:
+            self._queue.append(operation)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name=f"gradwire-{self._name}", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue or self._closing)
+                if not self._queue:
+                    return
+                window = self._queue[:WINDOW]
+            self._turn(window)
+
+    def _turn(self, window: list[Operation]) -> None:
+        """Look at every operation once; wait for the oldest when none could move."""
+        moved = False
+        for operation in window:
+            try:
+                moved |= self._step(operation)
+            except BaseException as error:  # the top of a thread: it becomes the work's error
+                self._remove(operation)
+                self._fail(operation, error)
+                return
+        if not moved:
+            try:
+                window[0].block(_GLANCE if len(window) > 1 else 5 * _GLANCE)
+            except BaseException as error:
+                self._remove(window[0])
+                self._fail(window[0], error)
+                return
+            if window[0].finished:
+                self._remove(window[0])
+                window[0].work.finish()
+
+    def _step(self, operation: Operation) -> bool:
+        if not operation.started:
+            operation.start()
+        moved = operation.advance()
+        if operation.finished:
+            self._remove(operation)
+            operation.work.finish()
+        return moved or operation.finished
+
+    def _remove(self, operation: Operation) -> None:
+        with self._changed:
+            if operation in self._queue:
+                self._queue.remove(operation)
+            self._changed.notify_all()
+
+    def _fail(self, operation: Operation, error: BaseException) -> None:
+        """The group cannot go on: tell the others, end everything under way with the same words."""
+        if isinstance(error, LinkError) and not isinstance(error, CollectiveError):
+            flight = operation.flight
+            error = CollectiveError(f"{flight.call}, number {flight.number} of this group: {error}")
+        if isinstance(error, ConfigError) and not operation.started:
+            operation.work.finish(error)
+            return
+        failure = self._circle.fail(str(error) or type(error).__name__)
+        operation.flight.abandon()
+        operation.work.finish(failure if isinstance(error, CollectiveError) else error)
+        self._drop(failure)
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise error
+
+    def _drop(self, failure: CollectiveError) -> None:
+        with self._changed:
+            dropped, self._queue = self._queue, []
+            self._changed.notify_all()
+        for operation in dropped:
+            operation.flight.abandon()
+            operation.work.finish(failure)
+
+    def close(self, *, abort: bool = False) -> None:
+        """End the thread: after what is under way, or at once."""
+        if abort:
+            self._drop(self._circle.fail("the process group was aborted"))
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_STOP)
+            if self._thread.is_alive():
+                self._drop(self._circle.fail("the process group was destroyed with operations under way"))
+                self._thread.join()

@@ -1,0 +1,89 @@
+"""Collectives that move data and change none of it: gather, scatter, all-gather, all-to-all, broadcast, barrier."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from gradwire.collective.flight import Flight, Steps, arrivals
+from gradwire.collective.reduce import DIRECT, Cut
+
+
+def all_gather(flight: Flight, own: Tensor, outputs: Sequence[Tensor]) -> Steps:
+    """outputs[r] becomes rank r's tensor."""
+    circle = flight.circle
+    yield from flight.exchange(dict.fromkeys(circle.peers, own), {peer: outputs[peer] for peer in circle.peers})
+    outputs[circle.rank].copy_(own)
+
+
+def gather(flight: Flight, own: Tensor, outputs: Sequence[Tensor], root: int) -> Steps:
+    """At `root`, outputs[r] becomes rank r's tensor."""
+    circle = flight.circle
+    if circle.rank != root:
+        yield from flight.exchange({root: own}, {})
+        return
+    yield from flight.exchange({}, {peer: outputs[peer] for peer in circle.peers})
+    outputs[root].copy_(own)
+
+
+def scatter(flight: Flight, inputs: Sequence[Tensor], output: Tensor, root: int) -> Steps:
+    """`output` becomes the root's inputs[this rank]."""
+    circle = flight.circle
+    if circle.rank != root:
+        yield from flight.exchange({}, {root: output})
+        return
+    yield from flight.exchange({peer: inputs[peer] for peer in circle.peers}, {})
+    output.copy_(inputs[root])
+
+
+def all_to_all(flight: Flight, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Steps:
+    """outputs[r] becomes rank r's inputs[this rank]."""
+    circle = flight.circle
+    yield from flight.exchange(
+        {peer: inputs[peer] for peer in circle.peers}, {peer: outputs[peer] for peer in circle.peers}
+    )
+    outputs[circle.rank].copy_(inputs[circle.rank])
+
+
+def broadcast(flight: Flight, flat: Tensor, root: int) -> Steps:
+    """`flat` becomes the root's, straight from the root when small, relayed by all receivers when large."""
+    circle = flight.circle
+    if flat.nbytes > DIRECT and circle.size > 2:
+        return _relayed(flight, flat, root)
+    if circle.rank == root:
+        return flight.exchange(dict.fromkeys(circle.peers, flat), {})
+    return flight.exchange({}, {root: flat})
+
+
+def barrier(flight: Flight, nothing: Tensor) -> Steps:
+    """Every rank hears from every other."""
+    peers = flight.circle.peers
+    return flight.exchange(dict.fromkeys(peers, nothing), dict.fromkeys(peers, nothing))
+
+
+def _relayed(flight: Flight, flat: Tensor, root: int) -> Steps:
+    """Each receiver gets one share from the root and passes its chunks on: the root sends the tensor once, not W - 1
+    times."""
+    circle = flight.circle
+    receivers = [rank for rank in range(circle.size) if rank != root]
+    cut = Cut(flat.numel(), flat.element_size(), len(receivers))
+    share = {rank: cut.share(flat, index) for index, rank in enumerate(receivers)}
+    if circle.rank == root:
+        flight.open(circle.peers, nbytes=flat.nbytes)
+        leaving = [flight.send(rank, share[rank][span], 1 + 2 * chunk)
+                   for chunk in range(cut.most_chunks)
+                   for rank in receivers if (span := cut.span(share[rank], chunk)) is not None]  # fmt: skip
+        yield from arrivals(leaving)
+        return
+    ((opening, box),) = flight.expect((root,)).values()
+    others = [peer for peer in circle.peers if peer != root]
+    own = [(chunk, span, flight.post(root, share[circle.rank][span], 1 + 2 * chunk))
+           for chunk, span in cut.chunks(share[circle.rank])]  # fmt: skip
+    waiting = [flight.post(peer, share[peer][span], 2 + 2 * chunk)
+               for peer in others for chunk, span in cut.chunks(share[peer])]  # fmt: skip
+    flight.read(root, box, (yield opening), flat.nbytes)
+    for chunk, span, arriving in own:
+        yield arriving
+        waiting += [flight.send(peer, share[circle.rank][span], 2 + 2 * chunk) for peer in others]
+    yield from arrivals(waiting)

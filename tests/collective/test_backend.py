@@ -1,0 +1,117 @@
+"""`init_process_group("gradwire")` on real processes and real sockets: right answers, and errors instead of hangs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from gradwire.collective.reduce import CHUNK, DIRECT
+from tests.collective import jobs
+from tests.train.ranks import Ranks
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    pool = Ranks("gradwire")
+    yield pool
+    pool.close()
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_every_sum_is_right(ranks: Ranks, world_size: int) -> None:
+    ranks.run(world_size, jobs.reduces)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_everything_moved_is_where_it_belongs(ranks: Ranks, world_size: int) -> None:
+    ranks.run(world_size, jobs.moves)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [jobs.uneven_all_to_all, jobs.strided_tensors, jobs.sparse_sum, jobs.many_at_once, jobs.two_groups_in_two_threads],
+)
+def test_what_else_gloo_can_do(ranks: Ranks, job: object) -> None:
+    ranks.run(3, job)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [100, DIRECT // 4 + 1, 3 * CHUNK // 4 + 5])
+def test_all_ranks_hold_the_same_bits(ranks: Ranks, count: int) -> None:
+    first, *others = ranks.run(3, jobs.same_bits, count)
+    assert all(torch.equal(first, other) for other in others)
+
+
+def test_small_and_large_tensors_are_added_in_the_same_order(ranks: Ranks) -> None:
+    small, large = ranks.run(3, jobs.same_bits, 100)[0], ranks.run(3, jobs.same_bits, CHUNK)[0]
+    rows = [torch.randn(CHUNK, generator=torch.Generator().manual_seed(rank)) * 10.0**rank for rank in range(3)]
+    assert torch.equal(large, (rows[0] + rows[1]) + rows[2])
+    rows = [torch.randn(100, generator=torch.Generator().manual_seed(rank)) * 10.0**rank for rank in range(3)]
+    assert torch.equal(small, (rows[0] + rows[1]) + rows[2])
+
+
+def test_messages_meet_by_tag_and_from_any_source(ranks: Ranks) -> None:
+    assert ranks.run(4, jobs.letters)[0] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", ["operation", "dtype", "count", "large count", "reduce op"])
+def test_a_disagreement_is_named_on_every_rank(ranks: Ranks, kind: str) -> None:
+    errors = ranks.run(3, jobs.disagreement, kind)
+    assert all("rank 1" in error for error in errors), errors
+    assert all(("called" in error or "shapes differ" in error or "size" in error) for error in errors), errors
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_absent_rank_is_named_after_the_timeout(ranks: Ranks, asynchronous: bool) -> None:
+    *waited, (late, _) = ranks.run(3, jobs.absent_rank, asynchronous)
+    for error, seconds in waited:
+        assert "rank 2" in error
+        assert 1.5 < seconds < 3.9
+    assert late
+
+
+def test_a_lost_process_is_an_error_on_all_that_live() -> None:
+    pool = Ranks("gradwire")
+    try:
+        with pytest.raises(AssertionError, match="exit code 17") as caught:
+            pool.run(3, jobs.lost_rank)
+        assert "no answer" not in str(caught.value)
+    finally:
+        pool.close()
+
+
+def test_an_abort_is_heard_by_the_others(ranks: Ranks) -> None:
+    assert all("aborted" in error for error in ranks.run(3, jobs.aborted))
+
+
+def test_a_monitored_barrier_names_who_did_not_come(ranks: Ranks) -> None:
+    *came, (first, _) = ranks.run(3, jobs.roll_call)
+    assert first == ""
+    for passed, missed in came:
+        assert passed == ""
+        assert "2 failed to pass" in missed
+
+
+def test_nothing_is_left_when_groups_are_destroyed(tmp_path: Path) -> None:
+    pool = Ranks("")
+    try:
+        for left in pool.run(2, jobs.cycles, str(tmp_path), 12):
+            assert left[-1] == left[3], left
+    finally:
+        pool.close()
+
+
+def test_ddp_trains_alike_on_every_rank(ranks: Ranks) -> None:
+    first, *others = ranks.run(3, jobs.train, None)
+    assert all(torch.equal(first, other) for other in others)
+
+
+@pytest.mark.parametrize("level", ["off", "int8", "topk:0.1+int8", "auto"])
+def test_gradient_synchronisation_goes_through_a_session_on_the_same_group(ranks: Ranks, level: str) -> None:
+    plain = ranks.run(3, jobs.train, None)[0]
+    first, *others = ranks.run(3, jobs.train, level)
+    assert all(torch.equal(first, other) for other in others)
+    if level == "off":
+        assert torch.equal(first, plain)
