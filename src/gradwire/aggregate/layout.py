@@ -1,7 +1,8 @@
 """Layout: where envelope, counts and body lie in a frame that goes up a tree.
 
 On a reliable hop: envelope, body. On a loss tolerant one, counts of contributors per cell stand between them, and
-padding such that cells begin at multiples of CELL: then exactly whole cells are lost, and everything before them must arrive.
+padding such that cells begin at multiples of CELL: then exactly whole cells are lost, and everything before them must
+arrive.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from gradwire.aggregate.envelope import SIZE
 from gradwire.aggregate.portion import CELL, Body
-from gradwire.transport.ltp import RELIABLE, Contract, Delivery
+from gradwire.transport.wire import RELIABLE, Contract, Delivery
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from gradwire.aggregate.scratch import Scratch
 from gradwire.clock import Clock
 from gradwire.errors import LinkError
 from gradwire.transport.completions import Transfer, completions_of
-from gradwire.transport.ltp import RELIABLE, Contract, Delivery
+from gradwire.transport.wire import RELIABLE, Contract, Delivery
 
 Arrived = Callable[[Tensor, Delivery], None]
 Sent = Callable[[Delivery], None]

@@ -1,8 +1,8 @@
 """Portion: one piece's numbers at one member, in the form in which they travel a tree.
 
 In: gradient and residual of the piece, frames' bodies. Out: bodies for the next hop. Only forms that add without
-indices: all elements as fp32, half, int8 or int4 (encoded anew at every hop, the rounding error waiting in that member's own
-residual), or the values at places that all members share. What a hop lost returns to its sender's residual.
+indices: all elements as fp32, half, int8 or int4 (encoded anew at every hop, the rounding error waiting in that
+member's own residual), or the values at places that all members share. What a hop lost returns to its sender's residual.
 The root's rounding error is worth `contributors` of a member's, and waits in the root's residual as such.
 """
 

@@ -27,7 +27,7 @@ from gradwire.compress.base import Stretch
 from gradwire.compress.masked import Masked
 from gradwire.level import Level
 from gradwire.plan.messages import Tag, merged
-from gradwire.transport.ltp import RELIABLE, Delivery
+from gradwire.transport.wire import RELIABLE, Delivery
 
 # Edges on which a leader's places go up are told from those on which they come down by this bit.
 _LED = 1 << 13

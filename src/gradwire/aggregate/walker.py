@@ -85,11 +85,15 @@ class Walker:
         self._failure: BaseException | None = None
         self._closing = False
         self.chores: list[Callable[[float], None]] = []
+        self.on_failure: list[Callable[[BaseException], None]] = []
         self._thread = threading.Thread(target=self._run, name="gradwire-walk", daemon=True)
         self._lock = threading.Lock()
 
     def start(self) -> None:
         self._thread.start()
+
+    def now(self) -> float:
+        return self._clock.now()
 
     def submit(self, parcel: Parcel) -> None:
         """From any thread; buckets of all ranks in the same order. `done` is called once, from the walker's thread."""
@@ -128,6 +132,20 @@ class Walker:
                     chore(self._clock.now())
         except BaseException as error:  # the top of this thread: everybody who waits hears it
             self._fail(error)
+            self._say_goodbye()
+
+    def _say_goodbye(self) -> None:
+        """Others hear why; a second at most, whatever the wire's state."""
+        assert self._failure is not None
+        deadline = self._clock.now() + 1.0
+        try:
+            self.port.forget()
+            for tell in self.on_failure:
+                tell(self._failure)
+            while not self.port.idle and self._clock.now() < deadline:
+                self.port.turn(deadline - self._clock.now())
+        except Exception:  # the failure itself has been told already; what comes on top changes nothing
+            return
 
     def _fail(self, error: BaseException) -> None:
         with self._lock:

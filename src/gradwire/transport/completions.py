@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from gradwire.transport.ltp import Delivery
+from gradwire.transport.wire import Delivery
 
 # How long an idle watcher waits for its next transfer before it ends.
 _IDLE = 5.0
