@@ -17,6 +17,7 @@ LAYERS = [
     {"sense", "decide", "compress", "plan", "transport", "observe"},
     {"aggregate"},
     {"config", "pipeline", "joint"},
+    {"carry"},
     {"govern"},
     {"session"},
     {"assemble"},

@@ -2,8 +2,8 @@
 
 In: gradient and residual of the piece, frames' bodies. Out: bodies for the next hop. Only forms that add without
 indices: all elements as fp32, half, int8 or int4 (encoded anew at every hop, the rounding error waiting in that
-member's own residual), or the values at places that all members share. What a hop lost returns to its sender's residual.
-The root's rounding error is worth `contributors` of a member's, and waits in the root's residual as such.
+member's own residual), or the values at places that all members share. What a hop lost returns to its sender's
+residual. The root's rounding error is worth `contributors` of a member's, and waits in the root's residual as such.
 """
 
 from __future__ import annotations

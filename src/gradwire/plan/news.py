@@ -40,7 +40,7 @@ class Abort:
 
 
 News = Announce | Ack | Commit | Regroup | Ready | Install | Report | Probe | Abort
-_KINDS: Final = (Announce, Ack, Commit, Regroup, Ready, Install, Report, Probe, Abort)
+_KINDS: Final[tuple[type[News], ...]] = (Announce, Ack, Commit, Regroup, Ready, Install, Report, Probe, Abort)
 
 
 def pack(news: Message | News) -> bytes:
@@ -50,7 +50,7 @@ def pack(news: Message | News) -> bytes:
 def unpack(data: bytes) -> News:
     try:
         kind, body = msgspec.msgpack.decode(data, type=tuple[int, msgspec.Raw])
-        news: News = msgspec.msgpack.decode(body, type=_KINDS[kind])
+        wanted: type[News] = _KINDS[kind]
+        return msgspec.msgpack.decode(body, type=wanted)
     except (msgspec.DecodeError, IndexError) as error:
         raise IntegrityError(f"a member's message cannot be read: {error}") from error
-    return news

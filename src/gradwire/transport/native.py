@@ -206,18 +206,11 @@ class NativeWire:
 
     def view(self, peer: int) -> LinkView:
         """The link to `peer` as `sense` wants it; nothing known when it is not connected."""
-        link = self.stats().get(peer)
-        if link is None:
-            return LinkView()
-        known = link["bottleneck"] > 0
-        return LinkView(
-            rtprop=link["rtprop"],
-            bandwidth=link["bottleneck"] if known else None,
-            queueing=max(0.0, link["srtt"] - link["rtprop"]),
-            variation=link["rtt_variation"],
-            loss=link["loss"],
-            confidence=1.0 if known else 0.5,
-        )
+        return self.views().get(peer, LinkView())
+
+    def views(self) -> dict[int, LinkView]:
+        """All links at once, by peer."""
+        return {peer: _view(link) for peer, link in self.stats().items()}
 
     def close(self) -> None:
         """Says goodbye to all peers and stops the thread. Unfinished transfers end with LinkError."""
@@ -233,6 +226,18 @@ class NativeWire:
     def _track(self, peer: int, token: int, buffer: object) -> NativeTransfer:
         transfer = self.pending[token] = NativeTransfer(self, peer, token, buffer)
         return transfer
+
+
+def _view(link: Mapping[str, float]) -> LinkView:
+    known = link["bottleneck"] > 0
+    return LinkView(
+        rtprop=link["rtprop"],
+        bandwidth=link["bottleneck"] if known else None,
+        queueing=max(0.0, link["srtt"] - link["rtprop"]),
+        variation=link["rtt_variation"],
+        loss=link["loss"],
+        confidence=1.0 if known else 0.5,
+    )
 
 
 def check_identity(rank: int, secret: bytes) -> None:
