@@ -19,12 +19,14 @@ from gradwire.decide.auto import START
 from gradwire.decide.fixed import Fixed
 from gradwire.decide.ladder import LADDER
 from gradwire.decide.registry import is_controller, is_ours, make_controller
+from gradwire.decide.summable import Summable
 from gradwire.events import Attached
 from gradwire.flow import Decision
-from gradwire.govern import Adaptive, Governor, Steady
+from gradwire.govern import Adaptive, FootprintOf, Governor, Steady
 from gradwire.level import Level
 from gradwire.observe.tally import Tally
 from gradwire.pipeline import Pipeline
+from gradwire.planned import open_planned
 from gradwire.sense.stopwatch import Stopwatch
 from gradwire.session import Plain, Rooms, Session
 from gradwire.transport.base import Timing
@@ -56,11 +58,13 @@ def assemble(config: Config, group: dist.ProcessGroup, parameters: int, plain: P
     def on_timing(timing: Timing) -> None:
         stopwatch.operation(timing.started, timing.finished, timing.nbytes)
 
+    planned = open_planned(config, group, parameters, clock, tally)
     carrier = open_carrier(config.transport, group, clock, needed=not_only_off(config, world_size))
     pipeline = Pipeline(carrier.open(lanes_needed(config, world_size)), on_timing, stopwatch.worked)
-    governor = govern(config, group, carrier, (stopwatch, clock, tally))
+    footprint = planned.footprint if planned else Footprints(world_size)
+    governor = govern(config, group, carrier, (stopwatch, clock, tally, footprint))
     parts = (plain or plain_all_reduce(group), tally, clock, stopwatch)
-    rooms = Rooms(governor, feedback, pipeline, *parts, carrier.tolerance, carrier.close)
+    rooms = Rooms(governor, feedback, pipeline, *parts, carrier.tolerance, carrier.close, planned)
     session = Session(rank, world_size, config.compress, rooms, config.observe.verify)
     return Assembly(session, feedback, tally, governor)
 
@@ -69,6 +73,8 @@ def lanes_needed(config: Config, world_size: int) -> int:
     """Enough for the longest exchange that any level this job may use takes."""
     if world_size == 1:
         return 0
+    if config.plan:
+        return 1 if config.observe.verify else 0
     if is_controller(config.level):
         candidates = [rung.level for rung in LADDER] if is_ours(config.level) else LONGEST
         return max(map(phases, candidates))
@@ -82,19 +88,17 @@ def not_only_off(config: Config, world_size: int) -> bool:
 
 
 def govern(
-    config: Config, group: dist.ProcessGroup, carrier: Carrier, parts: tuple[Stopwatch, Clock, Tally]
+    config: Config, group: dist.ProcessGroup, carrier: Carrier, parts: tuple[Stopwatch, Clock, Tally, FootprintOf]
 ) -> Governor:
     """A fixed level, or a controller with a lane for its pulses."""
     rank, world_size = dist.get_rank(group), group.size()
     if not is_controller(config.level) or world_size == 1:
         level = Level() if is_controller(config.level) else Level.parse(config.level)
         return Steady(Fixed(level, world_size, config.compress.warmup))
-    stopwatch, clock, tally = parts
     line = Pipeline(carrier.open(1), lambda timing: None)
     start = Decision(START, "the network has not been measured yet")
-    footprint = Footprints(world_size)
     controller = make_controller(config.level)
-    return Adaptive(rank, controller, start, line, (stopwatch, clock, tally, footprint), world_size)
+    return Adaptive(rank, Summable(controller) if config.plan else controller, start, line, parts, world_size)
 
 
 def plain_all_reduce(group: dist.ProcessGroup) -> Plain:

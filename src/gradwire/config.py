@@ -17,6 +17,7 @@ import msgspec
 from gradwire.decide.registry import controller_names, is_controller
 from gradwire.errors import ConfigError
 from gradwire.level import Level
+from gradwire.plan.registry import PLANNERS
 
 PREFIX = "GRADWIRE_"
 
@@ -58,6 +59,23 @@ class TransportConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     connect: Positive = 30.0
 
 
+class PlanningConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How plans are made and changed, where `plan` names a planner."""
+
+    # A JSON file that says which sites there are and what links them, as `gradwire plan` reads it; one site per rank.
+    net: str = ""
+    # Change the plan by what is measured; measure links that carry nothing.
+    aware: bool = True
+    probe: bool = True
+    # A change must promise this share of the time, and wait this many seconds after the last one.
+    gain: Share = 0.1
+    interval: Annotated[float, msgspec.Meta(ge=0)] = 30.0
+    # Pairs without a link in `net` are relayed by members; False leaves them to the network's own routers.
+    relay: bool = True
+    # Let pieces take side routes where the plan has any and the way itself is busy.
+    side: bool = True
+
+
 class ObserveConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is watched."""
 
@@ -70,6 +88,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     # A level such as "int8" or "topk:0.01+int8", or a controller that chooses: "auto", "netsense", "dc2".
     level: str = "auto"
+    # A planner ("loadaware", "star", "ring", ...): gradients travel its trees over gradwire's own transport. "": none.
+    plan: str = ""
+    planning: PlanningConfig = msgspec.field(default_factory=PlanningConfig)
     compress: CompressConfig = msgspec.field(default_factory=CompressConfig)
     transport: TransportConfig = msgspec.field(default_factory=TransportConfig)
     observe: ObserveConfig = msgspec.field(default_factory=ObserveConfig)
@@ -95,12 +116,19 @@ def resolve(
 
 def checked(config: Config) -> Config:
     """Parse what is text at the edge, so that a mistake surfaces here and not in the first backward."""
+    if config.plan and config.plan not in PLANNERS:
+        raise ConfigError(f"plan: {config.plan!r} is no planner; choose one of {', '.join(PLANNERS)}")
     if not is_controller(config.level):
         try:
             Level.parse(config.level)
         except ConfigError as error:
             raise ConfigError(f"{error}; or a controller: {', '.join(controller_names())}") from error
     return config
+
+
+def with_plan(config: Config, planner: str) -> Config:
+    """The same configuration with gradients on the trees of a planner."""
+    return checked(msgspec.structs.replace(config, plan=planner))
 
 
 def with_transport(config: Config, kind: str) -> Config:

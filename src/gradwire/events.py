@@ -91,7 +91,18 @@ class Failed:
     error: str
 
 
-Event = Attached | Decided | Sensed | Synchronised | NonFinite | Failed
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan was made, proposed or came into force: its version, planner, predicted seconds, and why."""
+
+    at: float
+    version: int
+    planner: str
+    predicted: float
+    reason: str
+
+
+Event = Planned | Attached | Decided | Sensed | Synchronised | NonFinite | Failed
 
 
 class Sink(Protocol):

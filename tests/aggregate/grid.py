@@ -117,19 +117,25 @@ class Grid:
     """Walkers that share a plan, and each rank's memory across steps."""
 
     def __init__(
-        self, wires: Sequence[Any], plan: Plan, numels: Sequence[int], config: WalkConfig | None = None
+        self,
+        wires: Sequence[Any],
+        plan: Plan,
+        numels: Sequence[int],
+        config: WalkConfig | None = None,
+        start: bool = True,
     ) -> None:
         ranks = range(len(wires))
         self.numels, self.step = list(numels), 0
+        self.errors: list[BaseException] = []
         self.walkers = [Walker(wires[r], Member(r, ranks, plan, lambda m, v: plan), config) for r in ranks]
         self.residuals = [[torch.zeros(n) for n in numels] for _ in ranks]
-        for walker in self.walkers:
+        for walker in self.walkers if start else ():
             walker.start()
 
     def run(self, gradients: list[list[Tensor]], level: str) -> list[list[Tensor]]:
         """One step: gradients[rank][bucket] in, what each rank restored out."""
         results = [[g.clone() for g in own] for own in gradients]
-        errors: list[BaseException] = []
+        errors = self.errors = []
         left = threading.Semaphore(0)
 
         def done(error: BaseException | None) -> None:

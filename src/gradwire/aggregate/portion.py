@@ -36,6 +36,12 @@ def check_summable(level: Level, setting: str = "level") -> Level:
     return level
 
 
+def frame_bytes(level: Level, numel: int) -> int:
+    """Bytes of all frames together in which `numel` elements go over one edge."""
+    count = numel if level.select == "all" else Masked(level).wanted(numel)
+    return Body(level.values, count).nbytes
+
+
 def form_of(level: Level) -> int:
     """A number by which members notice that they use different levels."""
     return crc32(str(level).encode())

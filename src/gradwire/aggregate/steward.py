@@ -56,8 +56,8 @@ class Steward:
     ) -> None:
         self._walker, self._member, self._job, self._config = walker, walker.member, job, config
         self._port = walker.port
-        self._channel = Channel(self._port, self._hear)
-        self._scout = Scout(self._member.rank, self._port)
+        self.channel = Channel(self._port, self._hear)
+        self.scout = Scout(self._member.rank, self._port)
         self._awareness = Awareness()
         self._known = known
         self._on_change = on_change
@@ -72,7 +72,7 @@ class Steward:
 
     def begin(self, now: float) -> None:
         """Before the walker starts: listen to everybody, take over what is known beforehand."""
-        self._channel.listen(rank for rank in self._member.members if rank != self._member.rank)
+        self.channel.listen(rank for rank in self._member.members if rank != self._member.rank)
         members = self._known.members
         for row, source in enumerate(members):
             for column, destination in enumerate(members):
@@ -84,7 +84,7 @@ class Steward:
 
     def chore(self, now: float) -> None:
         for peer, message in self._member.poll(now):
-            self._channel.tell(peer, message)
+            self.channel.tell(peer, message)
         if self._member.version != self._version:
             self._version = self._member.version
             self._on_change(self._member.plan, f"plan {self._version} is in force from step {self._member.step}")
@@ -99,7 +99,7 @@ class Steward:
         for peer in self._member.members:
             if peer != self._member.rank:
                 try:
-                    self._channel.tell(peer, Abort(f"rank {self._member.rank} stopped: {error}"[:500]))
+                    self.channel.tell(peer, Abort(f"rank {self._member.rank} stopped: {error}"[:500]))
                 except GradwireError:
                     continue
 
@@ -109,12 +109,12 @@ class Steward:
 
     # ---- reports and probes --------------------------------------------------------------------------------------
     def _report(self, now: float) -> None:
-        seen = self._scout.look(now)
+        seen = self.scout.look(now)
         coordinator = self._member.coordinator
         if coordinator == self._member.rank:
             self._learn(seen, now)
         elif seen:
-            self._channel.tell(coordinator, Report(seen))
+            self.channel.tell(coordinator, Report(seen))
 
     def _learn(self, seen: tuple[Observation, ...], now: float) -> None:
         # Clocks differ between members: what counts is when the report came in.
@@ -136,7 +136,7 @@ class Steward:
         tag = PROBE << 60 | probe.number
         if probe.destination == self._member.rank:
             self._port.post(probe.source, tag, LEAST_BYTES, lambda frame, _: self._port.give(frame), patient=True)
-        elif self._scout.idle(probe.destination, now, REPORT):
+        elif self.scout.idle(probe.destination, now, REPORT):
             frame = torch.zeros(LEAST_BYTES, dtype=torch.uint8)
             self._port.send(probe.destination, tag, frame)
 
@@ -175,5 +175,5 @@ class Steward:
                 if end == self._member.rank:
                     self._probe(probe, now)
                 else:
-                    self._channel.tell(end, probe)
+                    self.channel.tell(end, probe)
             self._awareness.probing(source, destination, now)

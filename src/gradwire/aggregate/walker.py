@@ -77,7 +77,7 @@ class Walker:
         self._config = config or WalkConfig()
         self._clock = clock or MonotonicClock()
         self.port = Port(wire, self._clock, self._config.timeout)
-        self._inbox: queue.SimpleQueue[Parcel | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Parcel | Callable[[], object] | None] = queue.SimpleQueue()
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self._held = self._active = 0
         self._step: _Step | None = None
@@ -104,6 +104,11 @@ class Walker:
                 self.port.nudge()
                 return
         parcel.done(self._failure or LinkError("the walker was closed"))
+
+    def ask(self, errand: Callable[[], object]) -> None:
+        """Have something done on the walker's thread, which is the only one that may touch member and port."""
+        self._inbox.put(errand)
+        self.port.nudge()
 
     def close(self, timeout: float = 10.0) -> None:
         """Let frames that others still need go out, then stop the thread."""
@@ -153,7 +158,7 @@ class Walker:
         unfinished, self._unfinished = self._unfinished, {}
         while not self._inbox.empty():
             parcel = self._inbox.get()
-            if parcel is not None:
+            if isinstance(parcel, Parcel):
                 unfinished[-1 - len(unfinished)] = parcel.done
         for done in unfinished.values():
             done(self._failure)
@@ -161,8 +166,10 @@ class Walker:
     def _take_in(self) -> None:
         while not self._inbox.empty():
             parcel = self._inbox.get()
-            if parcel is not None:
+            if isinstance(parcel, Parcel):
                 self._unpack(parcel)
+            elif parcel is not None:
+                parcel()
         self._admit()
 
     def _unpack(self, parcel: Parcel) -> None:

@@ -1,0 +1,147 @@
+"""Planned: everything a session needs to send its buckets through a plan's trees, opened and closed as one.
+
+In: configuration and the model's process group. Out: `submit`, and what a bucket costs. The first plan is made by
+rank 0 from what is known of the network and told through torch's store, so that all ranks hold the same one to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from gradwire.aggregate.deal import chunk_for
+from gradwire.aggregate.portion import check_summable, frame_bytes
+from gradwire.aggregate.steward import Steward, StewardConfig
+from gradwire.aggregate.walker import Parcel, WalkConfig, Walker
+from gradwire.carry import meet
+from gradwire.clock import Clock
+from gradwire.config import Config, PlanningConfig
+from gradwire.decide.registry import is_controller
+from gradwire.errors import ConfigError, LinkError
+from gradwire.events import Planned as PlannedEvent
+from gradwire.events import Sink
+from gradwire.flow import Bucket, Footprint, Plan, Tree
+from gradwire.level import Level
+from gradwire.plan.job import Job
+from gradwire.plan.matrix import Matrix
+from gradwire.plan.matrix_io import from_json
+from gradwire.plan.messages import Announce
+from gradwire.plan.news import pack, unpack
+from gradwire.plan.policy import Member
+from gradwire.plan.registry import make_plan
+from gradwire.plan.replan import ReplanConfig
+from gradwire.plan.trees import sources_of
+from gradwire.transport.notes import Notes
+
+
+class Planned:
+    """A walker and its steward over a wire of their own."""
+
+    def __init__(self, wire: Any, walker: Walker, steward: Steward) -> None:
+        self._wire, self._walker, self._steward = wire, walker, steward
+
+    @property
+    def plan(self) -> Plan:
+        return self._walker.member.plan
+
+    def submit(self, parcel: Parcel) -> None:
+        self._walker.submit(parcel)
+
+    def footprint(self, level: Level, bucket: Bucket) -> Footprint:
+        """What a rank sends for a bucket, on average over the ranks, and the hops of the longest way up and down."""
+        plan, size = self.plan, frame_bytes(level, bucket.numel)
+        frames = sum(tree.share * _edges(plan, tree) for tree in plan.trees)
+        hops = 2 * max(_depth(tree) for tree in plan.trees)
+        return Footprint(round(size * frames / len(plan.trees[0].parents)), hops)
+
+    def close(self) -> None:
+        try:
+            self._walker.close()
+        finally:
+            self._steward.close()
+            self._wire.close()
+
+
+def open_planned(config: Config, group: dist.ProcessGroup, numel: int, clock: Clock, sink: Sink) -> Planned | None:
+    """None without a plan or without peers. Every member of the group calls this at the same point."""
+    if not config.plan or group.size() == 1:
+        return None
+    if not is_controller(config.level):
+        check_summable(Level.parse(config.level))
+    rank, world_size = group.rank(), group.size()
+    job = Job(max(4 * numel, 1), chunk_for(4 * numel))
+    known = known_network(config.planning, world_size)
+    store, patience = dist.distributed_c10d._get_default_store(), config.transport.timeout
+    notes = Notes.open(store, f"plan/{group.group_name}", rank, world_size, patience)
+
+    def planned(matrix: Matrix, version: int = 1) -> Plan:
+        plan = make_plan(matrix, job, config.plan, version)
+        return plan if config.planning.relay else replace(plan, routes={})
+
+    plan = first_plan(notes, lambda: planned(known))
+    wire = meet(config.transport, group)
+
+    def replan(members: tuple[int, ...], version: int) -> Plan:
+        return planned(known.only(members), version)
+
+    def changed(now_in_use: Plan, why: str) -> None:
+        sink.emit(PlannedEvent(clock.now(), now_in_use.version, now_in_use.planner, now_in_use.predicted, why))
+
+    walk = WalkConfig(config.transport.timeout, config.transport.tolerance, config.compress.rounding == "stochastic")
+    walker = Walker(wire, Member(rank, range(world_size), plan, replan), walk, clock)
+    settings = ReplanConfig(config.plan, config.planning.gain, config.planning.interval)
+    steward = Steward(
+        walker, job, known, StewardConfig(settings, config.planning.aware, config.planning.probe), changed
+    )
+    steward.begin(clock.now())
+    changed(plan, plan.reason)
+    walker.start()
+    return Planned(wire, walker, steward)
+
+
+def known_network(config: PlanningConfig, world_size: int) -> Matrix:
+    """What the user says of the network; without it every pair is taken to be alike until measured."""
+    if not config.net:
+        return Matrix.of([[1e7] * world_size] * world_size, 0.02, confidence=0.0)
+    matrix = from_json(Path(config.net)).matrix
+    if matrix.size != world_size:
+        raise ConfigError(f"planning.net: {config.net} has {matrix.size} sites, the job {world_size} ranks: one each")
+    return matrix
+
+
+def first_plan(notes: Notes, make: Callable[[], Plan]) -> Plan:
+    """Rank 0's plan on every rank, or its error."""
+    if notes.rank == 0:
+        try:
+            plan = make()
+        except (ConfigError, LinkError) as error:
+            notes.tell("plan", {"error": str(error), "plan": ""})
+            raise
+        notes.tell("plan", {"error": "", "plan": pack(Announce(0, plan.version, 0, 0, plan)).hex()})
+    told = notes.hear("plan", 0, dict[str, str])
+    if told["error"]:
+        raise LinkError(f"rank 0 could not make a plan: {told['error']}")
+    announced = unpack(bytes.fromhex(told["plan"]))
+    assert isinstance(announced, Announce)
+    return announced.plan
+
+
+def _edges(plan: Plan, tree: Tree) -> int:
+    """Frames that all members together send for one piece of a tree; relays count."""
+    ups = [(child, parent) for child, parent in tree.parents.items() if child != parent]
+    downs = [(source, heir) for heir, source in sources_of(tree).items() if heir != source]
+    return sum(len(plan.routes.get(edge, edge)) - 1 for edge in ups + downs)
+
+
+def _depth(tree: Tree) -> int:
+    longest = 0
+    for member in tree.parents:
+        hops, at = 0, member
+        while at != tree.root:
+            hops, at = hops + 1, tree.parents[at]
+        longest = max(longest, hops)
+    return longest
