@@ -48,6 +48,11 @@ class Planned:
     def plan(self) -> Plan:
         return self._walker.member.plan
 
+    @property
+    def sideways(self) -> int:
+        """Frames that this rank sent by side routes."""
+        return self._walker.sides.taken if self._walker.sides else 0
+
     def submit(self, parcel: Parcel) -> None:
         self._walker.submit(parcel)
 
@@ -91,7 +96,12 @@ def open_planned(config: Config, group: dist.ProcessGroup, numel: int, clock: Cl
     def changed(now_in_use: Plan, why: str) -> None:
         sink.emit(PlannedEvent(clock.now(), now_in_use.version, now_in_use.planner, now_in_use.predicted, why))
 
-    walk = WalkConfig(config.transport.timeout, config.transport.tolerance, config.compress.rounding == "stochastic")
+    walk = WalkConfig(
+        config.transport.timeout,
+        config.transport.tolerance,
+        config.compress.rounding == "stochastic",
+        config.planning.side,
+    )
     walker = Walker(wire, Member(rank, range(world_size), plan, replan), walk, clock)
     settings = ReplanConfig(config.plan, config.planning.gain, config.planning.interval)
     steward = Steward(

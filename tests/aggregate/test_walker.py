@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import torch
 from torch import Tensor
@@ -73,6 +75,28 @@ def test_over_real_packets_replicas_agree_and_what_is_missing_waits(level: str) 
         for place in range(len(NUMELS)):
             waiting = torch.stack([own[place] for own in grid.residuals]).double().sum(0) / 4
             assert torch.allclose(restored[place] + waiting, owed[place], atol=1e-4)
+
+
+def test_busy_links_use_side_routes_and_the_sum_stays_the_same() -> None:
+    plan = plan_for(generated(9, 1).matrix, "ring")
+    assert plan.auxiliary
+    gradients = random_gradients(9)
+    net = FakeNet()
+    with Grid([net.wire(r) for r in range(9)], plan, NUMELS, WalkConfig(side=True)) as grid:
+        for walker in grid.walkers:
+            # As if the wire were slow: every link has a queue, as long as the side is idle.
+            walker.port.queued = _Crowded()
+        for _ in range(3):
+            results = grid.run(gradients, "off")
+            assert_identical(results)
+            for got, expected in zip(results[0], mean_of(gradients), strict=True):
+                assert torch.allclose(got.double(), expected, atol=1e-6)
+        assert sum(walker.sides.taken for walker in grid.walkers if walker.sides) > 10
+
+
+class _Crowded(Counter[int]):
+    def __getitem__(self, peer: int) -> int:
+        return 3
 
 
 def test_what_hops_lose_returns_and_the_mean_is_over_those_who_were_heard() -> None:

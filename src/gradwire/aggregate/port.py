@@ -6,7 +6,7 @@ deadline, so the oldest is the one to look at. LinkError from a lost peer surfac
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
@@ -33,6 +33,7 @@ class _UnderWay:
     begun: float
     finish: Callable[[Delivery], None]
     patient: bool
+    awaits: tuple[int, int] | None = None
 
 
 class Port:
@@ -47,6 +48,9 @@ class Port:
         self._completions = completions_of(wire)
         self._under_way: dict[int, _UnderWay] = {}
         self._numbers = count()
+        self._later: deque[Callable[[], None]] = deque()
+        self._awaited: dict[tuple[int, int], tuple[int, Arrived]] = {}
+        self._early: dict[tuple[int, int], Tensor] = {}
 
     def take(self, nbytes: int) -> Tensor:
         return self._scratch.take(nbytes, _CPU)
@@ -56,9 +60,25 @@ class Port:
 
     def post(self, peer: int, tag: int, nbytes: int, arrived: Arrived, *, patient: bool = False) -> int:
         """Wait for a frame; `arrived` owns it then. A patient wait has no deadline. Returns a key for `withdraw`."""
+        early = self._early.pop((peer, tag), None)
+        if early is not None:
+            self._later.append(lambda: arrived(early, _whole(peer, early)))
+            return next(self._numbers)
         frame = self.take(nbytes)
         transfer = self.wire.post(peer, frame, tag)
-        return self._track(transfer, peer, lambda delivery: arrived(frame, delivery), patient)
+        key = self._track(transfer, peer, lambda delivery: arrived(frame, delivery), patient)
+        self._under_way[key].awaits = (peer, tag)
+        self._awaited[peer, tag] = key, arrived
+        return key
+
+    def arrive(self, peer: int, tag: int, frame: Tensor) -> None:
+        """A frame that `peer` sent by another way; whoever waits for its tag gets it, now or when he asks."""
+        known = self._awaited.get((peer, tag))
+        if known is None:
+            self._early[peer, tag] = frame
+            return
+        self.withdraw(known[0])
+        known[1](frame, _whole(peer, frame))
 
     def send(self, peer: int, tag: int, frame: Tensor, contract: Contract = RELIABLE, sent: Sent | None = None) -> None:
         """Send a frame, which must stay as it is until `sent` is called."""
@@ -75,15 +95,17 @@ class Port:
 
     def withdraw(self, key: int) -> None:
         """Stop waiting for a frame."""
-        entry = self._under_way.pop(key, None)
+        entry = self._pop(key)
         if entry is not None:
             entry.transfer.cancel()
 
     def turn(self, timeout: float) -> None:
         """Wait until something is done or somebody nudges, and call back. LinkError for a lost peer or a deadline."""
+        while self._later:
+            self._later.popleft()()
         transfers = {key: entry.transfer for key, entry in self._under_way.items()}
         for key in self._completions.wait(transfers, timeout):
-            entry = self._under_way.pop(key, None)
+            entry = self._pop(key)
             if entry is None:
                 continue  # withdrawn by a callback before it
             try:
@@ -102,11 +124,13 @@ class Port:
             if peer is None or entry.peer == peer:
                 self.withdraw(key)
         self.queued.clear()
+        self._early.clear()
+        self._later.clear()
 
     @property
     def idle(self) -> bool:
         """Whether nothing but patient waits is under way."""
-        return all(entry.patient for entry in self._under_way.values())
+        return not self._later and all(entry.patient for entry in self._under_way.values())
 
     def close(self) -> None:
         self.forget()
@@ -117,6 +141,12 @@ class Port:
         self._under_way[key] = _UnderWay(transfer, peer, self._clock.now(), finish, patient)
         return key
 
+    def _pop(self, key: int) -> _UnderWay | None:
+        entry = self._under_way.pop(key, None)
+        if entry is not None and entry.awaits is not None:
+            del self._awaited[entry.awaits]
+        return entry
+
     def _check_deadlines(self) -> None:
         oldest = next((entry for entry in self._under_way.values() if not entry.patient), None)
         if oldest is not None and self._clock.now() - oldest.begun > self._timeout:
@@ -124,6 +154,10 @@ class Port:
                 f"rank {oldest.peer}: nothing came through for {self._timeout:g} s. Its process stopped, or another "
                 "rank it waits for; GRADWIRE_TRANSPORT_TIMEOUT sets how long to wait"
             )
+
+
+def _whole(peer: int, frame: Tensor) -> Delivery:
+    return Delivery(peer, frame.numel(), frame.numel(), (), "complete", 0.0)
 
 
 class LostPeerError(LinkError):

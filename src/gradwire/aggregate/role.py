@@ -89,7 +89,9 @@ def _role(plan: Plan, tree: Tree, rank: int) -> Role:
     up = Edge(rank, _first(plan, upward), upward not in plan.routes) if upward else None
     source = next((Edge(rank, _last(plan, edge)) for edge, end in downs.items() if end == rank), None)
     children = tuple(Edge(end, _last(plan, edge)) for edge, end in sorted(ups.items()) if edge[1] == rank)
-    heirs = tuple(Edge(end, _first(plan, edge)) for edge, end in sorted(downs.items()) if edge[0] == rank)
+    heirs = tuple(
+        Edge(end, _first(plan, edge), edge not in plan.routes) for edge, end in sorted(downs.items()) if edge[0] == rank
+    )
     return Role(tree.root, up, children, source, heirs, tuple(relays), _depth(tree), tree.parents)
 
 

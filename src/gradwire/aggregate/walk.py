@@ -23,6 +23,7 @@ from gradwire.aggregate.layout import Layout, hop_tolerance
 from gradwire.aggregate.port import Port
 from gradwire.aggregate.portion import Body, Dense, Portion, Shared, form_of, random_places
 from gradwire.aggregate.role import Edge, Phase, Role
+from gradwire.aggregate.sides import Sides
 from gradwire.compress.base import Stretch
 from gradwire.compress.masked import Masked
 from gradwire.level import Level
@@ -47,6 +48,7 @@ class Errand:
     residual: Tensor
     stochastic: bool
     tolerance: float
+    sides: Sides | None = None
 
     @property
     def stretch(self) -> Stretch:
@@ -64,6 +66,7 @@ class Walk:
         self, port: Port, role: Role, errand: Errand, restored: Callable[[int], None], ended: Callable[[], None]
     ) -> None:
         self._port, self._role, self._errand = port, role, errand
+        self._sides = errand.sides
         self._restored, self._ended = restored, ended
         self._form = form_of(errand.level)
         self._open = 0
@@ -240,7 +243,9 @@ class Walk:
             sent(delivery)
             self._close()
 
-        self._port.send(edge.hop, self._tag(phase, edge.end), frame, contract, went)
+        tag = self._tag(phase, edge.end)
+        if not (edge.direct and self._sides is not None and self._sides.offer(edge.hop, tag, frame, went)):
+            self._port.send(edge.hop, tag, frame, contract, went)
 
     def _relay(self, phase: Phase, end: int, hops: tuple[int, int], nbytes: int) -> None:
         """Pass a frame on as it came."""

@@ -21,6 +21,7 @@ from gradwire.aggregate.deal import Dealer, Piece
 from gradwire.aggregate.port import Port
 from gradwire.aggregate.portion import check_summable
 from gradwire.aggregate.role import Role, roles_of
+from gradwire.aggregate.sides import Sides
 from gradwire.aggregate.walk import Errand, Walk
 from gradwire.clock import Clock, MonotonicClock
 from gradwire.errors import GradwireError, LinkError
@@ -43,6 +44,7 @@ class WalkConfig:
     timeout: float = 120.0
     tolerance: float = 1.0
     stochastic: bool = True
+    side: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ class Walker:
         self._config = config or WalkConfig()
         self._clock = clock or MonotonicClock()
         self.port = Port(wire, self._clock, self._config.timeout)
+        self.sides = Sides(member.rank, self.port) if self._config.side else None
         self._inbox: queue.SimpleQueue[Parcel | Callable[[], object] | None] = queue.SimpleQueue()
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self._held = self._active = 0
@@ -201,6 +204,8 @@ class Walker:
             if tag is None:
                 raise LinkError(f"rank {self.member.rank} is not a member of the job any more")
             plan = self.member.plan
+            if self.sides is not None:
+                self.sides.learn(plan)
             self._step = _Step(tag, plan, roles_of(plan, self.member.rank), Dealer(plan))
         return self._step
 
@@ -218,6 +223,7 @@ class Walker:
         errand = Errand(
             self.member.rank, self.member.members, step.tag, parcel.bucket.index, piece, parcel.level,
             parcel.gradient[part], parcel.residual[part], self._config.stochastic, self._config.tolerance,
+            self.sides,
         )  # fmt: skip
 
         def ended() -> None:
