@@ -1,7 +1,8 @@
 """Carry: what a job's lanes run on, chosen once for all ranks: the group's collectives, or LTP.
 
-LTP needs every pair of ranks to reach each other by UDP. Where that fails, every rank learns it in the rendezvous, says
-so once, and all go on over the group's own collectives.
+LTP needs every pair of ranks to reach each other by UDP. Where a pair gets no answer, every rank learns it in the
+rendezvous, rank 0 says so once, and all go on over the group's own collectives. A wrong secret or a rank claimed twice
+is an error instead: nothing falls back to a wire without keys because somebody knocked with a wrong one.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch.distributed as dist
 
 from gradwire.clock import Clock
 from gradwire.config import TransportConfig
-from gradwire.errors import LinkError
+from gradwire.errors import NoAnswerError
 from gradwire.flow import LinkView
 from gradwire.transport.base import Lane
 from gradwire.transport.lanes import open_lanes
@@ -90,7 +91,7 @@ def open_carrier(config: TransportConfig, group: dist.ProcessGroup, clock: Clock
         return fallback
     try:
         return LtpCarrier(meet(config, group), group.size(), config, clock)
-    except LinkError as error:
+    except NoAnswerError as error:
         if group.rank() == 0:
             warnings.warn(
                 f"gradwire: LTP over UDP is not possible here, so gradients go by {dist.get_backend(group)} instead. "

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, Self
 import numpy as np
 
 from gradwire._native import LtpResult
-from gradwire.errors import ConfigError, LinkError
+from gradwire.errors import ConfigError, LinkError, NoAnswerError
 from gradwire.flow import LinkView
 from gradwire.transport.wire import RELIABLE, Contract, Delivery, Reason
 
@@ -155,7 +155,8 @@ class NativeWire:
         for rank, (host, port) in peers.items():
             state = self._connected(rank, deadline)
             if state != "connected":
-                raise LinkError(f"rank {rank} at {host} port {port} {self.explain(state)}")
+                kind = NoAnswerError if state == "no_answer" else LinkError
+                raise kind(f"rank {rank} at {host} port {port} {self.explain(state)}")
 
     def _connected(self, rank: int, deadline: float) -> str:
         state = "waiting"

@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from gradwire.errors import ConfigError, LinkError
+from gradwire.errors import ConfigError, LinkError, NoAnswerError
 from gradwire.transport.address import own_address, port_range
 from gradwire.transport.notes import Notes
 
@@ -48,6 +48,13 @@ class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     error: str = ""
 
 
+class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How connecting went for one rank: nothing to say, or what failed and whether that was mere silence."""
+
+    error: str = ""
+    silent: bool = False
+
+
 def rendezvous(notes: Notes, make: Open[W], environment: Mapping[str, str] | None = None) -> W:
     """A wire connected to every other rank. Every rank calls this; LinkError on all of them, or on none."""
     wire, place = _listen(make, environment)  # 1
@@ -56,11 +63,8 @@ def rendezvous(notes: Notes, make: Open[W], environment: Mapping[str, str] | Non
         for rank, other in enumerate(places):
             _check(rank, other)
         assert wire is not None
-        failure = _connect(wire, notes, places)  # 3
-        failures = notes.gather("connection", failure, str)  # 4
-        reported = [text for text in failures if text]
-        if reported:
-            raise LinkError(failure or reported[0])
+        outcome = _connect(wire, notes, places)  # 3
+        _judge(outcome, notes.gather("connection", outcome, Outcome))  # 4
     except BaseException:
         if wire is not None:
             wire.close()
@@ -102,17 +106,26 @@ def _check(rank: int, place: Place) -> None:
         raise LinkError(f"rank {rank} told port {place.port}, which is no port; another gradwire version?")
 
 
-def _connect(wire: Connecting, notes: Notes, places: list[Place]) -> str:
-    """Connect to all others; what went wrong as a sentence, or nothing."""
+def _judge(own: Outcome, outcomes: list[Outcome]) -> None:
+    """Raise if anybody failed: the own failure first. Silence everywhere is NoAnswerError, anything else is worse."""
+    failed = [one for one in outcomes if one.error]
+    if failed:
+        kind = NoAnswerError if all(one.silent for one in failed) else LinkError
+        loud = [one for one in (own, *failed) if one.error and not one.silent]
+        raise kind((loud or [own if own.error else failed[0]])[0].error)
+
+
+def _connect(wire: Connecting, notes: Notes, places: list[Place]) -> Outcome:
+    """Connect to all others."""
     own = places[notes.rank]
     peers = {rank: (place.address, place.port) for rank, place in enumerate(places) if rank != notes.rank}
     try:
         wire.connect(peers)
     except LinkError as error:
-        return (
-            f"rank {notes.rank} at {own.address} port {own.port} cannot reach a peer: {error}. {_advice(own, places)}"
-        )
-    return ""
+        where = f"rank {notes.rank} at {own.address} port {own.port}"
+        text = f"{where} cannot reach a peer: {error}. {_advice(own, places)}"
+        return Outcome(text, isinstance(error, NoAnswerError))
+    return Outcome()
 
 
 def _advice(own: Place, places: list[Place]) -> str:
