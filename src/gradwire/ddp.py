@@ -154,7 +154,8 @@ def attach(
 ) -> Handle:
     """Let gradwire synchronise this model's gradients. Every rank calls it at the same point.
 
-    `transport` is "group" (the collectives of the model's process group) or "ltp" (gradwire's own, over UDP).
+    `transport` is "group" (the collectives of the model's process group) or "ltp" (gradwire's own, over UDP);
+    with a plan also "tcp".
     `plan` names a planner: gradients then travel its trees (docs/planning.md), over gradwire's own transport.
 
     A model that is attached already (by `gradwire.run`) gives its handle back when no configuration is passed.
@@ -168,10 +169,10 @@ def attach(
     if known is not None and config is None and transport is None and plan is None:
         return known
     effective = resolve(config)
-    if transport is not None:
-        effective = with_transport(effective, transport)
     if plan is not None:
         effective = with_plan(effective, plan)
+    if transport is not None:
+        effective = with_transport(effective, transport)
     parameters = sum(parameter.numel() for parameter in model.module.parameters() if parameter.requires_grad)
     assembly = assemble(effective, model.process_group, parameters)
     handle = Handle(assembly, effective)

@@ -19,7 +19,7 @@ from gradwire.aggregate.steward import Steward, StewardConfig
 from gradwire.aggregate.walker import Parcel, WalkConfig, Walker
 from gradwire.carry import meet
 from gradwire.clock import Clock
-from gradwire.config import Config, PlanningConfig
+from gradwire.config import Config, PlanningConfig, TransportConfig
 from gradwire.decide.registry import is_controller
 from gradwire.errors import ConfigError, LinkError
 from gradwire.events import Planned as PlannedEvent
@@ -36,6 +36,9 @@ from gradwire.plan.registry import make_plan
 from gradwire.plan.replan import ReplanConfig
 from gradwire.plan.trees import sources_of
 from gradwire.transport.notes import Notes
+from gradwire.transport.rendezvous import rendezvous
+from gradwire.transport.secret import job_secret
+from gradwire.transport.tcp import TcpConfig, TcpEndpoint
 
 
 class Planned:
@@ -88,7 +91,7 @@ def open_planned(config: Config, group: dist.ProcessGroup, numel: int, clock: Cl
         return plan if config.planning.relay else replace(plan, routes={})
 
     plan = first_plan(notes, lambda: planned(known))
-    wire = meet(config.transport, group)
+    wire = meet_tcp(config.transport, group) if config.transport.kind == "tcp" else meet(config.transport, group)
 
     def replan(members: tuple[int, ...], version: int) -> Plan:
         return planned(known.only(members), version)
@@ -111,6 +114,20 @@ def open_planned(config: Config, group: dist.ProcessGroup, numel: int, clock: Cl
     changed(plan, plan.reason)
     walker.start()
     return Planned(wire, walker, steward)
+
+
+def meet_tcp(config: TransportConfig, group: dist.ProcessGroup) -> TcpEndpoint:
+    """As `carry.meet`, over kernel TCP: for networks that let no UDP through."""
+    rank, world_size = group.rank(), group.size()
+    store = dist.distributed_c10d._get_default_store()
+    notes = Notes.open(store, f"tcp/{group.group_name}", rank, world_size, config.timeout)
+    secret = job_secret(notes)
+
+    def listen(host: str, port: int) -> TcpEndpoint:
+        settings = TcpConfig(host, port, config.encrypt, dead_after=config.dead_after, connect_timeout=config.connect)
+        return TcpEndpoint(rank, secret, settings)
+
+    return rendezvous(notes, listen)
 
 
 def known_network(config: PlanningConfig, world_size: int) -> Matrix:

@@ -21,6 +21,12 @@ def test_replicas_are_identical_after_every_step(ranks: Ranks, plan: str, level:
     assert results[0]["summary"].levels.keys() == {level}
 
 
+@pytest.mark.parametrize("kind", ["ltp", "tcp"])
+def test_any_wire_carries_a_plan(ranks: Ranks, kind: str) -> None:
+    config = {"plan": "loadaware", "level": "int8", "transport": {"kind": kind}}
+    assert all(result["agreed"] for result in ranks.run(3, jobs.train_small, config))
+
+
 def test_a_plan_trains_as_plain_ddp_does(ranks: Ranks) -> None:
     plain = ranks.run(3, jobs.train_small, None)[0]["weights"]
     planned = ranks.run(3, jobs.train_small, {"plan": "loadaware", "level": "off"})[0]["weights"]
@@ -41,4 +47,6 @@ def test_a_level_that_does_not_add_up_is_named(ranks: Ranks) -> None:
 def test_an_unknown_planner_is_named() -> None:
     with pytest.raises(ConfigError, match="loadaware"):
         resolve({"plan": "best"})
+    with pytest.raises(ConfigError, match="plans only"):
+        resolve({"transport": {"kind": "tcp"}})
     assert resolve(None, {"GRADWIRE_PLAN": "ring", "GRADWIRE_PLANNING_GAIN": "0.2"}).plan == "ring"
