@@ -70,7 +70,8 @@ class OnTrees:
         self._level = Level.parse(spec["config"]["level"])
 
     def step(self, number: int, gradient: torch.Tensor) -> int:
-        version = self._planned.plan.version
+        plan = self._planned.plan
+        version = plan.version if plan else 0
         parts, residuals = gradient.split(BUCKET), self._residual.split(BUCKET)
         left, errors = threading.Semaphore(0), []
 

@@ -17,7 +17,7 @@ LAYERS = [
     {"sense", "decide", "compress", "plan", "transport", "observe"},
     {"aggregate"},
     {"config", "pipeline", "joint"},
-    {"carry", "planned"},
+    {"carry", "planned", "site"},
     {"govern"},
     {"session"},
     {"assemble"},

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch.distributed as dist
 
@@ -35,43 +34,65 @@ from gradwire.plan.policy import Member
 from gradwire.plan.registry import make_plan
 from gradwire.plan.replan import ReplanConfig
 from gradwire.plan.trees import sources_of
+from gradwire.site import Site, ask_sites, open_groups
+from gradwire.transport.native import NativeWire
 from gradwire.transport.notes import Notes
 from gradwire.transport.rendezvous import rendezvous
 from gradwire.transport.secret import job_secret
 from gradwire.transport.tcp import TcpConfig, TcpEndpoint
 
 
-class Planned:
-    """A walker and its steward over a wire of their own."""
+class Crossing:
+    """A walker and its steward over a wire of their own: one member's part in a plan."""
 
-    def __init__(self, wire: Any, walker: Walker, steward: Steward) -> None:
-        self._wire, self._walker, self._steward = wire, walker, steward
+    def __init__(self, wire: NativeWire, walker: Walker, steward: Steward) -> None:
+        self._wire, self.walker, self._steward = wire, walker, steward
+
+    def close(self) -> None:
+        try:
+            self.walker.close()
+        finally:
+            self._steward.close()
+            self._wire.close()
+
+
+class Planned:
+    """Sends buckets through the trees, by way of the site's leader where sites have several ranks."""
+
+    def __init__(self, crossing: Crossing | None, site: Site | None) -> None:
+        self._crossing, self._site = crossing, site
 
     @property
-    def plan(self) -> Plan:
-        return self._walker.member.plan
+    def plan(self) -> Plan | None:
+        """The plan in force; None on a rank that sends nothing across."""
+        return self._crossing.walker.member.plan if self._crossing else None
 
     @property
     def sideways(self) -> int:
         """Frames that this rank sent by side routes."""
-        return self._walker.sides.taken if self._walker.sides else 0
+        sides = self._crossing.walker.sides if self._crossing else None
+        return sides.taken if sides else 0
 
     def submit(self, parcel: Parcel) -> None:
-        self._walker.submit(parcel)
+        if self._site is not None:
+            self._site.submit(parcel)
+        elif self._crossing is not None:
+            self._crossing.walker.submit(parcel)
 
     def footprint(self, level: Level, bucket: Bucket) -> Footprint:
-        """What a rank sends for a bucket, on average over the ranks, and the hops of the longest way up and down."""
+        """What a member sends for a bucket, on average, and the hops of the longest way up and down."""
         plan, size = self.plan, frame_bytes(level, bucket.numel)
+        if plan is None:
+            return Footprint(2 * bucket.nbytes, 2)
         frames = sum(tree.share * _edges(plan, tree) for tree in plan.trees)
         hops = 2 * max(_depth(tree) for tree in plan.trees)
         return Footprint(round(size * frames / len(plan.trees[0].parents)), hops)
 
     def close(self) -> None:
-        try:
-            self._walker.close()
-        finally:
-            self._steward.close()
-            self._wire.close()
+        if self._site is not None:
+            self._site.close()
+        if self._crossing is not None:
+            self._crossing.close()
 
 
 def open_planned(config: Config, group: dist.ProcessGroup, numel: int, clock: Clock, sink: Sink) -> Planned | None:
@@ -80,32 +101,47 @@ def open_planned(config: Config, group: dist.ProcessGroup, numel: int, clock: Cl
         return None
     if not is_controller(config.level):
         check_summable(Level.parse(config.level))
-    rank, world_size = group.rank(), group.size()
+    sites = ask_sites(_notes("sites", config, group))
+    if sites is None:
+        return Planned(_cross(config, group, numel, clock, sink), None)
+    own, leaders = open_groups(sites, group, config.transport.timeout)
+    crossing = None
+    if leaders is not None and leaders.size() > 1:
+        crossing = _cross(config, leaders, numel, clock, sink)
+    across = crossing.walker.submit if crossing else _alone if leaders is not None else None
+    return Planned(crossing, Site(own, across))
+
+
+def _alone(parcel: Parcel) -> None:
+    """The only site: its sum is everybody's."""
+    parcel.gradient.div_(parcel.weight)
+    parcel.done(None)
+
+
+def _notes(what: str, config: Config, group: dist.ProcessGroup) -> Notes:
+    store = dist.distributed_c10d._get_default_store()
+    return Notes.open(store, f"{what}/{group.group_name}", group.rank(), group.size(), config.transport.timeout)
+
+
+def _cross(config: Config, group: dist.ProcessGroup, numel: int, clock: Clock, sink: Sink) -> Crossing:
+    """This rank as a member of the plan over `group`."""
     job = Job(max(4 * numel, 1), chunk_for(4 * numel))
-    known = known_network(config.planning, world_size)
-    store, patience = dist.distributed_c10d._get_default_store(), config.transport.timeout
-    notes = Notes.open(store, f"plan/{group.group_name}", rank, world_size, patience)
+    known = known_network(config.planning, group.size())
 
     def planned(matrix: Matrix, version: int = 1) -> Plan:
         plan = make_plan(matrix, job, config.plan, version)
         return plan if config.planning.relay else replace(plan, routes={})
 
-    plan = first_plan(notes, lambda: planned(known))
+    plan = first_plan(_notes("plan", config, group), lambda: planned(known))
     wire = meet_tcp(config.transport, group) if config.transport.kind == "tcp" else meet(config.transport, group)
+    replan = lambda members, version: planned(known.only(members), version)  # noqa: E731
 
-    def replan(members: tuple[int, ...], version: int) -> Plan:
-        return planned(known.only(members), version)
+    def changed(fresh: Plan, why: str) -> None:
+        sink.emit(PlannedEvent(clock.now(), fresh.version, fresh.planner, fresh.predicted, why))
 
-    def changed(now_in_use: Plan, why: str) -> None:
-        sink.emit(PlannedEvent(clock.now(), now_in_use.version, now_in_use.planner, now_in_use.predicted, why))
-
-    walk = WalkConfig(
-        config.transport.timeout,
-        config.transport.tolerance,
-        config.compress.rounding == "stochastic",
-        config.planning.side,
-    )
-    walker = Walker(wire, Member(rank, range(world_size), plan, replan), walk, clock)
+    stochastic = config.compress.rounding == "stochastic"
+    walk = WalkConfig(config.transport.timeout, config.transport.tolerance, stochastic, config.planning.side)
+    walker = Walker(wire, Member(group.rank(), range(group.size()), plan, replan), walk, clock)
     settings = ReplanConfig(config.plan, config.planning.gain, config.planning.interval)
     steward = Steward(
         walker, job, known, StewardConfig(settings, config.planning.aware, config.planning.probe), changed
@@ -113,7 +149,7 @@ def open_planned(config: Config, group: dist.ProcessGroup, numel: int, clock: Cl
     steward.begin(clock.now())
     changed(plan, plan.reason)
     walker.start()
-    return Planned(wire, walker, steward)
+    return Crossing(wire, walker, steward)
 
 
 def meet_tcp(config: TransportConfig, group: dist.ProcessGroup) -> TcpEndpoint:

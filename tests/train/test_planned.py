@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
 from gradwire.config import resolve
 from gradwire.errors import ConfigError
+from gradwire.site import sites_of
 from tests.train import jobs
 from tests.train.ranks import Ranks
 
@@ -50,3 +53,29 @@ def test_an_unknown_planner_is_named() -> None:
     with pytest.raises(ConfigError, match="plans only"):
         resolve({"transport": {"kind": "tcp"}})
     assert resolve(None, {"GRADWIRE_PLAN": "ring", "GRADWIRE_PLANNING_GAIN": "0.2"}).plan == "ring"
+
+
+def _at_sites(rank: int, world: int, names: list[str]) -> dict[str, object]:
+    os.environ["GRADWIRE_SITE"] = names[rank]
+    try:
+        return jobs.train_small(rank, world, {"plan": "loadaware", "level": "off"})
+    finally:
+        del os.environ["GRADWIRE_SITE"]
+
+
+@pytest.mark.parametrize("names", [["a", "a", "b"], ["a", "b", "a"], ["a", "a", "a"]])
+def test_sites_sum_inside_first_and_the_mean_counts_every_rank(ranks: Ranks, names: list[str]) -> None:
+    plain = ranks.run(3, jobs.train_small, None)[0]["weights"]
+    results = ranks.run(3, _at_sites, names)
+    assert all(result["agreed"] for result in results)
+    torch.testing.assert_close(results[0]["weights"], plain, atol=1e-4, rtol=1e-3)
+
+
+def test_a_site_named_on_some_ranks_only_is_a_mistake() -> None:
+    with pytest.raises(ConfigError, match="rank 1"):
+        sites_of(["a", "", "b"])
+    assert sites_of(["", ""]) is None
+    sites = sites_of(["x", "y", "x", "y"])
+    assert sites is not None
+    assert sites.leaders == (0, 1)
+    assert sites.of(2) == (0, 2)

@@ -49,6 +49,7 @@ class Errand:
     stochastic: bool
     tolerance: float
     sides: Sides | None = None
+    weight: int = 1
 
     @property
     def stretch(self) -> Stretch:
@@ -71,7 +72,7 @@ class Walk:
         self._form = form_of(errand.level)
         self._open = 0
         self._vote = errand.tag.vote
-        self._contributors = 1
+        self._contributors = errand.weight
         self._waiting = len(role.children)
         self._portion: Portion | None = None
         self._layout = self._down = Layout(Body("fp32", 0))
@@ -132,7 +133,7 @@ class Walk:
         self._down = Layout(portion.body)
         self._layout = Layout(portion.body, hop_tolerance(self._errand.tolerance, role.depth))
         if self._layout.tolerant:
-            self._counts = torch.ones(portion.body.cells, dtype=torch.int16)
+            self._counts = torch.full((portion.body.cells,), self._errand.weight, dtype=torch.int16)
         for relay in role.relays:
             layout = self._layout if relay.phase is Phase.UP else self._down
             self._relay(relay.phase, relay.end, (relay.before, relay.after), layout.nbytes)

@@ -49,13 +49,17 @@ class WalkConfig:
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """One bucket to be summed: float32 gradient (overwritten) and residual, flat and on the CPU."""
+    """One bucket to be summed: float32 gradient (overwritten) and residual, flat and on the CPU.
+
+    `weight` is how many contributions it is the sum of already.
+    """
 
     bucket: Bucket
     level: Level
     gradient: Tensor
     residual: Tensor
     done: Done
+    weight: int = 1
 
 
 @dataclass(slots=True)
@@ -223,7 +227,7 @@ class Walker:
         errand = Errand(
             self.member.rank, self.member.members, step.tag, parcel.bucket.index, piece, parcel.level,
             parcel.gradient[part], parcel.residual[part], self._config.stochastic, self._config.tolerance,
-            self.sides,
+            self.sides, parcel.weight,
         )  # fmt: skip
 
         def ended() -> None:
