@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gradwire.aggregate.walker import Parcel
+from gradwire.aggregate.parcel import Parcel
 from gradwire.clock import MonotonicClock
 from gradwire.compress import kernels
 from gradwire.config import resolve

@@ -73,6 +73,8 @@ class PlanningConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     interval: Annotated[float, msgspec.Meta(ge=0)] = 30.0
     # Pairs without a link in `net` are relayed by members; False leaves them to the network's own routers.
     relay: bool = True
+    # When a rank is lost: False stops every rank with LinkError; True lets the others go on, as docs/planning.md says.
+    elastic: bool = False
     # Let pieces take side routes where the plan has any and the way itself is busy.
     side: bool = True
 

@@ -13,9 +13,10 @@ from pathlib import Path
 import torch.distributed as dist
 
 from gradwire.aggregate.deal import chunk_for
+from gradwire.aggregate.parcel import Parcel
 from gradwire.aggregate.portion import check_summable, frame_bytes
 from gradwire.aggregate.steward import Steward, StewardConfig
-from gradwire.aggregate.walker import Parcel, WalkConfig, Walker
+from gradwire.aggregate.walker import WalkConfig, Walker
 from gradwire.carry import meet
 from gradwire.clock import Clock
 from gradwire.config import Config, PlanningConfig, TransportConfig
@@ -140,7 +141,9 @@ def _cross(config: Config, group: dist.ProcessGroup, numel: int, clock: Clock, s
         sink.emit(PlannedEvent(clock.now(), fresh.version, fresh.planner, fresh.predicted, why))
 
     stochastic = config.compress.rounding == "stochastic"
-    walk = WalkConfig(config.transport.timeout, config.transport.tolerance, stochastic, config.planning.side)
+    walk = WalkConfig(
+        config.transport.timeout, config.transport.tolerance, stochastic, config.planning.side, config.planning.elastic
+    )
     walker = Walker(wire, Member(group.rank(), range(group.size()), plan, replan), walk, clock)
     settings = ReplanConfig(config.plan, config.planning.gain, config.planning.interval)
     steward = Steward(

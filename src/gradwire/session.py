@@ -18,9 +18,9 @@ from torch.futures import Future
 from gradwire.aggregate.chunk import ALIGN, Chunk
 from gradwire.aggregate.exchange import exchange
 from gradwire.aggregate.factored import factored
+from gradwire.aggregate.parcel import Parcel
 from gradwire.aggregate.scratch import Lease, Scratch
 from gradwire.aggregate.verify import verify
-from gradwire.aggregate.walker import Parcel
 from gradwire.clock import Clock
 from gradwire.compress.base import Codec, Stretch, Weights
 from gradwire.compress.build import build_codec

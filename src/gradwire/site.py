@@ -17,7 +17,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from gradwire.aggregate.walker import Parcel
+from gradwire.aggregate.parcel import Parcel
 from gradwire.errors import ConfigError, LinkError
 from gradwire.transport.collective import explain
 from gradwire.transport.notes import Notes

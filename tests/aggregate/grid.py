@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradwire.aggregate.walker import Parcel, WalkConfig, Walker
+from gradwire.aggregate.parcel import Parcel
+from gradwire.aggregate.walker import WalkConfig, Walker
 from gradwire.flow import Bucket, Plan
 from gradwire.level import Level
 from gradwire.plan.policy import Member
@@ -123,11 +124,14 @@ class Grid:
         numels: Sequence[int],
         config: WalkConfig | None = None,
         start: bool = True,
+        replan: Any = None,
     ) -> None:
         ranks = range(len(wires))
+        self.wires, self.gone = wires, set[int]()
+        replan = replan or (lambda members, version: plan)
         self.numels, self.step = list(numels), 0
         self.errors: list[BaseException] = []
-        self.walkers = [Walker(wires[r], Member(r, ranks, plan, lambda m, v: plan), config) for r in ranks]
+        self.walkers = [Walker(wires[r], Member(r, ranks, plan, replan), config) for r in ranks]
         self.residuals = [[torch.zeros(n) for n in numels] for _ in ranks]
         for walker in self.walkers if start else ():
             walker.start()
@@ -146,14 +150,21 @@ class Grid:
         for index, numel in enumerate(self.numels):
             bucket = Bucket(index, self.step, numel, 4, (), index == len(self.numels) - 1)
             for rank, walker in enumerate(self.walkers):
+                if rank in self.gone:
+                    continue
                 parcel = Parcel(bucket, Level.parse(level), results[rank][index], self.residuals[rank][index], done)
                 walker.submit(parcel)
-        for _ in range(len(self.walkers) * len(self.numels)):
+        for _ in range((len(self.walkers) - len(self.gone)) * len(self.numels)):
             assert left.acquire(timeout=LIMIT), "a bucket was not restored in time"
         self.step += 1
         if errors:
             raise errors[0]
         return results
+
+    def leave(self, rank: int) -> None:
+        """The rank's process ends, as far as the others can see."""
+        self.gone.add(rank)
+        self.wires[rank].close()
 
     def close(self) -> None:
         for walker in self.walkers:

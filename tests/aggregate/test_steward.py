@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from gradwire.aggregate.steward import Steward, StewardConfig
+from gradwire.aggregate.walker import WalkConfig
 from gradwire.errors import LinkError
 from gradwire.flow import Plan
 from gradwire.plan.awareness import LEAST_BYTES, Observation
@@ -104,3 +105,29 @@ def test_a_lost_peer_is_an_error_on_every_rank() -> None:
             with pytest.raises(LinkError, match="rank"):
                 grid.run(gradients, "off")
             assert len(grid.errors) == 3
+
+
+@pytest.mark.parametrize("leaver", [0, 3])
+def test_the_others_go_on_without_a_lost_member(leaver: int) -> None:
+    """Rank 0 is the coordinator: another one takes over."""
+    ranks = range(4)
+    plan = make_plan(uniform(4), JOB, "loadaware")
+    replan = lambda members, version: make_plan(uniform(4).only(members), JOB, "loadaware", version)  # noqa: E731
+    with ltp_wires(4) as wires:
+        grid = Grid(wires, plan, NUMELS, WalkConfig(elastic=True), start=False, replan=replan)
+        for walker in grid.walkers:
+            Steward(walker, JOB, uniform(4), StewardConfig(ReplanConfig("loadaware"), aware=False)).begin(walker.now())
+            walker.start()
+        with grid:
+            gradients = [[torch.full((NUMELS[0],), float(rank))] for rank in ranks]
+            for _ in range(2):
+                assert grid.run(gradients, "off")[1][0][0] == 1.5
+            grid.leave(leaver)
+            left = [rank for rank in ranks if rank != leaver]
+            mean = sum(left) / 3
+            for _ in range(3):
+                results = grid.run(gradients, "off")
+                for rank in left:
+                    assert torch.equal(results[rank][0], results[left[0]][0])
+                    torch.testing.assert_close(results[rank][0], torch.full((NUMELS[0],), mean))
+            assert {grid.walkers[rank].member.members for rank in left} == {tuple(left)}

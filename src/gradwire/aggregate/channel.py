@@ -46,7 +46,7 @@ class Channel:
         frame = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         self._sent[peer] += 1
         # The frame stays alive with the transfer, which the port keeps until it is done.
-        self._port.send(peer, _tag(self._sent[peer]), frame, sent=lambda _: None)
+        self._port.send(peer, _tag(self._sent[peer]), frame, data=False)
 
     def _await(self, peer: int) -> None:
         self._received[peer] += 1

@@ -22,7 +22,7 @@ _MAGIC: Final = 0x6777
 _FORM: Final = struct.Struct("<HHIIIIIQ")
 
 # The first four bits of a wire's tag.
-DATA, CONTROL, PROBE, SIDE = 1, 2, 3, 4
+DATA, CONTROL, PROBE, SIDE, RESULT = 1, 2, 3, 4, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,14 @@ class Envelope:
 
 def wire_tag(tag: Tag, bucket: int, piece: int, phase: Phase, end: int) -> int:
     """64 bits: kind 4, epoch and version 10, step 12, bucket 10, piece 12, phase 2, edge 14."""
-    version = (tag.version ^ tag.version >> 12 ^ tag.epoch * 31) & 0x3FF
+    # Epochs and versions count in thousands; a multiplicative hash spreads them over the few bits there are.
+    version = ((tag.epoch * 0x9E3779B1 + tag.version) * 0x85EBCA77 & 0xFFFFFFFF) >> 22
     number = DATA << 10 | version
     for value, bits in ((tag.step, 12), (bucket, 10), (piece, 12), (phase, 2), (end, 14)):
         number = number << bits | value & (1 << bits) - 1
     return number
+
+
+def result_tag(step: int, bucket: int) -> int:
+    """For a result that a member missed and is handed."""
+    return RESULT << 60 | (step & 0xFFFFFFFF) << 16 | bucket

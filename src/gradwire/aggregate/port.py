@@ -33,6 +33,7 @@ class _UnderWay:
     begun: float
     finish: Callable[[Delivery], None]
     patient: bool
+    data: bool = True
     awaits: tuple[int, int] | None = None
 
 
@@ -80,8 +81,11 @@ class Port:
         self.withdraw(known[0])
         known[1](frame, _whole(peer, frame))
 
-    def send(self, peer: int, tag: int, frame: Tensor, contract: Contract = RELIABLE, sent: Sent | None = None) -> None:
-        """Send a frame, which must stay as it is until `sent` is called."""
+    def send(
+        self, peer: int, tag: int, frame: Tensor, contract: Contract = RELIABLE, sent: Sent | None = None,
+        *, data: bool = True,
+    ) -> None:  # fmt: skip
+        """Send a frame, which must stay as it is until `sent` is called. What is not data outlives a halted step."""
         transfer = self.wire.send(peer, frame, contract, tag)
         self.queued[peer] += 1
 
@@ -91,7 +95,7 @@ class Port:
             if sent is not None:
                 sent(delivery)
 
-        self._track(transfer, peer, finish, patient=False)
+        self._under_way[self._track(transfer, peer, finish, patient=False)].data = data
 
     def withdraw(self, key: int) -> None:
         """Stop waiting for a frame."""
@@ -122,6 +126,15 @@ class Port:
         """Drop every transfer (with one peer), without callbacks."""
         for key, entry in list(self._under_way.items()):
             if peer is None or entry.peer == peer:
+                self.withdraw(key)
+        self.queued.clear()
+        self._early.clear()
+        self._later.clear()
+
+    def forget_data(self) -> None:
+        """Drop what belongs to the step under way; standing waits and messages go on."""
+        for key, entry in list(self._under_way.items()):
+            if entry.data and not entry.patient:
                 self.withdraw(key)
         self.queued.clear()
         self._early.clear()

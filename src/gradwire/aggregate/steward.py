@@ -17,6 +17,7 @@ import torch
 
 from gradwire.aggregate.channel import Channel
 from gradwire.aggregate.envelope import PROBE
+from gradwire.aggregate.port import LostPeerError
 from gradwire.aggregate.scout import Scout
 from gradwire.aggregate.walker import Walker
 from gradwire.errors import GradwireError, LinkError
@@ -24,7 +25,7 @@ from gradwire.flow import Plan
 from gradwire.plan.awareness import LEAST_BYTES, Awareness, Observation
 from gradwire.plan.job import Job
 from gradwire.plan.matrix import Matrix
-from gradwire.plan.news import Abort, News, Probe, Report
+from gradwire.plan.news import Abort, Fetch, News, Probe, Report
 from gradwire.plan.replan import ReplanConfig, Replanner
 
 # Seconds between reports, between looks at the plan, and until an unused link is worth a probe again.
@@ -69,6 +70,7 @@ class Steward:
         self._version = self._member.version
         walker.chores.append(self.chore)
         walker.on_failure.append(self.abort)
+        walker.ask_result = lambda holder, step: self.channel.tell(holder, Fetch(step))
 
     def begin(self, now: float) -> None:
         """Before the walker starts: listen to everybody, take over what is known beforehand."""
@@ -127,10 +129,17 @@ class Steward:
                 self._learn(news.observations, now)
             case Probe():
                 self._probe(news, now)
+            case Fetch():
+                self._walker.serve_result(sender, news.step)
             case Abort():
-                raise LinkError(news.why)
+                self._heard_goodbye(sender, news)
             case _:
                 self._member.handle(sender, news, now)
+
+    def _heard_goodbye(self, sender: int, news: Abort) -> None:
+        if self._walker.elastic:
+            raise LostPeerError(sender, news.why)
+        raise LinkError(news.why)
 
     def _probe(self, probe: Probe, now: float) -> None:
         tag = PROBE << 60 | probe.number
@@ -151,7 +160,7 @@ class Steward:
         self._looked = now
         if self._config.probe:
             self._ask_for_probes(now)
-        if self._replanner is None or self._replanner.plan.planner != self._config.replan.planner:
+        if self._replanner is None or set(self._replanner.plan.trees[0].parents) != set(self._member.members):
             self._replanner = Replanner(self._member.plan, self._config.replan, now)
         matrix = self._awareness.matrix(self._member.members, now)
         self._planning = threading.Thread(target=self._consider, args=(matrix, now), name="gradwire-plan", daemon=True)

@@ -15,10 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import torch
 from torch import Tensor
 
 from gradwire.aggregate.deal import Dealer, Piece
-from gradwire.aggregate.port import Port
+from gradwire.aggregate.envelope import result_tag
+from gradwire.aggregate.keep import Keep
+from gradwire.aggregate.parcel import Done, Parcel
+from gradwire.aggregate.port import LostPeerError, Port
 from gradwire.aggregate.portion import check_summable
 from gradwire.aggregate.role import Role, roles_of
 from gradwire.aggregate.sides import Sides
@@ -26,11 +30,9 @@ from gradwire.aggregate.walk import Errand, Walk
 from gradwire.clock import Clock, MonotonicClock
 from gradwire.errors import GradwireError, LinkError
 from gradwire.flow import Bucket, Plan
-from gradwire.level import Level
 from gradwire.plan.messages import NO_VOTE, Tag
 from gradwire.plan.policy import Member
 
-Done = Callable[[BaseException | None], None]
 # Bytes of frames that pieces under way may hold: enough for the widest pipe, little beside a model.
 BUDGET: Final = 96 << 20
 # The thread looks at deadlines and control at least this often (seconds), also when nothing happens.
@@ -39,27 +41,16 @@ TICK: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class WalkConfig:
-    """`tolerance` is the fraction of a contribution that must reach the root; 1 is everything."""
+    """`tolerance` is the fraction of a contribution that must reach the root; 1 is everything.
+
+    `side` lets pieces take side routes. `elastic` lets others go on when a member is lost (`plan.regroup` says who).
+    """
 
     timeout: float = 120.0
     tolerance: float = 1.0
     stochastic: bool = True
     side: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Parcel:
-    """One bucket to be summed: float32 gradient (overwritten) and residual, flat and on the CPU.
-
-    `weight` is how many contributions it is the sum of already.
-    """
-
-    bucket: Bucket
-    level: Level
-    gradient: Tensor
-    residual: Tensor
-    done: Done
-    weight: int = 1
+    elastic: bool = False
 
 
 @dataclass(slots=True)
@@ -88,13 +79,20 @@ class Walker:
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self._held = self._active = 0
         self._step: _Step | None = None
+        self._keep = Keep() if self._config.elastic else None
+        self._halted = self._fetching = False
         self._unfinished: dict[int, Done] = {}
         self._failure: BaseException | None = None
         self._closing = False
         self.chores: list[Callable[[float], None]] = []
         self.on_failure: list[Callable[[BaseException], None]] = []
+        self.ask_result: Callable[[int, int], None] = lambda holder, step: None
         self._thread = threading.Thread(target=self._run, name="gradwire-walk", daemon=True)
         self._lock = threading.Lock()
+
+    @property
+    def elastic(self) -> bool:
+        return self._config.elastic
 
     def start(self) -> None:
         self._thread.start()
@@ -138,13 +136,23 @@ class Walker:
             while not (self._closing and (self.port.idle or self._clock.now() > deadline)):
                 if self._closing and deadline == float("inf"):
                     deadline = self._clock.now() + 5.0
-                self._take_in()
-                self.port.turn(TICK)
-                for chore in self.chores:
-                    chore(self._clock.now())
+                self._turn()
         except BaseException as error:  # the top of this thread: everybody who waits hears it
             self._fail(error)
             self._say_goodbye()
+
+    def _turn(self) -> None:
+        try:
+            self._take_in()
+            self.port.turn(TICK)
+            for chore in self.chores:
+                chore(self._clock.now())
+        except LostPeerError as error:
+            if self._keep is None:
+                raise
+            self._lose(error.peer)
+        if self._keep is not None:
+            self._regroup(self._keep)
 
     def _say_goodbye(self) -> None:
         """Others hear why; a second at most, whatever the wire's state."""
@@ -174,17 +182,80 @@ class Walker:
         while not self._inbox.empty():
             parcel = self._inbox.get()
             if isinstance(parcel, Parcel):
-                self._unpack(parcel)
+                self._receive(parcel)
             elif parcel is not None:
                 parcel()
         self._admit()
+
+    # ---- members lost --------------------------------------------------------------------------------------------
+    def _lose(self, peer: int) -> None:
+        """Nothing more is expected of this peer; the policy finds out who goes on."""
+        self.port.forget(peer)
+        if peer in self.member.alive:
+            self.member.lost(peer, self._clock.now())
+
+    def _regroup(self, keep: Keep) -> None:
+        """Stop when the epoch ends; begin again, or catch up, when the next one is there."""
+        member, step = self.member, self._step
+        if step is not None and (member.stopped or member.epoch != step.tag.epoch):
+            self._halt()
+        member.require_quorum()
+        if self._halted and not member.stopped:
+            self._halted = self._fetching = False
+            for parcel in keep.rewind():
+                self._unpack(parcel)
+            self._admit()
+        elif self._halted and member.behind is not None and keep.closed and not self._fetching:
+            self._fetch(keep, *member.behind)
+
+    def _halt(self) -> None:
+        self.port.forget_data()
+        self._waiting.clear()
+        self._held = self._active = 0
+        self._step, self._halted = None, True
+
+    def _fetch(self, keep: Keep, holder: int, step: int) -> None:
+        """This member missed the end of the step: ask who has it for every bucket's result."""
+        self._fetching = True
+        left = len(keep.parcels)
+
+        def arrived(parcel: Parcel, frame: Tensor) -> None:
+            nonlocal left
+            parcel.gradient.copy_(frame.view(torch.float32))
+            left -= 1
+            if not left:
+                self.member.caught_up(step)
+                self._halted = self._fetching = False
+                self._tell(keep, step)
+
+        for parcel in keep.parcels:
+            tag, size = result_tag(step, parcel.bucket.index), 4 * parcel.gradient.numel()
+            self.port.post(holder, tag, size, lambda frame, _, parcel=parcel: arrived(parcel, frame))  # type: ignore[misc]
+        self.ask_result(holder, step)
+
+    def serve_result(self, peer: int, step: int) -> None:
+        """Hand the last step's results to a member that missed them."""
+        for index, result in (self._keep.results(step) if self._keep else {}).items():
+            self.port.send(peer, result_tag(step, index), result.clone().view(torch.uint8))
+
+    def _tell(self, keep: Keep, step: int) -> None:
+        for parcel in keep.end(step):
+            self._unfinished.pop(parcel.bucket.index)(None)
+
+    # ---- steps ---------------------------------------------------------------------------------------------------
+    def _receive(self, parcel: Parcel) -> None:
+        self._unfinished[parcel.bucket.index] = parcel.done
+        if self._keep is not None:
+            self._keep.add(parcel)
+            self._halted = self._halted or (self._step is None and self.member.stopped)
+        if not self._halted:
+            self._unpack(parcel)
 
     def _unpack(self, parcel: Parcel) -> None:
         step = self._step_of(parcel.bucket)
         pieces = step.dealer.deal(parcel.bucket.numel)
         step.left += len(pieces)
         step.closed = parcel.bucket.is_last
-        self._unfinished[parcel.bucket.index] = parcel.done
         left = len(pieces)
 
         def restored(vote: int) -> None:
@@ -194,12 +265,12 @@ class Walker:
             step.vote = vote
             if step.left == 0 and step.closed:
                 self._complete(step)
-            if left == 0:
+            if left == 0 and self._keep is None:
                 self._unfinished.pop(parcel.bucket.index)(None)
 
         for piece in pieces:
             self._waiting.append((self._weight(step, parcel, piece), self._walk(step, parcel, piece, restored)))
-        if not pieces:
+        if not pieces and self._keep is None:
             self._unfinished.pop(parcel.bucket.index)(None)
 
     def _step_of(self, bucket: Bucket) -> _Step:
@@ -214,8 +285,11 @@ class Walker:
         return self._step
 
     def _complete(self, step: _Step) -> None:
+        if not self.member.complete_step(step.tag, step.vote):
+            return  # an epoch ended in between: the step is done again
         self._step = None
-        self.member.complete_step(step.tag, step.vote)
+        if self._keep is not None:
+            self._tell(self._keep, step.tag.step)
 
     def _weight(self, step: _Step, parcel: Parcel, piece: Piece) -> int:
         """Bytes that a piece's frames may come to here; levels only make them smaller."""

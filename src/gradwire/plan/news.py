@@ -39,8 +39,15 @@ class Abort:
     why: str
 
 
-News = Announce | Ack | Commit | Regroup | Ready | Install | Report | Probe | Abort
-_KINDS: Final[tuple[type[News], ...]] = (Announce, Ack, Commit, Regroup, Ready, Install, Report, Probe, Abort)
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """The sender missed the result of this step and asks for it."""
+
+    step: int
+
+
+News = Fetch | Announce | Ack | Commit | Regroup | Ready | Install | Report | Probe | Abort
+_KINDS: Final[tuple[type[News], ...]] = (Announce, Ack, Commit, Regroup, Ready, Install, Report, Probe, Abort, Fetch)
 
 
 def pack(news: Message | News) -> bytes:
