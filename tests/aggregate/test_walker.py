@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 import torch
 from torch import Tensor
 
-from gradwire.aggregate.deal import Dealer
+from gradwire.aggregate.deal import ALIGN, Dealer
 from gradwire.aggregate.portion import CELL
 from gradwire.aggregate.walker import WalkConfig
 from gradwire.errors import ConfigError
@@ -137,12 +138,15 @@ def test_levels_that_do_not_add_up_are_named() -> None:
 
 def test_shares_hold_over_small_and_large_buckets() -> None:
     plan = plan_for(nine())
-    for sizes in ([50_000_000], [300_000] * 200):
+    for sizes in ([50_000_000], [300_000] * 200, [999, 12_345_678] * 3, [30_001] * 1000):
         dealer = Dealer(plan)
         dealt = [0] * len(plan.trees)
         for numel in sizes:
             pieces = dealer.deal(numel)
             assert sum(piece.numel for piece in pieces) == numel
+            places = sorted((piece.start, piece.numel) for piece in pieces)
+            assert all(start % ALIGN == 0 for start, _ in places)
+            assert all(a + n == b for (a, n), (b, _) in pairwise(places))
             for piece in pieces:
                 dealt[piece.tree] += piece.numel
         for tree, got in zip(plan.trees, dealt, strict=True):

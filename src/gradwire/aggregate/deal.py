@@ -1,8 +1,8 @@
 """Deal: a bucket is cut into pieces, and each piece goes to one of the plan's trees.
 
-In: a plan and element counts, bucket after bucket. Out: Pieces, the same on every rank. The next piece goes to the tree
-that is furthest behind its share of what was dealt so far in the step, so shares hold over many small buckets as well
-as over one large one, and all trees start at once.
+In: a plan and element counts, bucket after bucket. Out: Pieces, the same on every rank, in the order in which they
+begin. Each tree gets as much of a bucket as it is behind its share of everything dealt in the step so far. What would
+be too short for a piece is left for a later bucket, so shares hold over many small buckets as well as over one large one.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ ALIGN: Final = 256
 # Pieces in which a whole gradient travels, so that hops overlap, and the sizes between which that stays reasonable:
 # below, a piece is all headers and round trips; above, hops wait for each other.
 PIECES: Final = 128
-LEAST_CHUNK: Final = 128 << 10
+LEAST_CHUNK: Final = 64 << 10
 MOST_CHUNK: Final = 1 << 20
+# Elements below which a tree waits for a later bucket: 16 KiB of fp32, a dozen packets.
+LEAST_PIECE: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +43,39 @@ class Dealer:
 
     def __init__(self, plan: Plan) -> None:
         self._shares = [tree.share for tree in plan.trees]
-        self._length = max(ALIGN, (plan.chunk or MOST_CHUNK) // 4 // ALIGN * ALIGN)
+        self._most = max(ALIGN, (plan.chunk or MOST_CHUNK) // 4 // ALIGN * ALIGN)
         self._dealt = [0] * len(self._shares)
-        self._total = 0
 
     def deal(self, numel: int) -> list[Piece]:
-        count = max(1, round(numel / self._length))
-        length = -(-numel // (count * ALIGN)) * ALIGN
-        return [
-            Piece(index, start, min(length, numel - start), self._next(min(length, numel - start)))
-            for index, start in enumerate(range(0, numel, length))
-        ]
+        spans = [(tree, length) for tree, length in enumerate(self._lengths(numel)) if length]
+        cuts: list[tuple[float, int, int, int]] = []
+        start = 0
+        for tree, length in spans:
+            count = -(-length // self._most)
+            each = -(-length // (count * ALIGN)) * ALIGN
+            places = range(0, length, each)
+            cuts += [((k + 0.5) / len(places), start + at, min(each, length - at), tree) for k, at in enumerate(places)]
+            start += length
+        # All trees begin at once and go on side by side.
+        return [Piece(index, at, size, tree) for index, (_, at, size, tree) in enumerate(sorted(cuts))]
 
-    def _next(self, numel: int) -> int:
-        self._total += numel
-        behind = [share * self._total - dealt for share, dealt in zip(self._shares, self._dealt, strict=True)]
-        tree = max(range(len(behind)), key=lambda place: (behind[place], -place))
-        self._dealt[tree] += numel
-        return tree
+    def _lengths(self, numel: int) -> list[int]:
+        """Elements for each tree: what it is behind by, in whole blocks; the one furthest behind takes the rest.
+
+        Only the last span may have an odd length, so that all begin on whole blocks.
+        """
+        total = sum(self._dealt) + numel
+        behind = [share * total - dealt for share, dealt in zip(self._shares, self._dealt, strict=True)]
+        order = sorted(range(len(behind)), key=lambda tree: (-behind[tree], tree))
+        lengths, left = [0] * len(behind), numel // ALIGN * ALIGN
+        for tree in order:
+            wanted = min(left, round(behind[tree] / ALIGN) * ALIGN)
+            if wanted >= LEAST_PIECE:
+                lengths[tree] = wanted
+                left -= wanted
+        lengths[order[0]] += left
+        last = max((tree for tree, length in enumerate(lengths) if length), default=order[0])
+        lengths[last] += numel % ALIGN
+        for tree, length in enumerate(lengths):
+            self._dealt[tree] += length
+        return lengths
