@@ -2,7 +2,7 @@
 
 In: a plan and element counts, bucket after bucket. Out: Pieces, the same on every rank, in the order in which they
 begin. Each tree gets as much of a bucket as it is behind its share of everything dealt in the step so far. What would
-be too short for a piece is left for a later bucket, so shares hold over many small buckets as well as over one large one.
+be too short for a piece is left for a later bucket, so shares hold over many small buckets as well as over one large.
 """
 
 from __future__ import annotations
