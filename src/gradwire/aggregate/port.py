@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradwire.aggregate.outbox import Order, Outbox
 from gradwire.aggregate.scratch import Scratch
 from gradwire.clock import Clock
 from gradwire.errors import LinkError
@@ -46,6 +47,7 @@ class Port:
         self.queued: Counter[int] = Counter()
         self._clock, self._timeout = clock, timeout
         self._scratch = Scratch()
+        self._outbox = Outbox(wire, clock)
         self._completions = completions_of(wire)
         self._under_way: dict[int, _UnderWay] = {}
         self._numbers = count()
@@ -83,10 +85,12 @@ class Port:
 
     def send(
         self, peer: int, tag: int, frame: Tensor, contract: Contract = RELIABLE, sent: Sent | None = None,
-        *, data: bool = True,
+        *, data: bool = True, order: Order | None = None,
     ) -> None:  # fmt: skip
-        """Send a frame, which must stay as it is until `sent` is called. What is not data outlives a halted step."""
-        transfer = self.wire.send(peer, frame, contract, tag)
+        """Send a frame, which must stay as it is until `sent` is called. What is not data outlives a halted step.
+
+        With an `order`, frames for a peer go in that order as far as they have not gone yet; without, at once.
+        """
         self.queued[peer] += 1
 
         def finish(delivery: Delivery) -> None:
@@ -94,8 +98,17 @@ class Port:
             self.sent_bytes[peer] += delivery.arrived
             if sent is not None:
                 sent(delivery)
+            if order is not None:
+                self._outbox.done(peer, frame.numel())
 
-        self._under_way[self._track(transfer, peer, finish, patient=False)].data = data
+        def start() -> None:
+            transfer = self.wire.send(peer, frame, contract, tag)
+            self._under_way[self._track(transfer, peer, finish, patient=False)].data = data
+
+        if order is None:
+            start()
+        else:
+            self._outbox.put(peer, order, frame.numel(), start)
 
     def withdraw(self, key: int) -> None:
         """Stop waiting for a frame."""
@@ -127,6 +140,7 @@ class Port:
         for key, entry in list(self._under_way.items()):
             if peer is None or entry.peer == peer:
                 self.withdraw(key)
+        self._outbox.forget(peer)
         self.queued.clear()
         self._early.clear()
         self._later.clear()
@@ -136,6 +150,7 @@ class Port:
         for key, entry in list(self._under_way.items()):
             if entry.data and not entry.patient:
                 self.withdraw(key)
+        self._outbox.forget()
         self.queued.clear()
         self._early.clear()
         self._later.clear()
@@ -143,7 +158,7 @@ class Port:
     @property
     def idle(self) -> bool:
         """Whether nothing but patient waits is under way."""
-        return not self._later and all(entry.patient for entry in self._under_way.values())
+        return not self._later and self._outbox.empty and all(entry.patient for entry in self._under_way.values())
 
     def close(self) -> None:
         self.forget()

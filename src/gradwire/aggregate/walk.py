@@ -70,6 +70,7 @@ class Walk:
         self._sides = errand.sides
         self._restored, self._ended = restored, ended
         self._form = form_of(errand.level)
+        self._order = (errand.tag.step, errand.bucket, errand.piece.index)
         self._open = 0
         self._vote = errand.tag.vote
         self._contributors = errand.weight
@@ -246,7 +247,7 @@ class Walk:
 
         tag = self._tag(phase, edge.end)
         if not (edge.direct and self._sides is not None and self._sides.offer(edge.hop, tag, frame, went)):
-            self._port.send(edge.hop, tag, frame, contract, went)
+            self._port.send(edge.hop, tag, frame, contract, went, order=self._order)
 
     def _relay(self, phase: Phase, end: int, hops: tuple[int, int], nbytes: int) -> None:
         """Pass a frame on as it came."""
@@ -264,7 +265,7 @@ class Walk:
             self._port.give(frame)
             self._close()
 
-        self._port.send(edge.hop, self._tag(phase, edge.end), frame, sent=went)
+        self._port.send(edge.hop, self._tag(phase, edge.end), frame, sent=went, order=self._order)
 
     def _close(self) -> None:
         self._open -= 1
