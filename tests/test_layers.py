@@ -18,7 +18,7 @@ LAYERS = [
     {"aggregate", "collective"},
     {"config", "trace"},
     {"pipeline", "joint"},
-    {"carry"},
+    {"carry", "planned", "site"},
     {"govern"},
     {"session"},
     {"assemble"},

@@ -136,6 +136,9 @@ void bind_loop(nb::module_& m) {
            "rank"_a, "data"_a, "size"_a, "tag"_a, "threshold"_a, "deadline"_a)
       .def("wait", [](io::Loop& l, std::uint64_t token, double timeout) {
              return l.wait(token, io::monotonic_now() + nanoseconds(timeout)); }, "token"_a, "timeout"_a, Released())
+      .def("wait_any", [](io::Loop& l, const std::vector<std::uint64_t>& tokens, double timeout) {
+             return l.wait_any(tokens, io::monotonic_now() + nanoseconds(timeout)); }, "tokens"_a, "timeout"_a, Released())
+      .def("nudge", &io::Loop::nudge)
       .def("cancel", &io::Loop::cancel, "rank"_a, "token"_a, Released())
       .def("link_stats", [](io::Loop& l) {
              std::map<std::uint32_t, std::map<std::string, double>> out;

@@ -77,6 +77,9 @@ void bind_loop(nb::module_& m) {
       .def("receive", [](stream::Loop& l, std::uint32_t rank, std::uintptr_t data, std::uint64_t size, std::uint64_t tag, double, double) {
              return l.receive(rank, {0, reinterpret_cast<std::uint8_t*>(data), size, tag, 0, 0}); },
            "rank"_a, "data"_a, "size"_a, "tag"_a, "threshold"_a, "deadline"_a, Released())
+      .def("wait_any", [](stream::Loop& l, const std::vector<std::uint64_t>& tokens, double timeout) {
+             return l.wait_any(tokens, io::monotonic_now() + nanoseconds(timeout)); }, "tokens"_a, "timeout"_a, Released())
+      .def("nudge", &stream::Loop::nudge)
       .def("wait", [](stream::Loop& l, std::uint64_t token, double timeout) {
              return l.wait(token, io::monotonic_now() + nanoseconds(timeout)); }, "token"_a, "timeout"_a, Released())
       .def("cancel", &stream::Loop::cancel, "rank"_a, "token"_a, Released())

@@ -125,6 +125,25 @@ std::optional<ltp::Event> Loop::wait(std::uint64_t token, ltp::Time deadline) {
   return event;
 }
 
+std::vector<std::uint64_t> Loop::wait_any(const std::vector<std::uint64_t>& tokens, ltp::Time deadline) {
+  std::vector<std::uint64_t> done;
+  auto collect = [&] {
+    for (std::uint64_t token : tokens)
+      if (results_.count(token)) done.push_back(token);
+    return !done.empty() || nudged_ || stopped_;
+  };
+  std::unique_lock lock(mutex_);
+  changed_.wait_until(lock, clock_point(deadline), collect);
+  nudged_ = false;
+  return done;
+}
+
+void Loop::nudge() {
+  std::lock_guard lock(mutex_);
+  nudged_ = true;
+  changed_.notify_all();
+}
+
 bool Loop::wait_connected(std::uint32_t rank, ltp::Time deadline, ltp::Failure& failure) {
   std::unique_lock lock(mutex_);
   auto ready = [&] { return links_[rank].connected || links_[rank].failure != ltp::Failure::none || stopped_; };

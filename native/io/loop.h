@@ -50,6 +50,10 @@ class Loop {
   std::uint64_t receive(std::uint32_t rank, ltp::ReceiveRequest request);
   // The result of a transfer, taken away; nothing when it is not there by the deadline.
   std::optional<ltp::Event> wait(std::uint64_t token, ltp::Time deadline);
+  // Those of `tokens` whose results are there, left for wait(); empty at the deadline, after nudge() and when stopped.
+  std::vector<std::uint64_t> wait_any(const std::vector<std::uint64_t>& tokens, ltp::Time deadline);
+  // Makes the present or the next wait_any() return.
+  void nudge();
   // True once `rank` is connected; false at the deadline. A failure is in `failure`.
   bool wait_connected(std::uint32_t rank, ltp::Time deadline, ltp::Failure& failure);
   // Returns when the loop has let go of the buffer. The result, should the transfer have finished before.
@@ -89,7 +93,7 @@ class Loop {
   };
   std::map<std::uint32_t, Link> links_;
   std::uint64_t next_token_ = 1;
-  bool stopping_ = false, stopped_ = false;
+  bool stopping_ = false, stopped_ = false, nudged_ = false;
   std::string error_;
   std::thread thread_;
 };

@@ -248,6 +248,26 @@ std::optional<ltp::Event> Loop::wait(std::uint64_t token, ltp::Time deadline) {
   return take(token);
 }
 
+std::vector<std::uint64_t> Loop::wait_any(const std::vector<std::uint64_t>& tokens, ltp::Time deadline) {
+  std::vector<std::uint64_t> done;
+  std::unique_lock lock(mutex_);
+  drive_until(lock, deadline, [&] {
+    done.clear();
+    for (std::uint64_t token : tokens)
+      if (results_.count(token)) done.push_back(token);
+    return !done.empty() || nudged_;
+  });
+  nudged_ = false;
+  return done;
+}
+
+void Loop::nudge() {
+  std::lock_guard lock(mutex_);
+  nudged_ = true;
+  changed_.notify_all();
+  wake();
+}
+
 bool Loop::wait_connected(std::uint32_t rank, ltp::Time deadline, ltp::Failure& failure) {
   std::unique_lock lock(mutex_);
   auto state = [&] { return find(rank) ? find(rank)->state : Peer::State::failed; };

@@ -51,6 +51,10 @@ class Loop {
   std::uint64_t send(std::uint32_t rank, ltp::SendRequest request);
   std::uint64_t receive(std::uint32_t rank, ltp::ReceiveRequest request);
   std::optional<ltp::Event> wait(std::uint64_t token, ltp::Time deadline);
+  // Those of `tokens` whose results are there, left for wait(); empty at the deadline, after nudge() and when stopped.
+  std::vector<std::uint64_t> wait_any(const std::vector<std::uint64_t>& tokens, ltp::Time deadline);
+  // Makes the present or the next wait_any() return.
+  void nudge();
   bool wait_connected(std::uint32_t rank, ltp::Time deadline, ltp::Failure& failure);
   std::optional<ltp::Event> cancel(std::uint32_t rank, std::uint64_t token);
   std::map<std::uint32_t, ltp::LinkStats> link_stats();
@@ -131,7 +135,7 @@ class Loop {
 
   std::mutex mutex_;
   std::condition_variable changed_, idle_;
-  bool driving_ = false, stopping_ = false, stopped_ = false;
+  bool driving_ = false, stopping_ = false, stopped_ = false, nudged_ = false;
   int callers_ = 0;
   ltp::Time last_caller_ = 0;
   std::string error_;

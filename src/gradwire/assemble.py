@@ -20,14 +20,16 @@ from gradwire.decide.auto import START
 from gradwire.decide.fixed import Fixed
 from gradwire.decide.ladder import LADDER
 from gradwire.decide.registry import is_controller, is_ours, make_controller
+from gradwire.decide.summable import Summable
 from gradwire.events import Sink
 from gradwire.flow import Decision
-from gradwire.govern import Adaptive, Governor, Steady
+from gradwire.govern import Adaptive, FootprintOf, Governor, Steady
 from gradwire.level import Level
 from gradwire.observe.recorder import Recorder, Tape
 from gradwire.observe.tally import Tally
 from gradwire.observe.watch import Watch, attached
 from gradwire.pipeline import Pipeline
+from gradwire.planned import open_planned
 from gradwire.sense.stopwatch import Stopwatch
 from gradwire.session import Plain, Rooms, Session
 from gradwire.transport.base import Timing
@@ -61,11 +63,13 @@ def assemble(config: Config, group: dist.ProcessGroup, parameters: int, plain: P
     def on_timing(timing: Timing) -> None:
         stopwatch.operation(timing.started, timing.finished, timing.nbytes)
 
+    planned = open_planned(config, group, parameters, clock, watch)
     carrier = open_carrier(config.transport, group, clock, needed=not_only_off(config, world_size))
     pipeline = Pipeline(carrier.open(lanes_needed(config, world_size)), on_timing, stopwatch.worked)
-    governor = govern(config, group, carrier, (stopwatch, clock, watch))
+    footprint = planned.footprint if planned else Footprints(world_size)
+    governor = govern(config, group, carrier, (stopwatch, clock, watch, footprint))
     parts = (plain or plain_all_reduce(group), watch, clock, stopwatch)
-    rooms = Rooms(governor, feedback, pipeline, *parts, carrier.tolerance, carrier.close)
+    rooms = Rooms(governor, feedback, pipeline, *parts, carrier.tolerance, carrier.close, planned)
     session = Session(rank, world_size, config.compress, rooms, config.observe.verify)
     return Assembly(session, feedback, watch.tally, governor, watch)
 
@@ -82,6 +86,8 @@ def lanes_needed(config: Config, world_size: int) -> int:
     """Enough for the longest exchange that any level this job may use takes."""
     if world_size == 1:
         return 0
+    if config.plan:
+        return 1 if config.observe.verify else 0
     if is_controller(config.level):
         candidates = [rung.level for rung in LADDER] if is_ours(config.level) else LONGEST
         return max(map(phases, candidates))
@@ -95,20 +101,18 @@ def not_only_off(config: Config, world_size: int) -> bool:
 
 
 def govern(
-    config: Config, group: dist.ProcessGroup, carrier: Carrier, parts: tuple[Stopwatch, Clock, Sink]
+    config: Config, group: dist.ProcessGroup, carrier: Carrier, parts: tuple[Stopwatch, Clock, Sink, FootprintOf]
 ) -> Governor:
     """A fixed level, or a controller with a lane for its pulses."""
     rank, world_size = dist.get_rank(group), group.size()
     if not is_controller(config.level) or world_size == 1:
         level = Level() if is_controller(config.level) else Level.parse(config.level)
-        return Steady(Fixed(level, world_size, config.compress.warmup), world_size, parts)
-    stopwatch, clock, sink = parts
+        return Steady(Fixed(level, world_size, config.compress.warmup), world_size, parts[:3])
     line = Pipeline(carrier.open(1), lambda timing: None)
     start = Decision(START, "the network has not been measured yet")
-    footprint = Footprints(world_size)
     controller = make_controller(config.level)
-    parts_of = (stopwatch, clock, sink, footprint)
-    return Adaptive(rank, controller, start, line, parts_of, world_size, carrier.links)
+    chooser = Summable(controller) if config.plan else controller
+    return Adaptive(rank, chooser, start, line, parts, world_size, carrier.links)
 
 
 def plain_all_reduce(group: dist.ProcessGroup) -> Plain:

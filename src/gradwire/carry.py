@@ -87,7 +87,7 @@ class LtpCarrier:
 def open_carrier(config: TransportConfig, group: dist.ProcessGroup, clock: Clock, needed: bool) -> Carrier:
     """Every member of the group calls this at the same point. `needed`: whether any lane will be opened."""
     fallback = GroupCarrier(group, config.timeout, clock)
-    if config.kind == "group" or not needed:
+    if config.kind != "ltp" or not needed:
         return fallback
     try:
         return LtpCarrier(meet(config, group), group.size(), config, clock)

@@ -17,6 +17,7 @@ import msgspec
 from gradwire.decide.registry import controller_names, is_controller
 from gradwire.errors import ConfigError
 from gradwire.level import Level
+from gradwire.plan.registry import PLANNERS
 
 PREFIX = "GRADWIRE_"
 
@@ -46,8 +47,9 @@ class TransportConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Seconds before an operation whose peer does not answer becomes a LinkError on every rank.
     timeout: Positive = 120.0
     # "group" uses the collectives of the model's process group, "ltp" gradwire's own loss-tolerant transport over UDP.
+    # Plans need a wire of their own: "ltp" (also where "group" is written) or "tcp", which only they use.
     # GRADWIRE_TRANSPORT is short for GRADWIRE_TRANSPORT_KIND.
-    kind: Literal["group", "ltp"] = "group"
+    kind: Literal["group", "ltp", "tcp"] = "group"
     # LTP: the share of each frame's values that must arrive on the way up; the rest may wait in the sender's residual.
     tolerance: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.98
     # LTP: encrypt payloads, not only authenticate them.
@@ -56,6 +58,25 @@ class TransportConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dead_after: Annotated[float, msgspec.Meta(gt=2)] = 15.0
     # LTP: seconds to wait for the first answer of a peer.
     connect: Positive = 30.0
+
+
+class PlanningConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How plans are made and changed, where `plan` names a planner."""
+
+    # A JSON file that says which sites there are and what links them, as `gradwire plan` reads it; one site per rank.
+    net: str = ""
+    # Change the plan by what is measured; measure links that carry nothing.
+    aware: bool = True
+    probe: bool = True
+    # A change must promise this share of the time, and wait this many seconds after the last one.
+    gain: Share = 0.1
+    interval: Annotated[float, msgspec.Meta(ge=0)] = 30.0
+    # Pairs without a link in `net` are relayed by members; False leaves them to the network's own routers.
+    relay: bool = True
+    # When a rank is lost: False stops every rank with LinkError; True lets the others go on, as docs/planning.md says.
+    elastic: bool = False
+    # Let pieces take side routes where the plan has any and the way itself is busy.
+    side: bool = True
 
 
 class ObserveConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,6 +95,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     level: str = "auto"
     # Every rank's events go into files in this directory (docs/events.md); empty records nothing.
     record: str = ""
+    # A planner ("loadaware", "star", "ring", ...): gradients travel its trees over gradwire's own transport. "": none.
+    plan: str = ""
+    planning: PlanningConfig = msgspec.field(default_factory=PlanningConfig)
     compress: CompressConfig = msgspec.field(default_factory=CompressConfig)
     transport: TransportConfig = msgspec.field(default_factory=TransportConfig)
     observe: ObserveConfig = msgspec.field(default_factory=ObserveConfig)
@@ -99,6 +123,10 @@ def resolve(
 
 def checked(config: Config) -> Config:
     """Parse what is text at the edge, so that a mistake surfaces here and not in the first backward."""
+    if config.transport.kind == "tcp" and not config.plan:
+        raise ConfigError("transport: tcp carries plans only; name a planner (plan='loadaware'), or write group or ltp")
+    if config.plan and config.plan not in PLANNERS:
+        raise ConfigError(f"plan: {config.plan!r} is no planner; choose one of {', '.join(PLANNERS)}")
     if not is_controller(config.level):
         try:
             Level.parse(config.level)
@@ -107,12 +135,17 @@ def checked(config: Config) -> Config:
     return config
 
 
+def with_plan(config: Config, planner: str) -> Config:
+    """The same configuration with gradients on the trees of a planner."""
+    return checked(msgspec.structs.replace(config, plan=planner))
+
+
 def with_transport(config: Config, kind: str) -> Config:
     """The same configuration over another transport."""
-    if kind not in ("group", "ltp"):
-        raise ConfigError(f"transport: {kind!r} is not known; write group or ltp")
+    if kind not in ("group", "ltp", "tcp"):
+        raise ConfigError(f"transport: {kind!r} is not known; write group, ltp, or (with a plan) tcp")
     transport = msgspec.structs.replace(config.transport, kind=kind)
-    return msgspec.structs.replace(config, transport=transport)
+    return checked(msgspec.structs.replace(config, transport=transport))
 
 
 def _argument(given: str | Path | Mapping[str, Any] | None) -> tuple[dict[str, Any], str | None]:

@@ -119,6 +119,10 @@ class Joint:
         if chunks == 0:
             self._done.set_result(self._buffer)
 
+    def carried(self, wire: int, sent: int) -> None:
+        """What a plan puts on the network for this bucket."""
+        self._wire, self._sent = wire, sent
+
     def counted(self, ops: Iterator[Op], lease: Lease) -> Iterator[Op]:
         """The chunk's operations, counted; what it borrowed is given back at the end."""
         for op in ops:

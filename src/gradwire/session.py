@@ -18,6 +18,7 @@ from torch.futures import Future
 from gradwire.aggregate.chunk import ALIGN, Chunk
 from gradwire.aggregate.exchange import exchange
 from gradwire.aggregate.factored import factored
+from gradwire.aggregate.parcel import Parcel
 from gradwire.aggregate.scratch import Lease, Scratch
 from gradwire.aggregate.verify import verify
 from gradwire.clock import Clock
@@ -32,6 +33,7 @@ from gradwire.govern import Governor
 from gradwire.joint import Check, Joint, PlainJoint, Teller
 from gradwire.level import Level
 from gradwire.pipeline import Pipeline
+from gradwire.planned import Planned
 from gradwire.sense.stopwatch import Stopwatch
 from gradwire.trace import span
 from gradwire.transport.base import Op
@@ -56,6 +58,8 @@ class Rooms:
     # What the lanes may lose of frames on their way to owners, and what to release when all lanes are closed.
     tolerance: float = 1.0
     release: Callable[[], None] = lambda: None
+    # Trees instead of exchanges, where a plan was asked for.
+    planned: Planned | None = None
 
 
 class Session:
@@ -91,6 +95,8 @@ class Session:
             now, level = self._rooms.clock.now(), str(decision.level)
             event = Decided(now, bucket.step, bucket.index, level, decision.reason, decision.version)
             self._rooms.sink.emit(event)
+        if self._rooms.planned is not None and not self._off:
+            return self._by_plan(self._rooms.planned, bucket, buffer, decision.level)
         if decision.level.off:
             return self._plainly(bucket, buffer)
         return self._compressed(bucket, buffer, weights, decision.level)
@@ -120,6 +126,8 @@ class Session:
         self._off = True
 
     def close(self) -> None:
+        if self._rooms.planned is not None:
+            self._rooms.planned.close()
         self._rooms.pipeline.close()
         self._rooms.governor.close()
         self._rooms.release()
@@ -133,6 +141,24 @@ class Session:
         plain = PlainJoint(self._teller, self._rooms.plain(buffer), bucket, buffer, wire, started)
         self._under_way.append(plain)
         return plain.future
+
+    def _by_plan(self, planned: Planned, bucket: Bucket, buffer: Tensor, level: Level) -> Future[Tensor]:
+        """Through the trees of the plan in force; `off` sends every bit."""
+        work = buffer if buffer.dtype == torch.float32 and buffer.device.type == "cpu" else buffer.float().cpu()
+        joint = Joint(self._teller, self._world_size, bucket, level, buffer, work)
+        self._under_way.append(joint)
+        residual = self._rooms.feedback.worker(bucket, work.device)
+        self._sample_energy(residual, work)
+        wire, started = planned.footprint(level, bucket).wire_bytes, self._rooms.clock.now()
+        joint.expect(1)
+        joint.carried(wire, bucket.numel)
+
+        def done(error: BaseException | None) -> None:
+            self._rooms.stopwatch.operation(started, self._rooms.clock.now(), wire)
+            joint.finished(error)
+
+        planned.submit(Parcel(bucket, level, work, residual, done))
+        return joint.future
 
     def _compressed(self, bucket: Bucket, buffer: Tensor, weights: Weights, level: Level) -> Future[Tensor]:
         """Cut into chunks, send each through the pipeline, complete the future when the last one is restored."""

@@ -44,6 +44,7 @@ class _Known:
     samples: int = 0
     at: float = -math.inf
     blocked: bool = False
+    asked: float = -math.inf
 
 
 class Awareness:
@@ -75,6 +76,11 @@ class Awareness:
         known = self._known.setdefault((source, destination), _Known())
         known.blocked, known.at = True, at
 
+    def probing(self, source: int, destination: int, at: float) -> None:
+        """A probe was asked for: whatever comes of it, not again for a while."""
+        known = self._known.setdefault((source, destination), _Known())
+        known.asked = at
+
     def forget(self, member: int) -> None:
         """A member left; should it come back, it may sit elsewhere."""
         self._known = {pair: known for pair, known in self._known.items() if member not in pair}
@@ -103,5 +109,6 @@ class Awareness:
     ) -> list[tuple[int, int]]:
         """Links not measured for longer than `older`, oldest first; at most so many, so that probes stay rare."""
         pairs = [(source, destination) for source in members for destination in members if source != destination]
-        stale = [(self._known.get(pair, _Known()).at, pair) for pair in pairs]
+        known = {pair: self._known.get(pair, _Known()) for pair in pairs}
+        stale = [(max(entry.at, entry.asked), pair) for pair, entry in known.items() if not entry.blocked]
         return [pair for at, pair in sorted(stale) if now - at > older][:most]

@@ -1,0 +1,81 @@
+"""Deal: a bucket is cut into pieces, and each piece goes to one of the plan's trees.
+
+In: a plan and element counts, bucket after bucket. Out: Pieces, the same on every rank, in the order in which they
+begin. Each tree gets as much of a bucket as it is behind its share of everything dealt in the step so far. What would
+be too short for a piece is left for a later bucket, so shares hold over many small buckets as well as over one large.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from gradwire.flow import Plan
+
+# Pieces begin at multiples of the largest quantisation block.
+ALIGN: Final = 256
+# Pieces in which a whole gradient travels, so that hops overlap, and the sizes between which that stays reasonable:
+# below, a piece is all headers and round trips; above, hops wait for each other.
+PIECES: Final = 128
+LEAST_CHUNK: Final = 64 << 10
+MOST_CHUNK: Final = 1 << 20
+# Elements below which a tree waits for a later bucket: 16 KiB of fp32, a dozen packets.
+LEAST_PIECE: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Elements [start, start + numel) of a bucket, summed over tree number `tree`; `index` counts within the bucket."""
+
+    index: int
+    start: int
+    numel: int
+    tree: int
+
+
+def chunk_for(nbytes: int) -> int:
+    """Bytes of dense gradient per piece for a gradient of this size."""
+    return min(MOST_CHUNK, max(LEAST_CHUNK, nbytes // PIECES))
+
+
+class Dealer:
+    """Deals one step's buckets in order."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._shares = [tree.share for tree in plan.trees]
+        self._most = max(ALIGN, (plan.chunk or MOST_CHUNK) // 4 // ALIGN * ALIGN)
+        self._dealt = [0] * len(self._shares)
+
+    def deal(self, numel: int) -> list[Piece]:
+        spans = [(tree, length) for tree, length in enumerate(self._lengths(numel)) if length]
+        cuts: list[tuple[float, int, int, int]] = []
+        start = 0
+        for tree, length in spans:
+            count = -(-length // self._most)
+            each = -(-length // (count * ALIGN)) * ALIGN
+            places = range(0, length, each)
+            cuts += [((k + 0.5) / len(places), start + at, min(each, length - at), tree) for k, at in enumerate(places)]
+            start += length
+        # All trees begin at once and go on side by side.
+        return [Piece(index, at, size, tree) for index, (_, at, size, tree) in enumerate(sorted(cuts))]
+
+    def _lengths(self, numel: int) -> list[int]:
+        """Elements for each tree: what it is behind by, in whole blocks; the one furthest behind takes the rest.
+
+        Only the last span may have an odd length, so that all begin on whole blocks.
+        """
+        total = sum(self._dealt) + numel
+        behind = [share * total - dealt for share, dealt in zip(self._shares, self._dealt, strict=True)]
+        order = sorted(range(len(behind)), key=lambda tree: (-behind[tree], tree))
+        lengths, left = [0] * len(behind), numel // ALIGN * ALIGN
+        for tree in order:
+            wanted = min(left, round(behind[tree] / ALIGN) * ALIGN)
+            if wanted >= LEAST_PIECE:
+                lengths[tree] = wanted
+                left -= wanted
+        lengths[order[0]] += left
+        last = max((tree for tree, length in enumerate(lengths) if length), default=order[0])
+        lengths[last] += numel % ALIGN
+        for tree, length in enumerate(lengths):
+            self._dealt[tree] += length
+        return lengths

@@ -1,0 +1,188 @@
+"""Steward: what a member does beside summing. Carries the policy's messages, reports links, and, while this member is
+the coordinator, keeps what is known of the network and proposes better plans.
+
+Runs on the walker's thread as a chore, except for planning itself, which takes long and has a thread of its own; its
+result is picked up at the next chore. A new coordinator begins with what it measured itself and the reports to come.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import torch
+
+from gradwire.aggregate.channel import Channel
+from gradwire.aggregate.envelope import PROBE
+from gradwire.aggregate.port import LostPeerError
+from gradwire.aggregate.scout import Scout
+from gradwire.aggregate.walker import Walker
+from gradwire.errors import GradwireError, LinkError
+from gradwire.flow import Plan
+from gradwire.plan.awareness import LEAST_BYTES, Awareness, Observation
+from gradwire.plan.job import Job
+from gradwire.plan.matrix import Matrix
+from gradwire.plan.news import Abort, Fetch, News, Probe, Report
+from gradwire.plan.replan import ReplanConfig, Replanner
+
+# Seconds between reports, between looks at the plan, and until an unused link is worth a probe again.
+REPORT: Final = 1.0
+LOOK: Final = 2.0
+STALE: Final = 60.0
+OnChange = Callable[[Plan, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class StewardConfig:
+    """`aware` re-plans by what is measured; `probe` measures links that carry nothing."""
+
+    replan: ReplanConfig
+    aware: bool = True
+    probe: bool = True
+
+
+class Steward:
+    """One per walker."""
+
+    def __init__(
+        self,
+        walker: Walker,
+        job: Job,
+        known: Matrix,
+        config: StewardConfig,
+        on_change: OnChange = lambda plan, why: None,
+    ) -> None:
+        self._walker, self._member, self._job, self._config = walker, walker.member, job, config
+        self._port = walker.port
+        self.channel = Channel(self._port, self._hear)
+        self.scout = Scout(self._member.rank, self._port)
+        self._awareness = Awareness()
+        self._known = known
+        self._on_change = on_change
+        self._replanner: Replanner | None = None
+        self._wishes: queue.SimpleQueue[tuple[Plan, str]] = queue.SimpleQueue()
+        self._planning: threading.Thread | None = None
+        self._reported = self._looked = 0.0
+        self._probes = 0
+        self._version = self._member.version
+        walker.chores.append(self.chore)
+        walker.on_failure.append(self.abort)
+        walker.ask_result = lambda holder, step: self.channel.tell(holder, Fetch(step))
+
+    def begin(self, now: float) -> None:
+        """Before the walker starts: listen to everybody, take over what is known beforehand."""
+        self.channel.listen(rank for rank in self._member.members if rank != self._member.rank)
+        members = self._known.members
+        for row, source in enumerate(members):
+            for column, destination in enumerate(members):
+                rate, trip = float(self._known.rate[row, column]), float(self._known.rtprop[row, column])
+                if row != column and rate <= 0:
+                    self._awareness.blocked(source, destination, now)
+                elif row != column and self._known.confidence[row, column] > 0:
+                    self._awareness.observe(Observation(source, destination, rate, trip, LEAST_BYTES, now))
+
+    def chore(self, now: float) -> None:
+        for peer, message in self._member.poll(now):
+            self.channel.tell(peer, message)
+        if self._member.version != self._version:
+            self._version = self._member.version
+            self._on_change(self._member.plan, f"plan {self._version} is in force from step {self._member.step}")
+        if now - self._reported >= REPORT:
+            self._reported = now
+            self._report(now)
+        if self._config.aware and self._member.coordinator == self._member.rank:
+            self._coordinate(now)
+
+    def abort(self, error: BaseException) -> None:
+        """Tell everybody that this member stops; best effort, the wire's own goodbye follows."""
+        for peer in self._member.members:
+            if peer != self._member.rank:
+                try:
+                    self.channel.tell(peer, Abort(f"rank {self._member.rank} stopped: {error}"[:500]))
+                except GradwireError:
+                    continue
+
+    def close(self) -> None:
+        if self._planning is not None:
+            self._planning.join(30.0)
+
+    # ---- reports and probes --------------------------------------------------------------------------------------
+    def _report(self, now: float) -> None:
+        seen = self.scout.look(now)
+        coordinator = self._member.coordinator
+        if coordinator == self._member.rank:
+            self._learn(seen, now)
+        elif seen:
+            self.channel.tell(coordinator, Report(seen))
+
+    def _learn(self, seen: tuple[Observation, ...], now: float) -> None:
+        # Clocks differ between members: what counts is when the report came in.
+        self._awareness.report(replace(one, at=now + one.at) for one in seen)
+
+    def _hear(self, sender: int, news: News) -> None:
+        now = self._walker.now()
+        match news:
+            case Report():
+                self._learn(news.observations, now)
+            case Probe():
+                self._probe(news, now)
+            case Fetch():
+                self._walker.serve_result(sender, news.step)
+            case Abort():
+                self._heard_goodbye(sender, news)
+            case _:
+                self._member.handle(sender, news, now)
+
+    def _heard_goodbye(self, sender: int, news: Abort) -> None:
+        if self._walker.elastic:
+            raise LostPeerError(sender, news.why)
+        raise LinkError(news.why)
+
+    def _probe(self, probe: Probe, now: float) -> None:
+        tag = PROBE << 60 | probe.number
+        if probe.destination == self._member.rank:
+            self._port.post(probe.source, tag, LEAST_BYTES, lambda frame, _: self._port.give(frame), patient=True)
+        elif self.scout.idle(probe.destination, now, REPORT):
+            frame = torch.zeros(LEAST_BYTES, dtype=torch.uint8)
+            self._port.send(probe.destination, tag, frame)
+
+    # ---- coordinating --------------------------------------------------------------------------------------------
+    def _coordinate(self, now: float) -> None:
+        while not self._wishes.empty():
+            plan, why = self._wishes.get()
+            version = self._member.propose(plan, now)
+            self._on_change(plan, f"proposed plan {version}: {why}")
+        if now - self._looked < LOOK or (self._planning and self._planning.is_alive()):
+            return
+        self._looked = now
+        if self._config.probe:
+            self._ask_for_probes(now)
+        if self._replanner is None or set(self._replanner.plan.trees[0].parents) != set(self._member.members):
+            self._replanner = Replanner(self._member.plan, self._config.replan, now)
+        matrix = self._awareness.matrix(self._member.members, now)
+        self._planning = threading.Thread(target=self._consider, args=(matrix, now), name="gradwire-plan", daemon=True)
+        self._planning.start()
+
+    def _consider(self, matrix: Matrix, now: float) -> None:
+        assert self._replanner is not None
+        try:
+            plan, why = self._replanner.consider(matrix, self._job, now)
+        except GradwireError:
+            return  # somebody is cut off: losing the connection, not planning, deals with that
+        if plan is not None:
+            self._wishes.put((plan, why))
+            self._port.nudge()
+
+    def _ask_for_probes(self, now: float) -> None:
+        for source, destination in self._awareness.to_probe(self._member.members, now, STALE):
+            self._probes += 1
+            probe = Probe(source, destination, self._probes)
+            for end in (destination, source):
+                if end == self._member.rank:
+                    self._probe(probe, now)
+                else:
+                    self.channel.tell(end, probe)
+            self._awareness.probing(source, destination, now)

@@ -1,0 +1,35 @@
+"""Summable: any controller, kept to levels whose payloads add up inside a tree.
+
+Its decisions are translated: local top-k becomes top-k at places that all ranks share, low rank becomes int4. The
+controller goes on thinking in its own ladder, with the translated levels' footprints, so it sees what would be sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gradwire.decide.base import Controller, Job
+from gradwire.flow import Bucket, Decision, Footprint, StepFacts, View
+from gradwire.level import Level
+
+
+def summable(level: Level) -> Level:
+    """The nearest level that adds up: as many bytes or fewer, but for low rank."""
+    if level.select == "lowrank":
+        return Level(values="int4")
+    select = "sharedk" if level.sparse and level.select != "randk" else level.select
+    return Level(select, level.ratio, 0, level.values)
+
+
+class Summable:
+    """Translates between a controller and a plan."""
+
+    def __init__(self, inner: Controller) -> None:
+        self._inner = inner
+
+    def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
+        def footprint(level: Level, bucket: Bucket) -> Footprint:
+            return job.footprint(summable(level), bucket)
+
+        decision = self._inner.decide(replace(job, footprint=footprint), view, facts, now)
+        return replace(decision, level=summable(decision.level))

@@ -1,0 +1,63 @@
+"""News: everything that members tell each other beside gradients, and its bytes.
+
+The policy's messages (`plan.messages`), reports of what links carried, requests for a probe, and "I am stopping".
+Bytes are msgpack of (kind, fields), parsed against the kind's type: what does not fit is an IntegrityError.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from gradwire.errors import IntegrityError
+from gradwire.plan.awareness import Observation
+from gradwire.plan.messages import Ack, Announce, Commit, Install, Message, Ready, Regroup
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a member's links carried since its last report; `age` of each is in `at`, seconds before sending."""
+
+    observations: tuple[Observation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Measure the link source -> destination: it carries nothing by itself. `number` tells probes apart."""
+
+    source: int
+    destination: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """The sender stops, because of this."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """The sender missed the result of this step and asks for it."""
+
+    step: int
+
+
+News = Fetch | Announce | Ack | Commit | Regroup | Ready | Install | Report | Probe | Abort
+_KINDS: Final[tuple[type[News], ...]] = (Announce, Ack, Commit, Regroup, Ready, Install, Report, Probe, Abort, Fetch)
+
+
+def pack(news: Message | News) -> bytes:
+    return msgspec.msgpack.encode((_KINDS.index(type(news)), news))
+
+
+def unpack(data: bytes) -> News:
+    try:
+        kind, body = msgspec.msgpack.decode(data, type=tuple[int, msgspec.Raw])
+        wanted: type[News] = _KINDS[kind]
+        return msgspec.msgpack.decode(body, type=wanted)
+    except (msgspec.DecodeError, IndexError) as error:
+        raise IntegrityError(f"a member's message cannot be read: {error}") from error

@@ -1,0 +1,136 @@
+"""Site: ranks that are near each other sum among themselves first; one leader per site speaks for them across.
+
+In: parcels in the order of buckets, the same on all ranks of the site. Each goes through three stations: sum inside the
+site (the existing backend's collective), the trees between sites (leaders only), and back from the leader to its site.
+The leader is the lowest rank. Two groups and two threads of their own keep the order of collectives: one for sums,
+one for results, so that several buckets are under way at once.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from gradwire.aggregate.parcel import Parcel
+from gradwire.errors import ConfigError, LinkError
+from gradwire.transport.collective import explain
+from gradwire.transport.notes import Notes
+
+VARIABLE = "GRADWIRE_SITE"
+Across = Callable[[Parcel], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Sites:
+    """Who is where: ranks by site, each in rising order; sites in the order of their leaders."""
+
+    groups: tuple[tuple[int, ...], ...]
+
+    @property
+    def leaders(self) -> tuple[int, ...]:
+        return tuple(group[0] for group in self.groups)
+
+    def of(self, rank: int) -> tuple[int, ...]:
+        return next(group for group in self.groups if rank in group)
+
+
+def sites_of(names: Sequence[str]) -> Sites | None:
+    """Sites from each rank's name for its own; None when nobody named one, or every rank is a site of its own."""
+    if not any(names):
+        return None
+    silent = [rank for rank, name in enumerate(names) if not name]
+    if silent:
+        raise ConfigError(f"{VARIABLE}: set on some ranks but not on rank {silent[0]}; set it on all, or on none")
+    groups: dict[str, list[int]] = {}
+    for rank, name in enumerate(names):
+        groups.setdefault(name, []).append(rank)
+    if len(groups) == len(names):
+        return None
+    return Sites(tuple(sorted(tuple(group) for group in groups.values())))
+
+
+def ask_sites(notes: Notes, environment: Mapping[str, str] | None = None) -> Sites | None:
+    """Every rank tells its GRADWIRE_SITE; all come to the same answer."""
+    environment = os.environ if environment is None else environment
+    return sites_of(notes.gather("site", environment.get(VARIABLE, ""), str))
+
+
+def open_groups(
+    sites: Sites, group: dist.ProcessGroup, timeout: float
+) -> tuple[list[dist.ProcessGroup], dist.ProcessGroup | None]:
+    """This rank's two groups inside its site, and the leaders' group if it is one. Every rank of the job calls this."""
+    everybody = dist.get_process_group_ranks(group)
+    rank = dist.get_rank(group)
+    limit, backend = timedelta(seconds=timeout), dist.get_backend(group)
+    own: list[dist.ProcessGroup] = []
+    for members in sites.groups:
+        for _ in range(2):
+            made = dist.new_group([everybody[member] for member in members], timeout=limit, backend=backend)
+            if rank in members:
+                own.append(made)
+    leaders = dist.new_group([everybody[leader] for leader in sites.leaders], timeout=limit, backend=backend)
+    return own, leaders if rank in sites.leaders else None
+
+
+class Site:
+    """One rank's part. `across` is the leader's way to the other sites, None on everybody else."""
+
+    def __init__(self, groups: Sequence[dist.ProcessGroup], across: Across | None) -> None:
+        self._sum_group, self._share_group = groups
+        self._across = across
+        self.size = self._sum_group.size()
+        self._leader = dist.get_process_group_ranks(self._sum_group)[0]
+        self._sums: queue.SimpleQueue[Parcel | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[tuple[Parcel, BaseException | None] | None] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._run_sums, name="gradwire-site-sum", daemon=True),
+            threading.Thread(target=self._run_results, name="gradwire-site-share", daemon=True),
+        ]
+        self._order: queue.SimpleQueue[queue.SimpleQueue[BaseException | None]] = queue.SimpleQueue()
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, parcel: Parcel) -> None:
+        self._sums.put(parcel)
+
+    def close(self, timeout: float = 10.0) -> None:
+        self._sums.put(None)
+        for thread in self._threads:
+            thread.join(timeout)
+
+    def _run_sums(self) -> None:
+        """Sum each bucket inside the site; the leader sends it across, where it may overtake others."""
+        while (parcel := self._sums.get()) is not None:
+            error = self._collective(lambda p=parcel: dist.all_reduce(p.gradient, group=self._sum_group))  # type: ignore[misc]
+            crossed: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+            if error is not None or self._across is None:
+                crossed.put(error)
+            else:
+                self._across(replace(parcel, done=crossed.put, weight=self.size))
+            self._order.put(crossed)
+            self._results.put((parcel, error))
+        self._results.put(None)
+
+    def _run_results(self) -> None:
+        """In the order of buckets: wait until the leader has the mean, then everybody gets it."""
+        while (item := self._results.get()) is not None:
+            parcel, error = item
+            error = self._order.get().get() or error
+            if error is None:
+                share = lambda p=parcel: dist.broadcast(p.gradient, self._leader, group=self._share_group)  # noqa: E731
+                error = self._collective(share)
+            parcel.done(error)
+
+    @staticmethod
+    def _collective(run: Callable[[], object]) -> BaseException | None:
+        try:
+            run()
+        except RuntimeError as error:
+            return LinkError(explain(error, "inside the site: the collective"))
+        return None

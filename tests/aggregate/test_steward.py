@@ -1,0 +1,133 @@
+"""Members agree on a new plan while they train: no step mixes versions; slow links and lost peers are dealt with."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from gradwire.aggregate.steward import Steward, StewardConfig
+from gradwire.aggregate.walker import WalkConfig
+from gradwire.errors import LinkError
+from gradwire.flow import Plan
+from gradwire.plan.awareness import LEAST_BYTES, Observation
+from gradwire.plan.job import Job
+from gradwire.plan.matrix import Matrix
+from gradwire.plan.messages import Announce, Install
+from gradwire.plan.news import Report, pack, unpack
+from gradwire.plan.registry import make_plan
+from gradwire.plan.replan import ReplanConfig
+from tests.aggregate.grid import LIMIT, Grid, ltp_wires
+
+NUMELS = (60_000,)
+JOB = Job(4 * sum(NUMELS), 32 << 10)
+
+
+def uniform(size: int, rate: float = 1e7) -> Matrix:
+    return Matrix.of(np.full((size, size), rate), 0.02)
+
+
+def test_news_survive_the_wire() -> None:
+    plan = make_plan(uniform(4), JOB)
+    relayed = Plan(7, "x", plan.trees, 0.5, "why", {(0, 1): ((0, 2, 1),)}, {(0, 3): (0, 1, 3)}, 9)
+    for news in (
+        Announce(0, 7, 1, 3, relayed),
+        Install(2, 7, 1, (0, 1, 2), relayed, 0),
+        Report((Observation(0, 1, 1e6, None, LEAST_BYTES, 0.0),)),
+    ):
+        assert unpack(pack(news)) == news
+
+
+def test_members_change_plans_at_the_same_step_while_they_train() -> None:
+    first = make_plan(uniform(3), JOB, "star")
+    second = make_plan(uniform(3), JOB, "ring")
+    with ltp_wires(3) as wires:
+        grid = Grid(wires, first, NUMELS, start=False)
+        config = StewardConfig(ReplanConfig("star"), aware=False)
+        stewards = [Steward(walker, JOB, uniform(3), config) for walker in grid.walkers]
+        for steward, walker in zip(stewards, grid.walkers, strict=True):
+            steward.begin(walker.now())
+            walker.start()
+        with grid:
+            versions = []
+            grid.walkers[0].ask(lambda: grid.walkers[0].member.propose(second, grid.walkers[0].now()))
+            for step in range(40):
+                gradients = [[torch.full((NUMELS[0],), float(rank + step))] for rank in range(3)]
+                results = grid.run(gradients, "off")
+                for own in results:
+                    assert torch.allclose(own[0], torch.full((NUMELS[0],), 1.0 + step))
+                versions.append({walker.member.version for walker in grid.walkers})
+                assert len(versions[-1]) == 1
+                time.sleep(0.02)
+            assert versions[0] != versions[-1], "the new plan never came into force"
+            assert {walker.member.plan.planner for walker in grid.walkers} == {"ring"}
+
+
+def test_the_coordinator_plans_around_a_link_that_was_reported_slow() -> None:
+    plan = make_plan(uniform(4), JOB, "loadaware")
+    with ltp_wires(4) as wires:
+        grid = Grid(wires, plan, NUMELS, start=False)
+        config = StewardConfig(ReplanConfig("loadaware", interval=0.0), probe=False)
+        stewards = [Steward(walker, JOB, uniform(4), config) for walker in grid.walkers]
+        # Nothing but our report may speak of links here: loopback is much faster than the stated matrix.
+        for steward, walker in zip(stewards, grid.walkers, strict=True):
+            steward.scout.look = lambda now: ()  # type: ignore[method-assign]
+            steward.begin(walker.now())
+            walker.start()
+        slow = tuple(Observation(3, other, 1e5, 0.02, LEAST_BYTES, 0.0) for other in (1, 2))
+        with grid:
+            grid.walkers[3].ask(lambda: stewards[3].channel.tell(0, Report(slow)))
+            deadline = time.monotonic() + LIMIT
+            while grid.walkers[3].member.version == plan.version and time.monotonic() < deadline:
+                gradients = [[torch.ones(NUMELS[0])] for _ in range(4)]
+                grid.run(gradients, "off")
+                time.sleep(0.02)
+            used = {edge for tree in grid.walkers[3].member.plan.trees for edge in tree.parents.items()}
+        for steward in stewards:
+            steward.close()
+    assert grid.walkers[3].member.version != plan.version
+    assert not used & {(3, 1), (3, 2)}
+
+
+def test_a_lost_peer_is_an_error_on_every_rank() -> None:
+    plan = make_plan(uniform(3), JOB, "star")
+    gradients = [[torch.ones(NUMELS[0])] for _ in range(3)]
+    with ltp_wires(3) as wires:
+        grid = Grid(wires, plan, NUMELS, start=False)
+        for walker in grid.walkers:
+            Steward(walker, JOB, uniform(3), StewardConfig(ReplanConfig("star"), aware=False)).begin(walker.now())
+            walker.start()
+        with grid:
+            grid.run(gradients, "off")
+            wires[2].close()
+            with pytest.raises(LinkError, match="rank"):
+                grid.run(gradients, "off")
+            assert len(grid.errors) == 3
+
+
+@pytest.mark.parametrize("leaver", [0, 3])
+def test_the_others_go_on_without_a_lost_member(leaver: int) -> None:
+    """Rank 0 is the coordinator: another one takes over."""
+    ranks = range(4)
+    plan = make_plan(uniform(4), JOB, "loadaware")
+    replan = lambda members, version: make_plan(uniform(4).only(members), JOB, "loadaware", version)  # noqa: E731
+    with ltp_wires(4) as wires:
+        grid = Grid(wires, plan, NUMELS, WalkConfig(elastic=True), start=False, replan=replan)
+        for walker in grid.walkers:
+            Steward(walker, JOB, uniform(4), StewardConfig(ReplanConfig("loadaware"), aware=False)).begin(walker.now())
+            walker.start()
+        with grid:
+            gradients = [[torch.full((NUMELS[0],), float(rank))] for rank in ranks]
+            for _ in range(2):
+                assert grid.run(gradients, "off")[1][0][0] == 1.5
+            grid.leave(leaver)
+            left = [rank for rank in ranks if rank != leaver]
+            mean = sum(left) / 3
+            for _ in range(3):
+                results = grid.run(gradients, "off")
+                for rank in left:
+                    assert torch.equal(results[rank][0], results[left[0]][0])
+                    torch.testing.assert_close(results[rank][0], torch.full((NUMELS[0],), mean))
+            assert {grid.walkers[rank].member.members for rank in left} == {tuple(left)}

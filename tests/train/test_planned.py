@@ -1,0 +1,81 @@
+"""DDP over a plan's trees: replicas agree at every level that adds up, and mistakes are named."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from gradwire.config import resolve
+from gradwire.errors import ConfigError
+from gradwire.site import sites_of
+from tests.train import jobs
+from tests.train.ranks import Ranks
+
+
+@pytest.mark.parametrize(
+    ("plan", "level"), [("loadaware", "off"), ("star", "int8"), ("ring", "fp16"), ("kary", "sharedk:0.1+int8")]
+)
+def test_replicas_are_identical_after_every_step(ranks: Ranks, plan: str, level: str) -> None:
+    results = ranks.run(3, jobs.train_small, {"plan": plan, "level": level, "observe": {"verify": 1}})
+    assert all(result["agreed"] for result in results)
+    assert results[0]["summary"].steps == 12
+    assert results[0]["summary"].levels.keys() == {level}
+
+
+@pytest.mark.parametrize("kind", ["ltp", "tcp"])
+def test_any_wire_carries_a_plan(ranks: Ranks, kind: str) -> None:
+    config = {"plan": "loadaware", "level": "int8", "transport": {"kind": kind}}
+    assert all(result["agreed"] for result in ranks.run(3, jobs.train_small, config))
+
+
+def test_a_plan_trains_as_plain_ddp_does(ranks: Ranks) -> None:
+    plain = ranks.run(3, jobs.train_small, None)[0]["weights"]
+    planned = ranks.run(3, jobs.train_small, {"plan": "loadaware", "level": "off"})[0]["weights"]
+    torch.testing.assert_close(planned, plain, atol=1e-4, rtol=1e-3)
+
+
+def test_auto_decides_among_levels_that_add_up(ranks: Ranks) -> None:
+    results = ranks.run(2, jobs.train_small, {"plan": "loadaware", "level": "auto"})
+    assert all(result["agreed"] for result in results)
+    assert not any("topk" in level or "lowrank" in level for level in results[0]["summary"].levels)
+
+
+def test_a_level_that_does_not_add_up_is_named(ranks: Ranks) -> None:
+    with pytest.raises(AssertionError, match="does not add up inside a tree"):
+        ranks.run(2, jobs.train_small, {"plan": "star", "level": "topk:0.1"})
+
+
+def test_an_unknown_planner_is_named() -> None:
+    with pytest.raises(ConfigError, match="loadaware"):
+        resolve({"plan": "best"})
+    with pytest.raises(ConfigError, match="plans only"):
+        resolve({"transport": {"kind": "tcp"}})
+    assert resolve(None, {"GRADWIRE_PLAN": "ring", "GRADWIRE_PLANNING_GAIN": "0.2"}).plan == "ring"
+
+
+def _at_sites(rank: int, world: int, names: list[str]) -> dict[str, object]:
+    os.environ["GRADWIRE_SITE"] = names[rank]
+    try:
+        return jobs.train_small(rank, world, {"plan": "loadaware", "level": "off"})
+    finally:
+        del os.environ["GRADWIRE_SITE"]
+
+
+@pytest.mark.parametrize("names", [["a", "a", "b"], ["a", "b", "a"], ["a", "a", "a"]])
+def test_sites_sum_inside_first_and_the_mean_counts_every_rank(ranks: Ranks, names: list[str]) -> None:
+    plain = ranks.run(3, jobs.train_small, None)[0]["weights"]
+    results = ranks.run(3, _at_sites, names)
+    assert all(result["agreed"] for result in results)
+    torch.testing.assert_close(results[0]["weights"], plain, atol=1e-4, rtol=1e-3)
+
+
+def test_a_site_named_on_some_ranks_only_is_a_mistake() -> None:
+    with pytest.raises(ConfigError, match="rank 1"):
+        sites_of(["a", "", "b"])
+    assert sites_of(["", ""]) is None
+    sites = sites_of(["x", "y", "x", "y"])
+    assert sites is not None
+    assert sites.leaders == (0, 1)
+    assert sites.of(2) == (0, 2)
