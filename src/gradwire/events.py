@@ -1,32 +1,92 @@
 """Events: past-tense facts that one rank notes while training. Everything shown to a person comes from these.
 
-`at` is the rank's monotonic clock in seconds. Sinks must not block: they are called from the training thread.
+`at` is the rank's monotonic clock in seconds; `Opened` ties it to the wall clock. Sinks must not block: they are called
+from the training thread. The recorded form (JSON lines) is described in docs/events.md.
+
+The schema has one number, VERSION. A new event or a new field with a default keeps it; anything a reader of the old
+schema would misread raises it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
 
-from gradwire.flow import StepFacts, View
+import msgspec
+
+from gradwire.flow import LinkView, Plan, StepFacts, View
+
+FORMAT: Final = "gradwire-events"
+VERSION: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Attached:
-    """gradwire took over a model's gradient synchronisation."""
+def _tag(name: str) -> str:
+    """NonFinite -> non_finite."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+class Fact(msgspec.Struct, frozen=True, gc=False, tag=_tag, tag_field="event", omit_defaults=True):
+    """What all events have in common."""
 
     at: float
+
+
+class Opened(Fact, frozen=True):
+    """First line of every file: what it is, whose it is, and the wall clock (Unix seconds) at `at`."""
+
+    format: str
+    version: int
+    rank: int
+    world_size: int
+    wall: float
+    run: str = ""
+    segment: int = 0
+
+
+class Attached(Fact, frozen=True):
+    """gradwire took over a model's gradient synchronisation; the effective configuration."""
+
     rank: int
     world_size: int
     parameters: int
-    config: dict[str, object]
+    config: dict[str, Any]
+    host: str = ""
+    site: str = ""
+    gradwire: str = ""
+    torch: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
+class Stepped(Fact, frozen=True):
+    """One step on this rank. `compute + encode + wire + wait` is `seconds`.
+
+    `compute` is the time in which nothing was waited for. The rest of the step training waited: `encode` while this
+    rank encoded or decoded and nothing was on the network, `wire` while something was, `wait` for ranks that were late
+    (where pulses tell) and for whatever neither explains. `work` and `busy` are all of the encoding and all of the time
+    on the network, overlapped with compute or not. `gradient_bytes` is the raw gradient, `wire_bytes` what this rank
+    sent for it, `plain_bytes` what plain DDP would have sent. `residual` is the energy that waits relative to a fresh
+    gradient's, None where nothing is held back.
+    """
+
+    step: int
+    seconds: float
+    compute: float
+    encode: float
+    wire: float
+    wait: float
+    gradient_bytes: int
+    wire_bytes: int
+    plain_bytes: int
+    level: str = "off"
+    work: float = 0.0
+    busy: float = 0.0
+    residual: float | None = None
+
+
+class Decided(Fact, frozen=True):
     """A bucket's level changed (or was set for the first time)."""
 
-    at: float
     step: int
     bucket: int
     level: str
@@ -34,11 +94,12 @@ class Decided:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Synchronised:
-    """A bucket's mean was restored: its size, what this rank sent for it, the time from ready to restored."""
+class Synchronised(Fact, frozen=True):
+    """A bucket's mean was restored: its size, what this rank sent for it, the time from ready to restored.
 
-    at: float
+    Several a step: counted live, recorded only with `observe.detail = "buckets"`.
+    """
+
     step: int
     bucket: int
     level: str
@@ -48,11 +109,12 @@ class Synchronised:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Sensed:
-    """What the network is like, and what the last step was like, as rank 0 knows it. Seconds and bytes per second."""
+class Sensed(Fact, frozen=True):
+    """What the network is like for the group, and what the last step was like, as rank 0 knows it.
 
-    at: float
+    Seconds and bytes per second. `predicted_plain` is what the cost model expects of a step of plain DDP now.
+    """
+
     step: int
     rtprop: float | None
     bandwidth: float | None
@@ -64,37 +126,199 @@ class Sensed:
     compute: float
     work: float
     residual: float
+    best: float | None = None
+    loss: float = 0.0
+    confidence: float = 0.0
+    predicted_plain: float | None = None
 
     @classmethod
-    def of(cls, at: float, step: int, view: View, facts: StepFacts) -> Sensed:
+    def of(cls, at: float, step: int, view: View, facts: StepFacts, predicted_plain: float | None = None) -> Sensed:
         link = view.group
         network = (link.rtprop, link.bandwidth, link.queueing, link.delay, link.variation)
-        return cls(at, step, *network, facts.seconds, facts.exposed, facts.compute, facts.work, facts.residual)
+        work = (facts.seconds, facts.exposed, facts.compute, facts.work, finite(facts.residual) or 0.0)
+        return cls(at, step, *network, *work, link.best, link.loss, link.confidence, finite(predicted_plain))
 
 
-@dataclass(frozen=True, slots=True)
-class NonFinite:
+class Link(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One directed link as its source knows it; None where nothing identifies a value. Seconds, bytes per second.
+
+    `loss` is a share of packets, `window` what may be in flight in bytes, `age` how old the estimate is.
+    """
+
+    source: int
+    destination: int
+    rate: float | None = None
+    rtt: float | None = None
+    rtprop: float | None = None
+    loss: float | None = None
+    queueing: float | None = None
+    window: int | None = None
+    age: float = 0.0
+
+    @classmethod
+    def of(cls, source: int, destination: int, view: LinkView) -> Link:
+        trip = None if view.rtprop is None else view.rtprop + view.queueing
+        return cls(source, destination, view.bandwidth, trip, view.rtprop, view.loss, view.queueing, None, view.age)
+
+
+class LinksSensed(Fact, frozen=True):
+    """This rank's links to its peers; at most once a second."""
+
+    step: int
+    links: tuple[Link, ...]
+
+
+class TreeDrawn(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A tree of a plan: `parents[m]` is where member m sends its sum, `sources[m]` from where it gets the result."""
+
+    root: int
+    share: float
+    parents: dict[int, int]
+    sources: dict[int, int] = {}
+
+
+class Route(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """Members that relay from the first to the last; `side` where it is used beside the direct link."""
+
+    path: tuple[int, ...]
+    side: bool = False
+
+
+class Planned(Fact, frozen=True):
+    """A plan is in force from `step` on; `predicted` is the planner's seconds for one synchronisation."""
+
+    step: int
+    version: int
+    planner: str
+    reason: str
+    predicted: float
+    trees: tuple[TreeDrawn, ...]
+    routes: tuple[Route, ...] = ()
+    chunk: int = 0
+
+    @classmethod
+    def of(cls, at: float, step: int, plan: Plan) -> Planned:
+        trees = tuple(TreeDrawn(tree.root, tree.share, dict(tree.parents), dict(tree.sources)) for tree in plan.trees)
+        relays = [Route(tuple(path)) for path in plan.routes.values()]
+        sides = [Route(tuple(path), side=True) for paths in plan.auxiliary.values() for path in paths]
+        return cls(
+            at, step, plan.version, plan.planner, plan.reason, plan.predicted, trees, (*relays, *sides), plan.chunk
+        )
+
+
+class Transferred(Fact, frozen=True):
+    """What came from one peer over gradwire's own transport in one step.
+
+    `closes` counts how transfers ended ("complete", "threshold", "deadline", "refused", "cancelled"). `missing` bytes
+    were not waited for, `returned` bytes of gradient went back to somebody's residual for it.
+    """
+
+    step: int
+    peer: int
+    transfers: int
+    nbytes: int
+    missing: int
+    returned: int
+    seconds: float
+    closes: dict[str, int]
+    retransmitted: int = 0
+
+
+class Noted(Fact, frozen=True):
+    """What the user told: how well training goes, and how long it shall go."""
+
+    step: int
+    loss: float | None = None
+    accuracy: float | None = None
+    epoch: float | None = None
+    total_steps: int | None = None
+    values: dict[str, float] = {}
+
+
+class NonFinite(Fact, frozen=True):
     """This rank's gradient held NaN or infinity; it was passed on and kept out of the residuals."""
 
-    at: float
     step: int
     bucket: int
     elements: int
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Faulted(Fact, frozen=True):
+    """Something broke and training went on: `kind` is one of a few words, `detail` a sentence."""
+
+    step: int
+    kind: str
+    detail: str
+    peer: int | None = None
+
+
+class Failed(Fact, frozen=True):
     """Synchronisation failed; the training loop gets the same message as an exception."""
 
-    at: float
     step: int
     error: str
 
 
-Event = Attached | Decided | Sensed | Synchronised | NonFinite | Failed
+class Warned(Fact, frozen=True):
+    """gradwire itself could not do something that training does not need, such as writing this file."""
+
+    message: str
+
+
+class Dropped(Fact, frozen=True):
+    """So many events were not recorded because the writer could not keep up."""
+
+    count: int
+
+
+class Ended(Fact, frozen=True):
+    """The session was closed in order."""
+
+    step: int
+
+
+Event = (
+    Opened
+    | Attached
+    | Stepped
+    | Decided
+    | Synchronised
+    | Sensed
+    | LinksSensed
+    | Planned
+    | Transferred
+    | Noted
+    | NonFinite
+    | Faulted
+    | Failed
+    | Warned
+    | Dropped
+    | Ended
+)
 
 
 class Sink(Protocol):
     """Takes events; returns at once."""
 
     def emit(self, event: Event) -> None: ...
+
+
+class Fan:
+    """A sink that hands every event to several."""
+
+    def __init__(self, sinks: Sequence[Sink]) -> None:
+        self._sinks = tuple(sinks)
+
+    def emit(self, event: Event) -> None:
+        for sink in self._sinks:
+            sink.emit(event)
+
+
+def finite(value: float | None) -> float | None:
+    """JSON has no NaN and no infinity; neither says anything here."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def finite_values(values: Mapping[str, float]) -> dict[str, float]:
+    """Those of a user's numbers that are any."""
+    return {str(name): float(value) for name, value in values.items() if math.isfinite(value)}
