@@ -21,7 +21,7 @@ LAYERS = [
     {"session"},
     {"assemble"},
     {"ddp", "fsdp", "fsdp_unit", "backend", "run"},
-    {"emulate", "simulate", "demo", "doctor"},
+    {"emulate", "simulate", "demo", "doctor", "dashboard"},
     {"cli"},
 ]
 # These rooms know nouns, not each other.

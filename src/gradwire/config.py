@@ -129,7 +129,20 @@ def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 # Variables with the prefix that are not configuration fields.
 OTHER_VARIABLES = frozenset(
     PREFIX + name
-    for name in ("CONFIG", "ISA", "IFNAME", "HOST", "LAB", "LAB_START", "LAB_PID", "CI", "SITE", "BACKEND", "SECRET")
+    for name in (
+        "CONFIG",
+        "ISA",
+        "IFNAME",
+        "HOST",
+        "LAB",
+        "LAB_START",
+        "LAB_PID",
+        "CI",
+        "SITE",
+        "BACKEND",
+        "SECRET",
+        "DASHBOARD_TOKEN",
+    )
 )
 
 

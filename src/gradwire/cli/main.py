@@ -19,6 +19,7 @@ VERBS = {
         "How long each planner's trees would take.",
     ),
     "demo": ("gradwire.cli.demo", "demo", "Train a small CNN with plain DDP and with gradwire, side by side."),
+    "dashboard": ("gradwire.cli.dashboard", "dashboard", "Recorded runs, live or finished, in a browser."),
     "doctor": ("gradwire.cli.doctor", "doctor", "Measure the network between the ranks, find mistakes, recommend."),
     "lab": ("gradwire.cli.lab", "lab", "Real networks on one machine: run, show, check."),
 }

@@ -292,7 +292,9 @@ class Book:
         last = self.faults[-1] if self.faults else None
         key = (fault.rank, fault.kind, fault.detail, fault.peer)
         if last is not None and (last.rank, last.kind, last.detail, last.peer) == key:
-            self.faults[-1] = FaultKept(fault.at, fault.rank, fault.step, fault.kind, fault.detail, fault.peer, last.count + 1)
+            self.faults[-1] = FaultKept(
+                fault.at, fault.rank, fault.step, fault.kind, fault.detail, fault.peer, last.count + 1
+            )
         else:
             self.faults.append(fault)
 

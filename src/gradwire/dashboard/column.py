@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 # An hour of steps of 0.22 s keeps every step; a column is then 0.5 MB.
 CAPACITY: Final = 16384
 
+# Points wait in lists until so many can be reduced at once: numpy is slow one by one.
+BATCH: Final = 256
+
 Floats = NDArray[np.float64]
 
 
@@ -35,71 +38,68 @@ class Column:
         if capacity < 2 or capacity % 2:
             raise ValueError(f"a column's capacity is even and at least 2, not {capacity}")
         self._capacity = capacity
-        self._slots = np.zeros((4, min(256, capacity)))  # at, low, high, total
-        self._counts = np.zeros(min(256, capacity), np.int64)
-        self._used = 0
+        self._slots = _reduced(np.zeros(0), np.zeros(0), 1)
         self._span = 1
+        self._waiting_at: list[float] = []
+        self._waiting: list[float] = []
+        self._last_at = -np.inf
         self.points = 0
-
-    @property
-    def last_at(self) -> float:
-        """When the newest slot begins; minus infinity while there is none."""
-        return float(self._slots[0, self._used - 1]) if self._used else -np.inf
 
     def append(self, at: float, value: float) -> None:
         """A point at `at`; one that is older than its predecessor is taken to be as old."""
+        self._last_at = max(at, self._last_at)
+        self._waiting_at.append(self._last_at)
+        self._waiting.append(value)
         self.points += 1
-        if self._used and self._counts[self._used - 1] < self._span:
-            self._join(self._used - 1, value)
-            return
-        if self._used == self._counts.size:
-            self._make_room()
-        self._slots[:, self._used] = (max(at, self.last_at), value, value, value)
-        self._counts[self._used] = 1
-        self._used += 1
+        if len(self._waiting) >= max(BATCH, self._span):
+            self._settle()
 
     def window(self, start: float, end: float, width: int) -> Window:
-        """At most about `width` buckets that cover [start, end], and one neighbour on each side for the line to run to."""
-        at = self._slots[0, : self._used]
+        """At most about `width` buckets that cover [start, end], one neighbour on each side included."""
+        slots = self._all()
+        at = slots[0]
         first = max(0, int(np.searchsorted(at, start, "left")) - 1)
-        last = min(self._used, int(np.searchsorted(at, end, "right")) + 1)
-        if last - first <= width:
-            chosen = np.arange(first, last)
-        else:
-            pixel = np.floor((at[first:last] - start) / (end - start) * width)
-            chosen = first + np.flatnonzero(np.diff(pixel, prepend=-np.inf))
-        return self._reduced(chosen, last)
+        last = min(at.size, int(np.searchsorted(at, end, "right")) + 1)
+        at, low, high, total, count = slots[:, first:last]
+        if at.size <= width:
+            return Window(at, low, high, total / count)
+        pixel = np.floor((at - start) / (end - start) * width)
+        firsts = np.flatnonzero(np.diff(pixel, prepend=-np.inf))
+        mean = np.add.reduceat(total, firsts) / np.add.reduceat(count, firsts)
+        return Window(at[firsts], np.minimum.reduceat(low, firsts), np.maximum.reduceat(high, firsts), mean)
 
-    def _reduced(self, firsts: NDArray[np.int64], last: int) -> Window:
-        """Merge the slots from each of `firsts` up to the next (and the final ones up to `last`)."""
-        if firsts.size == 0:
-            empty = np.zeros(0)
-            return Window(empty, empty, empty, empty)
-        at, low, high, total = self._slots[:, :last]
-        counts = np.add.reduceat(self._counts[:last], firsts)
-        return Window(
-            at[firsts],
-            np.minimum.reduceat(low, firsts),
-            np.maximum.reduceat(high, firsts),
-            np.add.reduceat(total, firsts) / counts,
+    def _all(self) -> Floats:
+        waiting = _reduced(np.array(self._waiting_at), np.array(self._waiting), self._span)
+        return np.concatenate([self._slots, waiting], axis=1)
+
+    def _settle(self) -> None:
+        """Move what waits, in whole slots, to the array; halve the array while it is too long."""
+        whole = len(self._waiting) // self._span * self._span
+        fresh = _reduced(np.array(self._waiting_at[:whole]), np.array(self._waiting[:whole]), self._span)
+        del self._waiting_at[:whole], self._waiting[:whole]
+        self._slots = np.concatenate([self._slots, fresh], axis=1)
+        while self._slots.shape[1] > self._capacity:
+            self._halve()
+
+    def _halve(self) -> None:
+        even = self._slots.shape[1] // 2 * 2
+        left, right, odd = self._slots[:, 0:even:2], self._slots[:, 1:even:2], self._slots[:, even:]
+        merged = (
+            left[0],
+            np.minimum(left[1], right[1]),
+            np.maximum(left[2], right[2]),
+            left[3] + right[3],
+            left[4] + right[4],
         )
-
-    def _join(self, slot: int, value: float) -> None:
-        self._slots[1, slot] = min(self._slots[1, slot], value)
-        self._slots[2, slot] = max(self._slots[2, slot], value)
-        self._slots[3, slot] += value
-        self._counts[slot] += 1
-
-    def _make_room(self) -> None:
-        if self._used < self._capacity:
-            more = min(self._used, self._capacity - self._used)
-            self._slots = np.concatenate([self._slots, np.zeros((4, more))], axis=1)
-            self._counts = np.concatenate([self._counts, np.zeros(more, np.int64)])
-            return
-        even, odd = self._slots[:, 0::2], self._slots[:, 1::2]
-        half = self._used // 2
-        merged = (even[0], np.minimum(even[1], odd[1]), np.maximum(even[2], odd[2]), even[3] + odd[3])
-        self._counts[:half] = self._counts[0::2] + self._counts[1::2]
-        self._slots[:, :half] = np.stack(merged)
-        self._used = half
+        self._slots = np.concatenate([np.stack(merged), odd], axis=1)
         self._span *= 2
+
+
+def _reduced(at: Floats, values: Floats, span: int) -> Floats:
+    """Rows at, low, high, total and count; one slot for every `span` points, the last one for what is left."""
+    if at.size == 0:
+        return np.zeros((5, 0))
+    firsts = np.arange(0, at.size, span)
+    count = np.minimum(span, at.size - firsts).astype(np.float64)
+    low, high = np.minimum.reduceat(values, firsts), np.maximum.reduceat(values, firsts)
+    return np.stack([at[firsts], low, high, np.add.reduceat(values, firsts), count])

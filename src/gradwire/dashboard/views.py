@@ -191,9 +191,7 @@ def _seconds_left(book: Book, run: a.RunBrief, split: a.StepSplit | None) -> flo
 
 def _decision(kept: DecisionKept) -> a.DecisionMade:
     event = kept.event
-    return a.DecisionMade(
-        kept.at, event.step, event.level[:80], event.reason[:MAX_TEXT], event.version, kept.buckets
-    )
+    return a.DecisionMade(kept.at, event.step, event.level[:80], event.reason[:MAX_TEXT], event.version, kept.buckets)
 
 
 def _series_name(name: str, column: Column) -> a.SeriesName:
@@ -222,7 +220,9 @@ def _members(book: Book) -> list[a.Member]:
 
 def _plan(at: float, event: Planned) -> a.PlanShown:
     trees = [
-        a.TreeShown(tree.root, tree.share, _edges(tree.parents), [(b, c) for c, b in _edges(tree.sources or tree.parents)])
+        a.TreeShown(
+            tree.root, tree.share, _edges(tree.parents), [(b, c) for c, b in _edges(tree.sources or tree.parents)]
+        )
         for tree in event.trees
     ]
     routes = [a.RouteShown(list(route.path), route.side) for route in event.routes]
