@@ -10,6 +10,8 @@ export interface Spot extends Place {
   radius: number;
 }
 export interface Layout {
+  // x, y, width and height that hold everything.
+  box: string;
   places: Map<number, Place>;
   sites: Spot[];
 }
@@ -38,7 +40,14 @@ export function arrange(members: Member[]): Layout {
     });
     sites.push({ name, x, y, radius: radius + 26 });
   });
-  return { places, sites: alone ? [] : sites };
+  return { box: boxAround(places, alone ? [] : sites), places, sites: alone ? [] : sites };
+}
+
+function boxAround(places: Map<number, Place>, sites: Spot[]): string {
+  const around = [...places.values()].map((place) => ({ ...place, radius: 30 })).concat(sites);
+  const [left, right] = [Math.min(...around.map((a) => a.x - a.radius)), Math.max(...around.map((a) => a.x + a.radius))];
+  const [top, bottom] = [Math.min(...around.map((a) => a.y - a.radius)), Math.max(...around.map((a) => a.y + a.radius))];
+  return around.length ? `${left - 50} ${top - 28} ${right - left + 100} ${bottom - top + 56}` : "0 0 100 60";
 }
 
 // An arc from a to b that bends to its own side, so that the two directions and several trees do not cover each other.

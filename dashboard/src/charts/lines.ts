@@ -45,16 +45,28 @@ export function draw(wanted: Wanted[]): Drawn {
     const format = byUnit(series.unit);
     const wide = series.at.some((_, index) => series.high[index]! > series.low[index]!);
     if (wide) {
-      const edge = { colour: name, format, hidden: true, axis: rest.axis };
+      const edge = { colour: name, format, hidden: true, axis: rest.axis, stepped: rest.stepped };
       lines.push({ ...edge, label: `${label} high`, band: true }, { ...edge, label: `${label} low` });
-      tables.push([series.at, series.high, series.low]);
+      tables.push(broken(series.at, series.high, series.low));
     }
     lines.push({ label, colour: name, format, ...rest });
-    tables.push([series.at, series.mean]);
+    tables.push(broken(series.at, series.mean));
   }
   const full = tables.filter((table) => (table[0]?.length ?? 0) > 0);
   if (full.length === 0) return { lines: [], data: [[]] };
   return { lines, data: tables.length === 1 ? tables[0]! : uPlot.join(tables) };
+}
+
+// A line ends where nothing was recorded for much longer than is usual: a null in the middle of the gap.
+function broken(at: number[], ...columns: number[][]): uPlot.AlignedData {
+  const steps = at.slice(1).map((time, index) => time - at[index]!);
+  const usual = [...steps].sort((a, b) => a - b)[Math.floor(steps.length / 2)] ?? 0;
+  const gaps = new Set(steps.flatMap((step, index) => (step > 12 * usual && usual > 0 ? [index] : [])));
+  if (gaps.size === 0) return [at, ...columns];
+  const spread = <T>(values: T[], filler: (index: number) => T): T[] =>
+    values.flatMap((value, index) => (gaps.has(index) ? [value, filler(index)] : [value]));
+  const times = spread(at, (index) => (at[index]! + at[index + 1]!) / 2);
+  return [times, ...columns.map((column) => spread<number | null>(column, () => null))];
 }
 
 // Areas on top of each other: the topmost is drawn first. All parts come from one rank's steps and share their times.
