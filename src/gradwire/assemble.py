@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch.distributed as dist
 from torch import Tensor
@@ -18,11 +19,13 @@ from gradwire.decide.auto import START
 from gradwire.decide.fixed import Fixed
 from gradwire.decide.ladder import LADDER
 from gradwire.decide.registry import is_controller, is_ours, make_controller
-from gradwire.events import Attached
+from gradwire.events import Sink
 from gradwire.flow import Decision
 from gradwire.govern import Adaptive, Governor, Steady
 from gradwire.level import Level
+from gradwire.observe.recorder import Recorder, Tape
 from gradwire.observe.tally import Tally
+from gradwire.observe.watch import Watch, attached
 from gradwire.pipeline import Pipeline
 from gradwire.sense.stopwatch import Stopwatch
 from gradwire.session import Plain, Rooms, Session
@@ -41,6 +44,7 @@ class Assembly:
     feedback: Feedback
     tally: Tally
     governor: Governor
+    watch: Watch
 
 
 def assemble(config: Config, group: dist.ProcessGroup, parameters: int, plain: Plain | None = None) -> Assembly:
@@ -49,19 +53,28 @@ def assemble(config: Config, group: dist.ProcessGroup, parameters: int, plain: P
     `plain` is what `off` does: DDP's all-reduce, unless the door's own framework does it another way.
     """
     rank, world_size = dist.get_rank(group), group.size()
-    clock, tally, stopwatch = MonotonicClock(), Tally(), Stopwatch()
+    clock, stopwatch = MonotonicClock(), Stopwatch()
     feedback = Feedback(rank, world_size)
-    tally.emit(Attached(clock.now(), rank, world_size, parameters, config.to_dict()))
+    watch = open_watch(config, rank, world_size, clock)
+    watch.emit(attached(clock.now(), (rank, world_size), parameters, config.to_dict()))
 
     def on_timing(timing: Timing) -> None:
         stopwatch.operation(timing.started, timing.finished, timing.nbytes)
 
     lanes = open_lanes(group, lanes_needed(config, world_size), config.transport.timeout, clock)
     pipeline = Pipeline(lanes, on_timing, stopwatch.worked)
-    governor = govern(config, group, (stopwatch, clock, tally))
-    rooms = Rooms(governor, feedback, pipeline, plain or plain_all_reduce(group), tally, clock, stopwatch)
+    governor = govern(config, group, (stopwatch, clock, watch))
+    rooms = Rooms(governor, feedback, pipeline, plain or plain_all_reduce(group), watch, clock, stopwatch)
     session = Session(rank, world_size, config.compress, rooms, config.observe.verify)
-    return Assembly(session, feedback, tally, governor)
+    return Assembly(session, feedback, watch.tally, governor, watch)
+
+
+def open_watch(config: Config, rank: int, world_size: int, clock: Clock) -> Watch:
+    """Who hears of events: the tally always, a recorder where a directory is named."""
+    if not config.record:
+        return Watch(clock)
+    tape = Tape(Path(config.record), rank, world_size, config.observe.detail == "buckets")
+    return Watch(clock, Recorder(tape, clock))
 
 
 def lanes_needed(config: Config, world_size: int) -> int:
@@ -76,18 +89,18 @@ def lanes_needed(config: Config, world_size: int) -> int:
     return 0 if level.off else phases(level)
 
 
-def govern(config: Config, group: dist.ProcessGroup, parts: tuple[Stopwatch, Clock, Tally]) -> Governor:
+def govern(config: Config, group: dist.ProcessGroup, parts: tuple[Stopwatch, Clock, Sink]) -> Governor:
     """A fixed level, or a controller with a lane for its pulses."""
     rank, world_size = dist.get_rank(group), group.size()
     if not is_controller(config.level) or world_size == 1:
         level = Level() if is_controller(config.level) else Level.parse(config.level)
-        return Steady(Fixed(level, world_size, config.compress.warmup))
-    stopwatch, clock, tally = parts
+        return Steady(Fixed(level, world_size, config.compress.warmup), world_size, parts)
+    stopwatch, clock, sink = parts
     line = Pipeline(open_lanes(group, 1, config.transport.timeout, clock), lambda timing: None)
     start = Decision(START, "the network has not been measured yet")
     footprint = Footprints(world_size)
     controller = make_controller(config.level)
-    return Adaptive(rank, controller, start, line, (stopwatch, clock, tally, footprint), world_size)
+    return Adaptive(rank, controller, start, line, (stopwatch, clock, sink, footprint), world_size)
 
 
 def plain_all_reduce(group: dist.ProcessGroup) -> Plain:

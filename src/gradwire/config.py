@@ -52,6 +52,8 @@ class ObserveConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     # Every so many steps all ranks compare a hash of what they restored; 0 never.
     verify: Count = 0
+    # What recordings hold: "steps", or every bucket of every step too.
+    detail: Literal["steps", "buckets"] = "steps"
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,6 +61,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     # A level such as "int8" or "topk:0.01+int8", or a controller that chooses: "auto", "netsense", "dc2".
     level: str = "auto"
+    # Every rank's events go into files in this directory (docs/events.md); empty records nothing.
+    record: str = ""
     compress: CompressConfig = msgspec.field(default_factory=CompressConfig)
     transport: TransportConfig = msgspec.field(default_factory=TransportConfig)
     observe: ObserveConfig = msgspec.field(default_factory=ObserveConfig)

@@ -12,11 +12,12 @@ switches it to plain DDP from the next step on, and sends what still waits in th
 from __future__ import annotations
 
 import atexit
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import msgspec
 import torch
 from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
@@ -26,9 +27,11 @@ from torch.nn.parallel import DistributedDataParallel
 from gradwire.assemble import Assembly, assemble
 from gradwire.config import Config, resolve
 from gradwire.errors import ConfigError
+from gradwire.events import Event, Sink
 from gradwire.flow import Bucket, ParameterSlice
 from gradwire.govern import Adaptive
 from gradwire.observe.tally import Summary
+from gradwire.observe.watch import Told
 
 # Which models have a handle; they vanish from here with the model.
 _ATTACHED: WeakKeyDictionary[DistributedDataParallel, Handle] = WeakKeyDictionary()
@@ -60,10 +63,32 @@ class Handle:
         self._assembly.session.load_factors(first.get("factors", {}))
         self._assembly.session.step = int(first.get("step", 0))
 
-    def note(self, loss: float) -> None:
-        """Tell gradwire the training loss; its guard backs off when compression seems to hurt. Optional."""
-        if isinstance(self._assembly.governor, Adaptive):
+    def note(
+        self,
+        loss: float | None = None,
+        *,
+        accuracy: float | None = None,
+        epoch: float | None = None,
+        total_steps: int | None = None,
+        **values: float,
+    ) -> None:
+        """Tell gradwire how training goes. Optional, all of it.
+
+        `loss` lets the guard back off when compression seems to hurt; `total_steps` lets views tell the time left; the
+        rest, with any numbers of your own, goes into the recording and from there into views and reports.
+        """
+        if loss is not None and isinstance(self._assembly.governor, Adaptive):
             self._assembly.governor.loss = loss
+        told = Told(loss, accuracy, epoch, total_steps, values)
+        self._assembly.watch.note(self._assembly.session.step, told)
+
+    def add_sink(self, sink: Sink | Callable[[Event], None]) -> None:
+        """Hand every event from now on to `sink` too: any object with `emit`, or a function of one event.
+
+        It is called from the training thread and from gradwire's; it must return at once. What it raises is logged
+        and it is not called again.
+        """
+        self._assembly.watch.add(sink)
 
     def rescale_residuals(self, factor: float) -> None:
         """Multiply what waits by `factor`: call it with new_scale / old_scale when a loss scaler changes its scale."""
@@ -78,7 +103,10 @@ class Handle:
         if not self._closed:
             self._closed = True
             atexit.unregister(self.close)
-            self._assembly.session.close()
+            try:
+                self._assembly.session.close()
+            finally:
+                self._assembly.watch.close(self._assembly.session.step)
 
 
 class BucketWeights:
@@ -145,9 +173,15 @@ class _Hook:
         return known
 
 
-def attach(model: DistributedDataParallel, config: Config | str | Path | Mapping[str, Any] | None = None) -> Handle:
+def attach(
+    model: DistributedDataParallel,
+    config: Config | str | Path | Mapping[str, Any] | None = None,
+    *,
+    record: str | Path | None = None,
+) -> Handle:
     """Let gradwire synchronise this model's gradients. Every rank calls it at the same point.
 
+    `record` names a directory for the ranks' event files, as GRADWIRE_RECORD and the setting `record` do.
     A model that is attached already (by `gradwire.run`) gives its handle back when no configuration is passed.
     """
     if not isinstance(model, DistributedDataParallel):
@@ -158,7 +192,7 @@ def attach(model: DistributedDataParallel, config: Config | str | Path | Mapping
     known = _ATTACHED.get(model)
     if known is not None and config is None:
         return known
-    effective = resolve(config)
+    effective = recorded(resolve(config), record)
     parameters = sum(parameter.numel() for parameter in model.module.parameters() if parameter.requires_grad)
     assembly = assemble(effective, model.process_group, parameters)
     handle = Handle(assembly, effective)
@@ -169,6 +203,11 @@ def attach(model: DistributedDataParallel, config: Config | str | Path | Mapping
         raise ConfigError(f"attach: this model already has a communication hook ({error})") from error
     _ATTACHED[model] = handle
     return handle
+
+
+def recorded(config: Config, record: str | Path | None) -> Config:
+    """The configuration with its recording in `record`, where that is given."""
+    return config if record is None else msgspec.structs.replace(config, record=str(record))
 
 
 def _call(state: _Hook, bucket: GradBucket) -> Future[Tensor]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -82,6 +82,31 @@ class Stepped(Fact, frozen=True):
     work: float = 0.0
     busy: float = 0.0
     residual: float | None = None
+
+    @classmethod
+    def of(cls, at: float, step: int, facts: StepFacts, level: str, world_size: int, late: float = 0.0) -> Stepped:
+        """`late` is how much later than this rank the last one had its gradient ready."""
+        gradient = sum(nbytes for _, nbytes in facts.buckets)
+        late = min(late, facts.carrying)
+        wire = facts.carrying - late
+        wait = max(0.0, facts.exposed - facts.carrying - facts.encoding) + late
+        plain = 2 * gradient * (world_size - 1) // world_size
+        return cls(
+            at=at,
+            step=step,
+            seconds=facts.seconds,
+            compute=facts.seconds - facts.encoding - wire - wait,
+            encode=facts.encoding,
+            wire=wire,
+            wait=wait,
+            gradient_bytes=gradient,
+            wire_bytes=facts.wire_bytes,
+            plain_bytes=plain,
+            level=level,
+            work=facts.work,
+            busy=facts.busy,
+            residual=None if level == "off" else finite(facts.residual),
+        )
 
 
 class Decided(Fact, frozen=True):
@@ -301,17 +326,6 @@ class Sink(Protocol):
     """Takes events; returns at once."""
 
     def emit(self, event: Event) -> None: ...
-
-
-class Fan:
-    """A sink that hands every event to several."""
-
-    def __init__(self, sinks: Sequence[Sink]) -> None:
-        self._sinks = tuple(sinks)
-
-    def emit(self, event: Event) -> None:
-        for sink in self._sinks:
-            sink.emit(event)
 
 
 def finite(value: float | None) -> float | None:

@@ -90,6 +90,7 @@ class StepFacts:
     ours was on the network; `hops` the latencies in a row of the longest exchange; `work` the time of encoding and
     decoding; `span` from the first bucket ready to the last; `buckets` each bucket's (ready after the first, bytes);
     `residual` the energy that waits relative to a fresh gradient's; `loss` what the user noted, if anything.
+    `carrying` and `encoding` are the parts of `exposed` with something on the network, and with encoding alone.
     """
 
     seconds: float = 0.0
@@ -102,6 +103,8 @@ class StepFacts:
     buckets: tuple[tuple[float, int], ...] = ()
     residual: float = 0.0
     loss: float = 0.0
+    carrying: float = 0.0
+    encoding: float = 0.0
 
     @property
     def compute(self) -> float:

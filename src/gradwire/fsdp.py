@@ -30,7 +30,7 @@ from torch.futures import Future
 
 from gradwire.assemble import Assembly, assemble, average
 from gradwire.config import Config, resolve
-from gradwire.ddp import Handle
+from gradwire.ddp import Handle, recorded
 from gradwire.errors import ConfigError, LinkError
 from gradwire.flow import Bucket
 from gradwire.fsdp_unit import Unit, units_of
@@ -120,7 +120,12 @@ class _Hook:
                 raise LinkError(explain(error, "AllReduce")) from error
 
 
-def attach_fsdp(model: nn.Module, config: Config | str | Path | Mapping[str, Any] | None = None) -> Handle:
+def attach_fsdp(
+    model: nn.Module,
+    config: Config | str | Path | Mapping[str, Any] | None = None,
+    *,
+    record: str | Path | None = None,
+) -> Handle:
     """Let gradwire synchronise this model's gradients across the replicate dimension of its mesh.
 
     The model is wrapped by `fully_shard` on a mesh of (replicate, shard), or by `replicate` on one of (replicate,).
@@ -138,7 +143,7 @@ def attach_fsdp(model: nn.Module, config: Config | str | Path | Mapping[str, Any
             "fully_shard(model, mesh=mesh) with a mesh of (replicate, shard). "
             "For a DistributedDataParallel model there is gradwire.attach"
         )
-    effective = resolve(config)
+    effective = recorded(resolve(config), record)
     units = units_of(model)
     group = _replicate_group(units)
     parameters = sum(unit.numel for unit in units)

@@ -25,9 +25,11 @@ from torch import Tensor
 from gradwire.clock import Clock
 from gradwire.compress.build import check_chain
 from gradwire.decide.base import Controller, Job
+from gradwire.decide.cost import predict
 from gradwire.decide.fixed import Fixed
+from gradwire.decide.ladder import LADDER
 from gradwire.errors import LinkError
-from gradwire.events import Sensed, Sink
+from gradwire.events import Link, LinksSensed, Sensed, Sink, Stepped
 from gradwire.flow import Bucket, Decision, Footprint, StepFacts, View
 from gradwire.level import Level
 from gradwire.pipeline import Pipeline
@@ -36,6 +38,9 @@ from gradwire.sense.peer import Peer
 from gradwire.sense.pulse import SIZE, Pulse, Stamps, pack, unpack
 from gradwire.sense.stopwatch import Stopwatch
 from gradwire.transport.base import AllToAll, Op, Timing
+
+# Seconds between two reports on the paths to peers.
+LINKS_EVERY = 1.0
 
 FootprintOf = Callable[[Level, Bucket], Footprint]
 
@@ -49,13 +54,25 @@ class Governor(Protocol):
 
 
 class Steady:
-    """A fixed level: every rank knows it."""
+    """A fixed level: every rank knows it. Only tells what the steps took."""
 
-    def __init__(self, fixed: Fixed) -> None:
-        self._fixed = fixed
+    def __init__(self, fixed: Fixed, world_size: int, parts: tuple[Stopwatch, Clock, Sink]) -> None:
+        self._fixed, self._world_size = fixed, world_size
+        self._stopwatch, self._clock, self._sink = parts
+        self._level = Level()
 
     def decide(self, bucket: Bucket) -> Decision:
-        return self._fixed.at(bucket.step)
+        if bucket.index == 0:
+            self._turn(bucket.step)
+        decision = self._fixed.at(bucket.step)
+        self._level = decision.level
+        return decision
+
+    def _turn(self, step: int) -> None:
+        now = self._clock.now()
+        facts = self._stopwatch.lap(now, 0)
+        if facts is not None:
+            self._sink.emit(Stepped.of(now, step - 1, facts, str(self._level), self._world_size))
 
     def close(self) -> None:
         """Nothing is held."""
@@ -85,6 +102,7 @@ class Adaptive:
         self._ready = 0.0
         self._exchange: _Exchange | None = None
         self._number = 0
+        self._links_told = 0.0
         self.view = View.unknown()
         self.loss = 0.0
 
@@ -102,17 +120,20 @@ class Adaptive:
     def _turn(self, step: int, now: float) -> None:
         hops = max((self._footprint(self._decision.level, b).hops for b in self._buckets.values()), default=0)
         self._own = self._stopwatch.lap(now, hops, self.loss)  # 1
+        ended = self._decision.level
         if self._exchange is not None:
             pulses = self._exchange.result()  # 2
             self._decision = pulses[0].decision if self._rank else self._exchange.wish
             self._hear(step, pulses, self._exchange)  # 3
         self._exchange = self._send(now)  # 4
+        self._exchange.level = ended
 
     def _hear(self, step: int, pulses: dict[int, Pulse], exchange: _Exchange) -> None:
         for peer, pulse in pulses.items():
             stamps = pulse.stamps
             if stamps.echo:
                 self._peers[peer].take(stamps.echo, stamps.arrived, stamps.sent, exchange.arrivals[peer])
+        self._tell(step, pulses, exchange)
         if self._rank:
             return
         observations = [
@@ -127,8 +148,29 @@ class Adaptive:
         if observations and exchange.facts is not None:
             facts = merge([seen.facts for seen in observations], exchange.facts)
             job = Job(self._world_size, tuple(b for _, b in sorted(self._buckets.items())), self._footprint)
+            plain = predict(LADDER[0], job, self.view, facts, exchange.level, scale=1.0)
             self._wish = sendable(self._controller.decide(job, self.view, facts, now))
-            self._sink.emit(Sensed.of(now, step, self.view, facts))
+            known = self.view.group.bandwidth is not None
+            self._sink.emit(Sensed.of(now, step - 2, self.view, facts, plain.step if known else None))
+
+    def _tell(self, step: int, pulses: dict[int, Pulse], exchange: _Exchange) -> None:
+        """What the step before the last took here, now that others' stamps tell who was late; the paths to peers."""
+        now = self._clock.now()
+        if exchange.facts is not None:
+            latest = max((pulse.stamps.ready - self._peers[peer].offset for peer, pulse in pulses.items()), default=0.0)
+            late = max(0.0, latest - exchange.ready)
+            level = str(exchange.level)
+            self._sink.emit(Stepped.of(now, step - 2, exchange.facts, level, self._world_size, late))
+        if now - self._links_told >= LINKS_EVERY and any(path.last is not None for path in self._peers.values()):
+            self._links_told = now
+            known = self.view.links
+            links = (
+                Link.of(self._rank, peer, known[self._rank, peer])
+                if (self._rank, peer) in known
+                else Link(self._rank, peer, rtt=path.last, rtprop=path.rtprop)
+                for peer, path in self._peers.items()
+            )
+            self._sink.emit(LinksSensed(now, step, tuple(links)))
 
     def _send(self, now: float) -> _Exchange:
         self._number += 1
@@ -149,6 +191,7 @@ class _Exchange:
 
     def __init__(self, wish: Decision, facts: StepFacts | None, ready: float) -> None:
         self.wish, self.facts, self.ready = wish, facts, ready
+        self.level = wish.level  # of the step that `facts` describe
         self.sent: dict[int, float] = {}
         self.arrivals: dict[int, float] = {}
         self._done = threading.Event()

@@ -18,6 +18,7 @@ class Stopwatch:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _ready: list[tuple[float, int]] = field(default_factory=list)
     _intervals: list[tuple[float, float]] = field(default_factory=list)
+    _worked: list[tuple[float, float]] = field(default_factory=list)
     _wire: int = 0
     _work: float = 0.0
     _restored: float = 0.0
@@ -39,6 +40,7 @@ class Stopwatch:
         """Encoding or decoding took this long, until now."""
         with self._lock:
             self._work += seconds
+            self._worked.append((now - seconds, now))
             self._restored = max(self._restored, now)
 
     def energies(self, residual: float, gradient: float) -> None:
@@ -55,6 +57,8 @@ class Stopwatch:
             facts = None
             if began is not None and ready:
                 last = ready[-1][0]
+                waited = (last, max(last, self._restored))
+                carrying = union(within(intervals, waited))
                 facts = StepFacts(
                     seconds=now - began,
                     exposed=max(0.0, self._restored - last),
@@ -66,11 +70,19 @@ class Stopwatch:
                     buckets=tuple((at - ready[0][0], nbytes) for at, nbytes in ready),
                     residual=self._residual / self._gradient if self._gradient > 0 else 0.0,
                     loss=loss,
+                    carrying=carrying,
+                    encoding=union(within(intervals + self._worked, waited)) - carrying,
                 )
-            self._ready, self._intervals = [], []
+            self._ready, self._intervals, self._worked = [], [], []
             self._wire = 0
             self._work = self._restored = self._residual = self._gradient = 0.0
             return facts
+
+
+def within(intervals: list[tuple[float, float]], window: tuple[float, float]) -> list[tuple[float, float]]:
+    """The parts of the intervals that lie in the window."""
+    first, last = window
+    return [(max(begin, first), min(end, last)) for begin, end in intervals if end > first and begin < last]
 
 
 def union(intervals: list[tuple[float, float]]) -> float:

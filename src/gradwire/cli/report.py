@@ -1,0 +1,42 @@
+"""`gradwire report RUN...`: one page about a run, or several side by side; as HTML, Markdown or JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import click
+
+from gradwire.errors import ConfigError
+from gradwire.observe.report import load, to_html, to_json, to_markdown
+
+WRITERS: Final = {".html": to_html, ".md": to_markdown, ".json": to_json}
+
+
+@click.command("report")
+@click.argument("runs", nargs=-1, required=True)
+@click.option("-o", "--out", default="report.html", show_default=True, help="Its ending chooses: .html, .md or .json.")
+@click.option("--accuracy", multiple=True, type=click.FloatRange(0, 1), help="Tell the time to this accuracy, as 0.9.")
+@click.option("--also", multiple=True, type=click.Choice(["html", "md", "json"]), help="Write this form beside it too.")
+def report_command(runs: tuple[str, ...], out: str, accuracy: tuple[float, ...], also: tuple[str, ...]) -> None:
+    """Write a report on RUNS, recordings' directories or files; the first is what others are compared with."""
+    for path in write_report(runs, Path(out), accuracy, also):
+        click.echo(f"wrote {path}")
+
+
+def write_report(
+    runs: tuple[str, ...], out: Path, accuracy: tuple[float, ...] = (), also: tuple[str, ...] = ()
+) -> list[Path]:
+    """The files written; each recording is read once."""
+    paths = list(dict.fromkeys([out, *(out.with_suffix(f".{form}") for form in also)]))
+    for path in paths:
+        if path.suffix not in WRITERS:
+            raise ConfigError(f"report --out: {path.name} must end in {', '.join(WRITERS)}")
+    loaded = load(runs, accuracy)
+    for path in paths:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(WRITERS[path.suffix](loaded), encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"report --out: cannot write {path} ({error.strerror})") from error
+    return paths

@@ -1,0 +1,212 @@
+"""Reader: recordings in, records (rank, time, event) out. Files are hostile until read.
+
+Whatever a file holds, reading ends: damaged, cut or overlong lines and unknown events are counted and skipped; a file
+that is none of ours, or of a newer schema, is a ConfigError when it is all there is, and a note beside other files.
+`time` is Unix seconds by the rank's own wall clock; a made-up time is never made out of a missing one.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from gradwire.errors import ConfigError
+from gradwire.events import FORMAT, VERSION, Event, Opened
+from gradwire.observe.files import Segment, lines, opened, recording, segments
+
+# Sentences kept about what was wrong; the rest is counted.
+MOST_NOTES: Final = 20
+
+
+class Record(NamedTuple):
+    """One event, whose it is and when it was, in Unix seconds."""
+
+    rank: int
+    time: float
+    event: Event
+
+
+@dataclass(slots=True)
+class Damage:
+    """What could not be read."""
+
+    lines: int = 0
+    unknown: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, sentence: str) -> None:
+        if len(self.notes) < MOST_NOTES:
+            self.notes.append(sentence)
+
+    def __bool__(self) -> bool:
+        return bool(self.lines or self.notes)
+
+    def __str__(self) -> str:
+        counted = [f"{self.lines} damaged lines were skipped"] if self.lines else []
+        return "; ".join([*counted, *self.notes])
+
+
+class _Kind(msgspec.Struct):
+    event: str
+
+
+class Parser:
+    """Turns one segment's lines into records; the first line must say what the file is."""
+
+    _decoder = msgspec.json.Decoder(Event)
+    _kind = msgspec.json.Decoder(_Kind)
+    _known = frozenset(str(kind.__struct_config__.tag) for kind in Event.__args__)
+
+    def __init__(self, segment: Segment, damage: Damage) -> None:
+        self._segment, self._damage = segment, damage
+        self._opened: Opened | None = None
+
+    def take(self, line: bytes | None) -> Record | None:
+        """The record of a line; None where it holds none. ConfigError where the file cannot be read at all."""
+        event = self._decode(line)
+        if self._opened is None:
+            self._opened = self._head(event)
+        if event is None:
+            return None
+        time = self._opened.wall + (event.at - self._opened.at)
+        if not math.isfinite(time):
+            self._damage.lines += 1
+            return None
+        return Record(self._opened.rank, time, event)
+
+    def _decode(self, line: bytes | None) -> Event | None:
+        if line is None:
+            self._damage.lines += 1
+            return None
+        try:
+            event: Event = self._decoder.decode(line)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+            if self._is_unknown(line):
+                self._damage.unknown += 1
+            else:
+                self._damage.lines += 1
+            return None
+        return event
+
+    def _is_unknown(self, line: bytes) -> bool:
+        try:
+            return self._kind.decode(line).event not in self._known
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+            return False
+
+    def _head(self, event: Event | None) -> Opened:
+        path = self._segment.path
+        if not isinstance(event, Opened) or event.format != FORMAT:
+            raise ConfigError(f"{path} is no gradwire recording: its first line is not an `opened` event")
+        if event.version > VERSION:
+            raise ConfigError(
+                f"{path} has event schema {event.version}; this gradwire reads {VERSION}: use the version that wrote it"
+            )
+        if event.rank < 0 or not math.isfinite(event.wall) or not math.isfinite(event.at):
+            raise ConfigError(f"{path}: its `opened` line holds an impossible rank or time")
+        return event
+
+
+def read(run: str | Path, damage: Damage | None = None) -> Iterator[Record]:
+    """All records of a recording, in the order of their times. ConfigError where no file can be read."""
+    damage = Damage() if damage is None else damage
+    found = recording(run)
+    by_rank: dict[int, list[Segment]] = {}
+    for segment in found:
+        by_rank.setdefault(segment.rank, []).append(segment)
+    errors: list[ConfigError] = []
+    whole = [_rank(segments, damage, errors) for segments in by_rank.values()]
+    yield from heapq.merge(*whole, key=lambda record: record.time)
+    if len(errors) == len(found):
+        raise errors[0]
+
+
+def _rank(found: list[Segment], damage: Damage, errors: list[ConfigError]) -> Iterator[Record]:
+    for segment in found:
+        try:
+            yield from read_segment(segment, damage)
+        except ConfigError as error:
+            errors.append(error)
+            damage.note(str(error))
+
+
+def read_segment(segment: Segment, damage: Damage) -> Iterator[Record]:
+    """One file's records. A cut end is what a crash leaves, and counts as one damaged line."""
+    parser = Parser(segment, damage)
+    with opened(segment.path) as file:
+        for line in lines(file):
+            record = parser.take(line)
+            if record is not None:
+                yield record
+
+
+@dataclass(slots=True)
+class _Place:
+    """How far one segment was read."""
+
+    parser: Parser
+    read: int = 0
+    done: bool = False
+
+
+class Follower:
+    """Reads a recording that is still being written: every `poll` gives what is new."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._places: dict[tuple[int, int], _Place] = {}
+        self.damage = Damage()
+
+    def poll(self) -> list[Record]:
+        """New records in the order of their times; empty while there is no recording yet."""
+        fresh: list[Record] = []
+        for segment in segments(self._folder) if self._folder.is_dir() else []:
+            key = (segment.rank, segment.number)
+            place = self._places.get(key)
+            if place is None:
+                place = self._places[key] = _Place(Parser(segment, self.damage))
+            if not place.done:
+                fresh += self._advance(segment, place)
+        fresh.sort(key=lambda record: record.time)
+        return fresh
+
+    def _advance(self, segment: Segment, place: _Place) -> list[Record]:
+        """Whole lines after what was read; a packed segment holds what the plain one held, and no more will come."""
+        found: list[Record] = []
+        try:
+            for line in _new_lines(segment, place):
+                record = place.parser.take(line)
+                if record is not None:
+                    found.append(record)
+            place.done = segment.packed
+        except FileNotFoundError:
+            pass  # packed between looking and opening; the next poll finds it
+        except (ConfigError, OSError) as error:
+            place.done = True
+            self.damage.note(str(error))
+        return found
+
+
+def _new_lines(segment: Segment, place: _Place) -> Iterator[bytes | None]:
+    if not segment.packed and segment.path.stat().st_size <= place.read:
+        return
+    with opened(segment.path) as file:
+        _skip(file, place.read)
+        body = bytearray()
+        while block := file.read(1 << 20):
+            body += block
+    whole = body.rfind(b"\n") + 1
+    place.read += whole
+    if whole:
+        yield from bytes(body[: whole - 1]).split(b"\n")
+
+
+def _skip(file: object, count: int) -> None:
+    if count:
+        file.seek(count)  # type: ignore[attr-defined]

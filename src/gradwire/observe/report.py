@@ -1,0 +1,275 @@
+"""Report: one or several runs in; one self-contained HTML page, Markdown or JSON out.
+
+The page asks nobody for anything: plots are inline SVG, styles are inside, there is no script, and its content security
+policy says so. Every string that came from a recording is escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from gradwire.observe.facts import DecisionFact, RunFacts, facts, targets_for
+from gradwire.observe.plot import Line, line_plot, split_bars
+from gradwire.observe.reader import Damage, read
+from gradwire.observe.state import PARTS, RunState
+from gradwire.observe.words import clean, percent, rate, seconds, span
+from gradwire.units import Bytes
+
+MOST_DECISIONS: Final = 50
+STYLE: Final = """
+:root{--ink:#1c2330;--dim:#657085;--page:#fff;--card:#f6f7f9;--rule:#dde1e8;color-scheme:light dark;
+--s0:#2563eb;--s1:#d9480f;--s2:#0f9d58;--s3:#9333ea;--s4:#b8860b;--s5:#0e7490;--s6:#be185d;--s7:#4b5563}
+@media(prefers-color-scheme:dark){:root{--ink:#e6e9ef;--dim:#98a2b3;--page:#12161d;--card:#1a2029;--rule:#2c3542;
+--s0:#6ea8fe;--s1:#ff9a5c;--s2:#4ade80;--s3:#c99bff;--s4:#e8c25a;--s5:#5cc8dd;--s6:#f78fb8;--s7:#aab3c2}}
+*{box-sizing:border-box}body{margin:0 auto;max-width:1340px;padding:28px 20px 60px;background:var(--page);
+color:var(--ink);font:15px/1.5 system-ui,sans-serif}h1{font-size:24px;margin:0}h2{font-size:16px;margin:0 0 8px}
+p{margin:6px 0}.dim,.none{color:var(--dim)}.grid2{display:grid;gap:16px;margin-top:16px;
+grid-template-columns:repeat(auto-fit,minmax(min(100%,460px),1fr))}
+section{background:var(--card);border:1px solid var(--rule);border-radius:10px;padding:16px;min-width:0}
+.wide{margin-top:16px;overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
+th,td{text-align:right;padding:5px 10px;border-bottom:1px solid var(--rule);vertical-align:top}
+th:first-child,td:first-child,td.text,th.text{text-align:left}th{color:var(--dim);font-weight:600}
+tr:last-child td{border-bottom:0}svg{width:100%;height:auto;display:block}
+svg text{fill:var(--dim);font:11px system-ui,sans-serif}
+.line{fill:none;stroke-width:1.6}.grid{stroke:var(--rule)}.p0{fill:var(--s2)}.p1{fill:var(--s3)}.p2{fill:var(--s4)}
+.p3{fill:var(--s1)}.key{display:inline-block;width:11px;height:11px;border-radius:3px;margin:0 5px 0 12px}
+.key:first-child{margin-left:0}pre{white-space:pre-wrap;word-break:break-word;font-size:12px}.warn{color:var(--s1)}
+"""
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A recording, folded."""
+
+    state: RunState
+    facts: RunFacts
+
+
+def load(paths: Sequence[str | Path], accuracy: Sequence[float] = ()) -> list[Run]:
+    """Read and fold each recording once; names that occur twice get their number."""
+    folded: list[tuple[str, RunState, Damage]] = []
+    for path in paths:
+        state, damage = RunState(), Damage()
+        for record in read(path, damage):
+            state.take(record)
+        name = clean(Path(path).resolve().name.split(".jsonl")[0], 40)
+        taken = sum(other == name or other.startswith(f"{name} (") for other, _, _ in folded)
+        folded.append((f"{name} ({taken + 1})" if taken else name, state, damage))
+    targets = tuple(accuracy) or targets_for([state for _, state, _ in folded])
+    return [Run(state, facts(name, state, targets, clean(str(damage)))) for name, state, damage in folded]
+
+
+def to_json(runs: Sequence[Run]) -> str:
+    body = msgspec.json.encode({"report": 1, "runs": [run.facts for run in runs]})
+    return msgspec.json.format(body, indent=2).decode() + "\n"
+
+
+def to_markdown(runs: Sequence[Run]) -> str:
+    """Tables a person can paste into an issue."""
+    head, *rows = table(runs)
+    lines = ["# gradwire report", "", _md(head), _md(["---"] + ["---:"] * (len(head) - 1)), *map(_md, rows)]
+    for run in runs:
+        lines += ["", f"## {_md_text(run.facts.name)}: decisions", ""]
+        lines += [f"- step {d.step}: **{_md_text(d.level)}**: {_md_text(d.reason)}" for d in _last(run)]
+    lines += [f"\n> {_md_text(run.facts.name)}: {_md_text(run.facts.damage)}" for run in runs if run.facts.damage]
+    return "\n".join(lines) + "\n"
+
+
+def to_html(runs: Sequence[Run]) -> str:
+    """The page."""
+    title = "gradwire report: " + ", ".join(run.facts.name for run in runs)
+    body = [
+        f"<h1>{escape(title)}</h1>",
+        f'<p class="dim">{_legend(runs)}</p>',
+        *(
+            f'<p class="warn">{escape(run.facts.name)}: {escape(run.facts.damage)}</p>'
+            for run in runs
+            if run.facts.damage
+        ),
+        f'<section class="wide"><h2>In numbers</h2>{_html_table(table(runs))}</section>',
+        f'<div class="grid2">{"".join(plots(runs))}</div>',
+        *map(_decisions, runs),
+        *map(_details, runs),
+    ]
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>{''.join(body)}</body></html>\n"
+    )
+
+
+def table(runs: Sequence[Run]) -> list[list[str]]:
+    """Rows of text, the first one the head; one column a run."""
+    every = [run.facts for run in runs]
+    base = every[0].step_mean
+    rows = [["", *(run.name for run in every)]]
+    rows.append(["ranks", *(str(run.world_size) for run in every)])
+    rows.append(["steps", *(str(run.steps) for run in every)])
+    rows.append(["time", *(span(run.elapsed) for run in every)])
+    rows.append(["step, mean", *(seconds(run.step_mean) for run in every)])
+    for label in every[0].step_quantiles:
+        rows.append([f"step, {label}", *(seconds(run.step_quantiles[label]) for run in every)])
+    if len(every) > 1:
+        rows.append(
+            ["speed against the first", *(f"{base / run.step_mean:.2f}x" if run.step_mean else "-" for run in every)]
+        )
+    rows.append(["sent in all", *(str(Bytes(run.wire_bytes)) for run in every)])
+    rows.append(["plain DDP would send", *(str(Bytes(run.plain_bytes)) for run in every)])
+    rows.append(["times less", *(f"{run.saved:.3g}x" for run in every)])
+    rows.append(["level changes", *(str(run.changes) for run in every)])
+    if any(run.best_accuracy is not None for run in every):
+        rows.append(
+            ["best accuracy", *("-" if (a := run.best_accuracy) is None else f"{100 * a:.2f} %" for run in every)]
+        )
+    for target in every[0].reached:
+        rows.append([f"time to {100 * float(target):g} %", *(span(run.reached[target]) for run in every)])
+    rows.append(["bandwidth, mean", *(rate(run.bandwidth.get("mean")) for run in every)])
+    rows.append(["round trip, mean", *(seconds(run.rtt.get("mean")) for run in every)])
+    if any(run.transport for run in every):
+        rows.append(["not waited for", *(_missing(run) for run in every)])
+    rows.append(["faults", *(_counted(run.faults) for run in every)])
+    return rows
+
+
+def plots(runs: Sequence[Run]) -> list[str]:
+    """The plots as sections of the page."""
+    return [
+        _section("Accuracy over time", line_plot(_lines(runs, "accuracy"), span, _whole_percent, "accuracy over time")),
+        _section("Step time", line_plot(_lines(runs, "seconds"), span, seconds, "step time over time")),
+        _section(
+            "Step-time distribution", line_plot(_cdf(runs), seconds, _whole_percent, "share of steps below a time")
+        ),
+        _section("Where a step's time goes", _split(runs) + _parts_key()),
+        _section("Network: rate of the group", line_plot(_lines(runs, "bandwidth"), span, rate, "bandwidth over time")),
+        _section("Network: round trip", line_plot(_lines(runs, "rtt"), span, seconds, "round trip over time")),
+        _section("Sent by a rank in a step", line_plot(_lines(runs, "wire_bytes"), span, _bytes, "bytes over time")),
+        _section("Residual energy", line_plot(_lines(runs, "residual"), span, _plain, "residual energy over time")),
+    ]
+
+
+def _lines(runs: Sequence[Run], name: str) -> list[Line]:
+    found = []
+    for color, run in enumerate(runs):
+        series, start = run.state.series.get(name), run.state.started or 0.0
+        found.append(Line(run.facts.name, [(at - start, value) for at, value in series or ()], color))
+    return found
+
+
+def _cdf(runs: Sequence[Run]) -> list[Line]:
+    """Share of steps (up) that took less than a time (across); the slowest half per cent is left out of sight."""
+    found = []
+    for color, run in enumerate(runs):
+        seen, points = 0, []
+        for low, high, count in run.state.spread.bins():
+            points.append((low, seen / run.state.spread.count))
+            seen += count
+            points.append((high, seen / run.state.spread.count))
+            if seen >= 0.995 * run.state.spread.count:
+                break
+        found.append(Line(run.facts.name, points, color))
+    return found
+
+
+def _split(runs: Sequence[Run]) -> str:
+    rows = [
+        (run.facts.name, [(part, run.facts.parts[part] / max(1, run.facts.steps)) for part in PARTS]) for run in runs
+    ]
+    return split_bars(rows, seconds, "mean step split into compute, encode, wire and wait")
+
+
+def _parts_key() -> str:
+    keys = (
+        f'<span class="key" style="background:var(--s{c})"></span>{p}' for c, p in zip((2, 3, 4, 1), PARTS, strict=True)
+    )
+    return f'<p class="dim">{"".join(keys)}</p>'
+
+
+def _legend(runs: Sequence[Run]) -> str:
+    keys = (
+        f'<span class="key" style="background:var(--s{color % 8})"></span>{escape(run.facts.name)}'
+        for color, run in enumerate(runs)
+    )
+    return "".join(keys)
+
+
+def _decisions(run: Run) -> str:
+    rows = [["after", "step", "level", "why"]]
+    rows += [[span(d.elapsed), str(d.step), clean(d.level, 60), clean(d.reason, 400)] for d in _last(run)]
+    told = f" (the last {MOST_DECISIONS})" if len(run.facts.decisions) > MOST_DECISIONS else ""
+    name = escape(run.facts.name)
+    return f'<section class="wide"><h2>Decisions of {name}{told}</h2>{_html_table(rows, text_from=2)}</section>'
+
+
+def _details(run: Run) -> str:
+    """What fewer people look for: levels by time, transport, incidents, configuration."""
+    levels = [["level", "steps", "time"]]
+    levels += [[clean(k, 60), str(n), span(run.facts.level_seconds[k])] for k, n in run.facts.levels.items()]
+    incidents = [["after", "rank", "step", "kind", "what"]]
+    start = run.state.started or 0.0
+    for one in list(run.state.incidents)[-MOST_DECISIONS:]:
+        row = [span(one.time - start), str(one.rank), str(one.step), clean(one.kind, 40), clean(one.detail, 300)]
+        incidents.append(row)
+    config = msgspec.json.format(msgspec.json.encode(run.facts.config), indent=2).decode()[:20_000]
+    parts = [_html_table(levels)]
+    if len(incidents) > 1:
+        parts.append(f"<h2>Incidents</h2>{_html_table(incidents, text_from=3)}")
+    parts.append(f"<details><summary>Configuration</summary><pre>{escape(config)}</pre></details>")
+    return f'<section class="wide"><h2>Levels of {escape(run.facts.name)}</h2>{"".join(parts)}</section>'
+
+
+def _html_table(rows: Sequence[Sequence[str]], text_from: int = 99) -> str:
+    def cell(kind: str, index: int, text: str) -> str:
+        shape = ' class="text"' if index >= text_from else ""
+        return f"<{kind}{shape}>{escape(text)}</{kind}>"
+
+    head = "".join(cell("th", index, text) for index, text in enumerate(rows[0]))
+    body = "".join(f"<tr>{''.join(cell('td', i, text) for i, text in enumerate(row))}</tr>" for row in rows[1:])
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _section(title: str, body: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{body}</section>"
+
+
+def _last(run: Run) -> Sequence[DecisionFact]:
+    return run.facts.decisions[-MOST_DECISIONS:]
+
+
+def _missing(run: RunFacts) -> str:
+    if not run.transport:
+        return "-"
+    return f"{Bytes(run.transport['missing'])} ({percent(run.transport['missing'] / max(1, run.transport['nbytes']))})"
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{clean(kind, 30)} x{count}" for kind, count in sorted(counts.items())) or "none"
+
+
+def _md(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell if set(cell) <= {"-", ":"} else _md_text(cell) for cell in cells) + " |"
+
+
+def _md_text(text: str) -> str:
+    """No markup from a recording: neither HTML nor Markdown's own."""
+    kept = escape(clean(text, 400), quote=False)
+    return "".join(f"\\{c}" if c in "\\`*_[]|#!" else c for c in kept)
+
+
+def _whole_percent(value: float) -> str:
+    return f"{100 * value:.0f} %"
+
+
+def _bytes(value: float) -> str:
+    return str(Bytes(round(value)))
+
+
+def _plain(value: float) -> str:
+    return f"{value:.3g}"

@@ -1,0 +1,309 @@
+"""RunState: the one fold of events. Records in; what watch, reports, the dashboard and Prometheus show, out.
+
+Memory is bounded whatever comes: series are thinned, lists keep their last, links and ranks keep one entry each and no
+more than MOST_RANKS of them. A step is told by every rank; the job's step is that of the lowest rank heard of.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from gradwire.events import (
+    Attached,
+    Decided,
+    Dropped,
+    Ended,
+    Failed,
+    Faulted,
+    Link,
+    LinksSensed,
+    NonFinite,
+    Noted,
+    Opened,
+    Planned,
+    Sensed,
+    Stepped,
+    Transferred,
+    Warned,
+)
+from gradwire.observe.reader import Record
+from gradwire.observe.series import Series, Spread
+
+MOST_RANKS: Final = 4096
+MOST_LINKS: Final = 65_536
+MOST_LEVELS: Final = 64
+KEPT: Final = 500
+# The pace of late: about the last twenty steps.
+PACE_GAIN: Final = 0.1
+PARTS: Final = ("compute", "encode", "wire", "wait")
+
+
+@dataclass(slots=True)
+class RankState:
+    """One rank's last step and its sums."""
+
+    host: str = ""
+    site: str = ""
+    last: Stepped | None = None
+    time: float = 0.0
+    steps: int = 0
+    gradient_bytes: int = 0
+    wire_bytes: int = 0
+    plain_bytes: int = 0
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """Something that went wrong, and when."""
+
+    time: float
+    rank: int
+    step: int
+    kind: str
+    detail: str
+
+
+@dataclass(slots=True)
+class Transport:
+    """Sums over gradwire's own transport."""
+
+    transfers: int = 0
+    nbytes: int = 0
+    missing: int = 0
+    returned: int = 0
+    retransmitted: int = 0
+    closes: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class Note:
+    """What the user told, `elapsed` seconds after the run began."""
+
+    elapsed: float
+    noted: Noted
+
+
+@dataclass(slots=True)
+class RunState:
+    """A run so far; `take` adds one record."""
+
+    run: str = ""
+    world_size: int = 0
+    parameters: int = 0
+    config: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    started: float | None = None
+    time: float = 0.0
+    step: int = 0
+    steps: int = 0
+    level: str = ""
+    pace: float = 0.0
+    total_steps: int | None = None
+    ranks: dict[int, RankState] = field(default_factory=dict)
+    decisions: deque[tuple[float, Decided]] = field(default_factory=lambda: deque(maxlen=KEPT))
+    changes: int = 0
+    sensed: Sensed | None = None
+    links: dict[tuple[int, int], Link] = field(default_factory=dict)
+    rates: dict[tuple[int, int], deque[float]] = field(default_factory=dict)
+    trips: dict[tuple[int, int], deque[float]] = field(default_factory=dict)
+    plan: Planned | None = None
+    plans: int = 0
+    transport: Transport = field(default_factory=Transport)
+    notes: deque[Note] = field(default_factory=lambda: deque(maxlen=10 * KEPT))
+    incidents: deque[Incident] = field(default_factory=lambda: deque(maxlen=KEPT))
+    faults: Counter[str] = field(default_factory=Counter)
+    dropped: int = 0
+    level_steps: Counter[str] = field(default_factory=Counter)
+    level_seconds: dict[str, float] = field(default_factory=dict)
+    parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    spread: Spread = field(default_factory=Spread)
+    series: dict[str, Series] = field(default_factory=dict)
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=60))
+    recent_rates: deque[float] = field(default_factory=lambda: deque(maxlen=60))
+    _lead: int | None = None
+
+    def take(self, record: Record) -> None:
+        """Add one record; order matters only as far as 'last' does."""
+        rank, time, event = record
+        self.started = time if self.started is None else self.started
+        self.time = max(self.time, time)
+        match event:
+            case Stepped():
+                self._stepped(rank, time, event)
+            case Sensed():
+                self._sensed(time, event)
+            case LinksSensed():
+                self._links_sensed(event)
+            case Decided():
+                self._decided(rank, time, event)
+            case Transferred():
+                self._transferred(event)
+            case Noted():
+                self._noted(time, event)
+            case Planned():
+                self.plan, self.plans = event, self.plans + 1
+            case Attached():
+                self._attached(event)
+            case Opened():
+                self.run, self.world_size = event.run or self.run, max(self.world_size, event.world_size)
+            case Dropped():
+                self.dropped += event.count
+            case Ended():
+                self._rank(rank).ended = True
+            case Faulted() | Failed() | NonFinite() | Warned():
+                self._incident(rank, time, event)
+
+    @property
+    def elapsed(self) -> float:
+        return 0.0 if self.started is None else self.time - self.started
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.ranks) and all(rank.ended for rank in self.ranks.values())
+
+    @property
+    def time_left(self) -> float | None:
+        """Seconds until `total_steps` at the pace of late; None where nobody said how many there are."""
+        if self.total_steps is None or not self.pace:
+            return None
+        return max(0, self.total_steps - self.step) * self.pace
+
+    @property
+    def gradient_bytes(self) -> int:
+        return sum(rank.gradient_bytes for rank in self.ranks.values())
+
+    @property
+    def wire_bytes(self) -> int:
+        return sum(rank.wire_bytes for rank in self.ranks.values())
+
+    @property
+    def plain_bytes(self) -> int:
+        return sum(rank.plain_bytes for rank in self.ranks.values())
+
+    @property
+    def bytes_saved(self) -> int:
+        return self.plain_bytes - self.wire_bytes
+
+    @property
+    def predicted_speedup(self) -> float | None:
+        """How much longer a step of plain DDP would take now, by the cost model; None where it says nothing."""
+        if self.sensed is None or not self.sensed.predicted_plain or not self.sensed.seconds:
+            return None
+        return self.sensed.predicted_plain / self.sensed.seconds
+
+    def reached(self, accuracy: float) -> float | None:
+        """Seconds from the start until this accuracy was first noted."""
+        return next(
+            (n.elapsed for n in self.notes if n.noted.accuracy is not None and n.noted.accuracy >= accuracy), None
+        )
+
+    def _rank(self, rank: int) -> RankState:
+        if rank not in self.ranks and len(self.ranks) >= MOST_RANKS:
+            return RankState()
+        return self.ranks.setdefault(rank, RankState())
+
+    def _attached(self, event: Attached) -> None:
+        known = self._rank(event.rank)
+        known.host, known.site = event.host, event.site
+        self.world_size = max(self.world_size, event.world_size)
+        self.parameters, self.config = event.parameters, event.config
+        self.versions = {"gradwire": event.gradwire, "torch": event.torch}
+
+    def _stepped(self, rank: int, time: float, event: Stepped) -> None:
+        known = self._rank(rank)
+        known.last, known.time, known.steps, known.ended = event, time, known.steps + 1, False
+        known.gradient_bytes += event.gradient_bytes
+        known.wire_bytes += event.wire_bytes
+        known.plain_bytes += event.plain_bytes
+        if self._lead is None or rank < self._lead:
+            self._lead = rank
+        if rank == self._lead:
+            self._job_step(time, event)
+
+    def _job_step(self, time: float, event: Stepped) -> None:
+        self.step, self.steps, self.level = event.step, self.steps + 1, event.level
+        self.pace += (event.seconds - self.pace) * (PACE_GAIN if self.pace else 1.0)
+        if event.level in self.level_steps or len(self.level_steps) < MOST_LEVELS:
+            self.level_steps[event.level] += 1
+            self.level_seconds[event.level] = self.level_seconds.get(event.level, 0.0) + event.seconds
+        self.spread.add(event.seconds)
+        self.recent.append(event.seconds)
+        self._plot("seconds", time, event.seconds)
+        for part in PARTS:
+            value = getattr(event, part)
+            self.parts[part] += value
+            self._plot(part, time, value)
+        self._plot("wire_bytes", time, event.wire_bytes)
+        if event.residual is not None:
+            self._plot("residual", time, event.residual)
+
+    def _sensed(self, time: float, event: Sensed) -> None:
+        self.sensed = event
+        if event.bandwidth is not None:
+            self.recent_rates.append(event.bandwidth)
+            self._plot("bandwidth", time, event.bandwidth)
+        if event.rtprop is not None:
+            self._plot("rtt", time, event.rtprop + event.queueing)
+        if event.predicted_plain is not None:
+            self._plot("predicted_plain", time, event.predicted_plain)
+
+    def _links_sensed(self, event: LinksSensed) -> None:
+        for link in event.links:
+            key = (link.source, link.destination)
+            if key not in self.links and len(self.links) >= MOST_LINKS:
+                continue
+            self.links[key] = link
+            if link.rate is not None:
+                self.rates.setdefault(key, deque(maxlen=24)).append(link.rate)
+            if link.rtt is not None:
+                self.trips.setdefault(key, deque(maxlen=24)).append(link.rtt)
+
+    def _decided(self, rank: int, time: float, event: Decided) -> None:
+        """All ranks and buckets of one decision say the same; the lowest rank's first bucket is listened to."""
+        if rank != min(self.ranks, default=rank):
+            return
+        last = self.decisions[-1][1] if self.decisions else None
+        if last is not None and (event.level, event.version) == (last.level, last.version):
+            return
+        self.decisions.append((time, event))
+        self.changes += last is not None
+        self.level = event.level
+
+    def _transferred(self, event: Transferred) -> None:
+        sums = self.transport
+        sums.transfers += event.transfers
+        sums.nbytes += event.nbytes
+        sums.missing += event.missing
+        sums.returned += event.returned
+        sums.retransmitted += event.retransmitted
+        for ending, count in event.closes.items():
+            if ending in sums.closes or len(sums.closes) < MOST_LEVELS:
+                sums.closes[ending] += count
+
+    def _noted(self, time: float, event: Noted) -> None:
+        self.notes.append(Note(time - (self.started or time), event))
+        self.total_steps = event.total_steps or self.total_steps
+        if event.accuracy is not None:
+            self._plot("accuracy", time, event.accuracy)
+        if event.loss is not None:
+            self._plot("loss", time, event.loss)
+
+    def _incident(self, rank: int, time: float, event: Faulted | Failed | NonFinite | Warned) -> None:
+        match event:
+            case Faulted(step=step, kind=kind, detail=detail):
+                found = Incident(time, rank, step, kind, detail)
+            case Failed(step=step, error=error):
+                found = Incident(time, rank, step, "failed", error)
+            case NonFinite(step=step, elements=elements):
+                found = Incident(time, rank, step, "non_finite", f"{elements} elements were NaN or infinite")
+            case Warned(message=message):
+                found = Incident(time, rank, self.step, "warned", message)
+        self.incidents.append(found)
+        if found.kind in self.faults or len(self.faults) < MOST_LEVELS:
+            self.faults[found.kind] += 1
+
+    def _plot(self, name: str, time: float, value: float) -> None:
+        self.series.setdefault(name, Series()).add(time, value)

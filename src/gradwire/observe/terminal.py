@@ -1,0 +1,176 @@
+"""Terminal: a RunState in, what a terminal shows out. Pure: it draws, it reads no files and no clock.
+
+Good at 80 columns; the parts of a step differ by pattern as well as by colour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gradwire.events import Link
+from gradwire.observe.state import PARTS, RunState
+from gradwire.observe.words import clean, percent, rate, seconds, span, spark
+from gradwire.units import Bytes
+
+# part -> (pattern, colour)
+PATTERNS: Final = {"compute": ("█", "green"), "encode": ("▓", "magenta"), "wire": ("▒", "yellow"), "wait": ("░", "red")}
+MOST_LINKS: Final = 6
+MOST_DECISIONS: Final = 5
+MOST_INCIDENTS: Final = 3
+LABEL: Final = 10
+
+
+def draw(state: RunState, width: int = 80) -> RenderableType:
+    """The whole view."""
+    if state.started is None:
+        return Text("waiting for the first event", style="dim")
+    rows: list[RenderableType] = [_title(state, width), *_progress(state, width)]
+    if state.steps:
+        rows += [_step(state), _bar(state, width), *_network(state), _level(state)]
+    else:
+        rows.append(Text("waiting for the first step", style="dim"))
+    if state.links:
+        rows.append(_links(state))
+    rows += [*_decisions(state, width), *_incidents(state, width)]
+    return Group(*rows)
+
+
+def _title(state: RunState, width: int) -> Text:
+    left = Text.assemble(("gradwire ", "bold cyan"), (clean(state.run, 24) or "run", "bold"))
+    left.append(f"  {state.world_size} ranks, {state.parameters / 1e6:.3g} M parameters", "dim")
+    total = "" if state.total_steps is None else f" of {state.total_steps}"
+    right = f"step {state.step}{total}" + ("  ended" if state.ended else "")
+    left.append(" " * max(2, width - left.cell_len - len(right)))
+    left.append(right, "bold")
+    return left
+
+
+def _progress(state: RunState, width: int) -> list[Text]:
+    if state.total_steps is None or state.total_steps <= 0:
+        return [_row("time", Text(span(state.elapsed)))]
+    share = min(1.0, state.step / state.total_steps)
+    left = "" if state.ended else f", {span(state.time_left)} left"
+    words = f" {100 * share:3.0f} %  {span(state.elapsed)}{left}"
+    room = max(10, width - LABEL - len(words))
+    full = round(share * room)
+    return [_row("progress", Text.assemble(("━" * full, "cyan"), ("─" * (room - full), "dim"), words))]
+
+
+def _step(state: RunState) -> Text:
+    text = Text.assemble((f"{seconds(state.pace):>12} ", "bold"), (spark(state.recent, 20), "cyan"))
+    text.append(f"  median {seconds(state.spread.quantile(0.5))}, 99 % < {seconds(state.spread.quantile(0.99))}", "dim")
+    return _row("step", text)
+
+
+def _bar(state: RunState, width: int) -> Group:
+    """How the lowest rank's last step was spent."""
+    last = state.ranks[min(rank for rank, known in state.ranks.items() if known.last is not None)].last
+    assert last is not None
+    spent = {part: max(0.0, getattr(last, part)) for part in PARTS}
+    whole = sum(spent.values()) or 1.0
+    room = max(10, width - LABEL)
+    bar, legend, begun = Text(), Text(), 0.0
+    for part, value in spent.items():
+        pattern, color = PATTERNS[part]
+        first, begun = round(begun / whole * room), begun + value
+        bar.append(pattern * (round(begun / whole * room) - first), color)
+        legend.append_text(Text.assemble((pattern, color), f" {part} {seconds(value)}  "))
+    return Group(_row("", bar), _row("", legend))
+
+
+def _network(state: RunState) -> list[Text]:
+    sensed = state.sensed
+    if sensed is None:
+        return []
+    text = Text.assemble((f"{rate(sensed.bandwidth):>12} ", "bold"), (spark(state.recent_rates, 20), "cyan"))
+    text.append(f"  round trip {seconds(sensed.rtprop)}", "dim")
+    if sensed.queueing > 0.001:
+        text.append(f" + {seconds(sensed.queueing)} queued", "dim")
+    return [_row("network", text)]
+
+
+def _level(state: RunState) -> Text:
+    wire, plain = state.wire_bytes, state.plain_bytes
+    text = Text.assemble((clean(state.level, 24) or "off", "bold green"))
+    per_step = Bytes(wire // max(1, sum(rank.steps for rank in state.ranks.values())))
+    text.append(f"  {per_step} a rank and step")
+    if wire:
+        text.append(f", {plain / wire:.3g}x less than plain DDP")
+    faster = state.predicted_speedup
+    if faster is not None:
+        text.append(
+            f"\n{'':{LABEL}}plain DDP would take {faster:.2f}x as long now (predicted by the cost model)", "dim"
+        )
+    return _row("level", text)
+
+
+def _links(state: RunState) -> Table:
+    """The worst links: slowest first where rates are known, longest round trip otherwise."""
+    table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
+    for name, right in (
+        ("links", False),
+        ("rate", True),
+        ("", False),
+        ("round trip", True),
+        ("", False),
+        ("loss", True),
+    ):
+        table.add_column(name, justify="right" if right else "left", no_wrap=True)
+    ordered = sorted(state.links.values(), key=_badness)
+    for link in ordered[:MOST_LINKS]:
+        key = (link.source, link.destination)
+        table.add_row(
+            f"{link.source} → {link.destination}",
+            rate(link.rate),
+            Text(spark(state.rates.get(key, ()), 12), "cyan"),
+            seconds(link.rtt),
+            Text(spark(state.trips.get(key, ()), 12), "cyan"),
+            percent(link.loss),
+        )
+    if len(ordered) > MOST_LINKS:
+        table.add_row(Text(f"and {len(ordered) - MOST_LINKS} better ones", "dim"))
+    return table
+
+
+def _badness(link: Link) -> tuple[float, float]:
+    return (link.rate if link.rate is not None else float("inf"), -(link.rtt or 0.0))
+
+
+def _decisions(state: RunState, width: int) -> Iterable[Text]:
+    for number, (_, decision) in enumerate(list(state.decisions)[-MOST_DECISIONS:][::-1]):
+        text = Text.assemble(
+            (f"step {decision.step:<6} ", "dim"), (clean(decision.level, 20), "bold" if not number else "")
+        )
+        text.append(f"  {clean(decision.reason, 300)}", "" if not number else "dim")
+        text.truncate(2 * (width - LABEL), overflow="ellipsis")
+        yield _row("decisions" if not number else "", _hang(text, width - LABEL))
+
+
+def _hang(text: Text, room: int) -> Text:
+    """Long sentences go on under their beginning."""
+    if text.cell_len <= room:
+        return text
+    cut = text.plain.rfind(" ", 0, room)
+    cut = cut if cut > room // 2 else room
+    first, rest = text[:cut], text[cut:]
+    rest = Text(" " * (LABEL + 12)).append_text(rest[1:] if rest.plain.startswith(" ") else rest)
+    rest.truncate(room + LABEL, overflow="ellipsis")
+    return first.append("\n").append_text(rest)
+
+
+def _incidents(state: RunState, width: int) -> Iterable[Text]:
+    for number, incident in enumerate(list(state.incidents)[-MOST_INCIDENTS:][::-1]):
+        text = Text(f"step {incident.step:<6} rank {incident.rank}: {clean(incident.detail, 200)}", "red")
+        text.truncate(width - LABEL, overflow="ellipsis")
+        yield _row("incidents" if not number else "", text)
+    if state.dropped:
+        yield _row("recorder", Text(f"{state.dropped} events were dropped", "yellow"))
+
+
+def _row(label: str, text: Text) -> Text:
+    return Text.assemble((f"{label:<{LABEL}}", "dim")).append_text(text)

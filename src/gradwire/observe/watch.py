@@ -1,0 +1,91 @@
+"""Watch: who hears of a session's events. One sink for the session, any number behind it.
+
+The tally always counts; a recorder writes where one was asked for; users add sinks of their own, and one that raises is
+logged once and left out from then on, so that nobody's view can stop training.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from gradwire.clock import Clock
+from gradwire.events import Attached, Ended, Event, Noted, Sink, finite, finite_values
+from gradwire.observe.recorder import Recorder
+from gradwire.observe.tally import Tally
+
+log = logging.getLogger("gradwire")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a user noted."""
+
+    loss: float | None = None
+    accuracy: float | None = None
+    epoch: float | None = None
+    total_steps: int | None = None
+    values: Mapping[str, float] = field(default_factory=dict)
+
+
+class Watch:
+    """Hands events on; `close` says that the session ended and finishes the recording."""
+
+    def __init__(self, clock: Clock, recorder: Recorder | None = None) -> None:
+        self.tally = Tally()
+        self._clock = clock
+        self._recorder = recorder
+        self._attached: Attached | None = None
+        self._sinks: tuple[Sink, ...] = (self.tally,) if recorder is None else (self.tally, recorder)
+        self._theirs: tuple[Callable[[Event], None], ...] = ()
+
+    def emit(self, event: Event) -> None:
+        for sink in self._sinks:
+            sink.emit(event)
+        for take in self._theirs:
+            self._hand(take, event)
+        if type(event) is Attached:
+            self._attached = event
+
+    def add(self, sink: Sink | Callable[[Event], None]) -> None:
+        """From now on this one hears of everything too, beginning with how the session was attached."""
+        take = sink if callable(sink) else sink.emit
+        self._theirs = (*self._theirs, take)
+        if self._attached is not None:
+            self._hand(take, self._attached)
+
+    def note(self, step: int, told: Told) -> None:
+        values = finite_values(told.values)
+        numbers = (finite(told.loss), finite(told.accuracy), finite(told.epoch))
+        self.emit(Noted(self._clock.now(), step, *numbers, told.total_steps, values))
+
+    def close(self, step: int) -> None:
+        self.emit(Ended(self._clock.now(), step))
+        if self._recorder is not None:
+            self._recorder.close()
+
+    def _hand(self, take: Callable[[Event], None], event: Event) -> None:
+        try:
+            take(event)
+        except Exception:  # a user's code: training must not end by it
+            log.exception("a sink of events failed and will not be called again")
+            self._theirs = tuple(other for other in self._theirs if other is not take)
+
+
+def attached(at: float, place: tuple[int, int], parameters: int, config: dict[str, Any]) -> Attached:
+    """The event with what this process knows of itself; `place` is (rank, world size)."""
+    host = os.environ.get("GRADWIRE_HOST") or socket.gethostname()
+    site = os.environ.get("GRADWIRE_SITE", "")
+    return Attached(at, *place, parameters, config, host, site, _version("gradwire"), _version("torch"))
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

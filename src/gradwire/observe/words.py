@@ -1,0 +1,56 @@
+"""Words: numbers and strings of a run as a person reads them. Strings from files are hostile until they went by."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from typing import Final
+
+from gradwire.units import Rate, Seconds
+
+_BLOCKS: Final = "▁▂▃▄▅▆▇█"
+
+
+def clean(text: str, most: int = 500) -> str:
+    """Printable, on one line, not longer than `most`: no escape sequences, no tricks with direction."""
+    kept = "".join(" " if c in "\n\t\r" else c for c in text[: 2 * most] if c in "\n\t\r" or _printable(c))
+    return kept if len(kept) <= most else kept[: most - 1] + "…"
+
+
+def _printable(character: str) -> bool:
+    return unicodedata.category(character)[0] != "C"
+
+
+def spark(values: Sequence[float], width: int = 16) -> str:
+    """The last `width` values as one line of blocks, from the lowest to the highest of them."""
+    shown = list(values)[-width:]
+    if not shown:
+        return ""
+    low, high = min(shown), max(shown)
+    if high - low < 0.02 * abs(high):  # a flat line, not noise blown up
+        return _BLOCKS[3] * len(shown)
+    return "".join(_BLOCKS[min(7, int(8 * (value - low) / (high - low)))] for value in shown)
+
+
+def rate(value: float | None) -> str:
+    return "-" if value is None else str(Rate(value))
+
+
+def seconds(value: float | None) -> str:
+    return "-" if value is None else str(Seconds(value))
+
+
+def span(value: float | None) -> str:
+    """A long time: 40 s, 12 min, 3 h 05 min."""
+    if value is None:
+        return "-"
+    if value < 120:
+        return f"{value:.0f} s"
+    minutes = round(value / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def percent(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{100 * value:.2g} %" if value < 0.1 else f"{100 * value:.0f} %"

@@ -1,0 +1,77 @@
+"""The fold: sums agree with the events, and memory stays bounded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradwire.events import Decided, Link, LinksSensed, Noted, Stepped
+from gradwire.observe.reader import Record
+from gradwire.observe.series import Series, Spread
+from gradwire.observe.state import MOST_LINKS, RunState
+from tests.observe.recordings import fold, hour, small
+
+
+def test_the_fold_agrees_with_the_events(tmp_path: Path) -> None:
+    state, records = fold(small(tmp_path))
+    stepped = [record for record in records if isinstance(record.event, Stepped)]
+    own = [record.event for record in stepped if record.rank == 0]
+    assert state.world_size == 4
+    assert state.steps == len(own)
+    assert state.wire_bytes == sum(record.event.wire_bytes for record in stepped)  # type: ignore[union-attr]
+    assert state.bytes_saved == state.plain_bytes - state.wire_bytes > 0
+    assert sum(state.level_steps.values()) == state.steps
+    assert sum(state.parts.values()) == pytest.approx(sum(event.seconds for event in own))
+    assert len(state.links) == 12
+    assert state.plan is not None
+    assert state.ended
+    told = [record.event for record in records if record.rank == 0 and isinstance(record.event, Decided)]
+    assert [event.reason for _, event in state.decisions] == [event.reason for event in told]
+    assert state.changes == len(told) - 1
+
+
+def test_quantiles_are_within_a_per_cent() -> None:
+    spread = Spread()
+    for value in range(1, 1001):
+        spread.add(value / 1000)
+    assert spread.mean == pytest.approx(0.5005)
+    assert spread.quantile(0.5) == pytest.approx(0.5, rel=0.015)
+    assert spread.quantile(0.99) == pytest.approx(0.99, rel=0.015)
+    assert Spread().quantile(0.5) == 0.0
+
+
+def test_a_series_stays_bounded_and_keeps_its_mean() -> None:
+    series = Series(most=64)
+    for index in range(10_000):
+        series.add(float(index), float(index % 10))
+    assert len(series) < 64
+    assert series.times == sorted(series.times)
+    assert sum(series.values) / len(series) == pytest.approx(4.5, abs=0.2)
+    series.add(1e6, float("nan"))
+
+
+def test_an_hour_of_sixteen_ranks_folds_into_bounded_memory(tmp_path: Path) -> None:
+    state, records = fold(hour(tmp_path))
+    assert len(records) > 50_000
+    assert all(len(series) < 2048 for series in state.series.values())
+    assert state.reached(0.5) is not None
+    assert state.reached(0.999) is None
+    assert state.faults["peer_lost"] > 0
+    assert state.transport.missing > 0
+
+
+def test_hostile_links_cannot_fill_memory() -> None:
+    state = RunState()
+    for start in range(0, 2 * MOST_LINKS, 1000):
+        links = tuple(Link(start + index, 0, 1.0) for index in range(1000))
+        state.take(Record(0, 1.0, LinksSensed(1.0, 1, links)))
+    assert len(state.links) == MOST_LINKS
+
+
+def test_the_time_left_follows_the_pace() -> None:
+    state = RunState()
+    assert state.time_left is None
+    state.take(Record(0, 1.0, Stepped(1.0, 10, 0.5, 0.5, 0.0, 0.0, 0.0, 1, 1, 1)))
+    state.take(Record(0, 1.0, Noted(1.0, 10, total_steps=110)))
+    assert state.time_left == pytest.approx(50.0)

@@ -1,0 +1,70 @@
+"""What a real job records is what it did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from gradwire.events import Attached, Decided, Ended, LinksSensed, Noted, Stepped
+from gradwire.observe.tally import Summary
+from tests.observe.recordings import fold
+from tests.train.ranks import Ranks
+
+STEPS = 12
+
+
+def job(rank: int, world: int, level: str, record: str) -> Summary:
+    from gradwire import attach
+
+    net = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+    model = DistributedDataParallel(net, bucket_cap_mb=0.05)
+    handle = attach(model, level, record=record)
+    heard: list[object] = []
+    handle.add_sink(heard.append)
+    handle.add_sink(_raises)
+    for step in range(STEPS):
+        loss = model(torch.randn(8, 64)).square().mean()
+        loss.backward()
+        handle.note(float(loss), accuracy=step / STEPS, total_steps=STEPS, own_number=3.0)
+    handle.close()
+    assert isinstance(heard[0], Attached)
+    assert isinstance(heard[-1], Ended)
+    return handle.summary()
+
+
+def _raises(event: object) -> None:
+    raise ValueError("a view that is broken")
+
+
+@pytest.mark.parametrize("level", ["off", "int8", "auto"])
+def test_a_recording_tells_steps_bytes_levels_and_notes(ranks: Ranks, tmp_path: Path, level: str) -> None:
+    summaries = ranks.run(2, job, level, str(tmp_path / "run"))
+    state, records = fold(tmp_path / "run")
+    steps = [record.event for record in records if isinstance(record.event, Stepped) and record.rank == 0]
+    missing = 2 if level == "auto" else 1  # the last steps were not followed by another that could tell
+    assert [event.step for event in steps] == list(range(len(steps)))
+    assert len(steps) >= STEPS - missing - 1
+    for event in steps:
+        parts = (event.compute, event.encode, event.wire, event.wait)
+        assert sum(parts) == pytest.approx(event.seconds)
+        assert min(parts) >= -1e-9
+        assert event.gradient_bytes == summaries[0].gradient_bytes // STEPS
+    if level != "auto":
+        assert {event.wire_bytes for event in steps} == {summaries[0].wire_bytes // STEPS}
+        assert {event.level for event in steps} == {level}
+    else:
+        assert any(isinstance(record.event, LinksSensed) for record in records)
+        assert state.sensed is not None
+        assert state.links[0, 1].rtt is not None
+    assert any(isinstance(record.event, Decided) for record in records)
+    notes = [record.event for record in records if isinstance(record.event, Noted) and record.rank == 1]
+    assert [note.step for note in notes] == list(range(1, STEPS + 1))
+    assert notes[-1].values == {"own_number": 3.0}
+    assert state.total_steps == STEPS
+    assert state.ended
+    assert state.config["level"] == level
+    assert state.dropped == 0
