@@ -54,7 +54,8 @@ export function draw(wanted: Wanted[]): Drawn {
   }
   const full = tables.filter((table) => (table[0]?.length ?? 0) > 0);
   if (full.length === 0) return { lines: [], data: [[]] };
-  return { lines, data: tables.length === 1 ? tables[0]! : uPlot.join(tables) };
+  const data = tables.length === 1 ? tables[0]! : uPlot.join(tables);
+  return { lines, data: widened(data) };
 }
 
 // A line ends where nothing was recorded for much longer than is usual: a null in the middle of the gap.
@@ -67,6 +68,18 @@ function broken(at: number[], ...columns: number[][]): uPlot.AlignedData {
     values.flatMap((value, index) => (gaps.has(index) ? [value, filler(index)] : [value]));
   const times = spread(at, (index) => (at[index]! + at[index + 1]!) / 2);
   return [times, ...columns.map((column) => spread<number | null>(column, () => null))];
+}
+
+// After joining, other series' times lie inside a gap: they belong to it too.
+function widened(data: uPlot.AlignedData): uPlot.AlignedData {
+  const [at, ...columns] = data as [number[], ...(number | null | undefined)[][]];
+  for (const column of columns)
+    column.forEach((value, index) => {
+      if (value !== null) return;
+      for (let left = index - 1; left >= 0 && column[left] === undefined; left -= 1) column[left] = null;
+      for (let right = index + 1; right < at.length && column[right] === undefined; right += 1) column[right] = null;
+    });
+  return data;
 }
 
 // Areas on top of each other: the topmost is drawn first. All parts come from one rank's steps and share their times.
@@ -86,7 +99,14 @@ export function stack(parts: { series: Series | undefined; label: string; colour
     const { label, colour: name, dash } = total;
     lines.push({ label, colour: name, dash, format: byUnit("s") });
     tables.push([total.series.at, total.series.mean]);
-    return { lines: lines.map((line) => ({ ...line, raw: undefined })), data: uPlot.join(tables) };
+    const data = uPlot.join(tables);
+    return { lines: lines.map((line, index) => (line.raw ? { ...line, raw: layer(data, index, known.length) } : line)), data };
   }
   return { lines, data: [at, ...tables.map((table) => table[1]!)] as uPlot.AlignedData };
+}
+
+// What one layer adds to those below it, at the times of joined data.
+function layer(data: uPlot.AlignedData, index: number, layers: number): (number | undefined)[] {
+  const lower = index + 1 < layers ? data[index + 2] : undefined;
+  return Array.from(data[index + 1]!, (top, at) => (top == null ? undefined : top - (lower?.[at] ?? 0)));
 }

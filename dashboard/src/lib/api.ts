@@ -25,7 +25,6 @@ export interface Decision {
   level: string;
   reason: string;
   version: number;
-  buckets: number;
 }
 export interface Overview {
   run: RunBrief;
@@ -38,14 +37,12 @@ export interface Overview {
   wire_bytes: number;
   plain_bytes: number;
   network: {
-    at: number;
     bandwidth: number | null;
     rtprop: number | null;
     queueing: number;
     loss: number;
     confidence: number;
   } | null;
-  decision: Decision | null;
   recent: Decision[];
   note: {
     at: number;
@@ -132,12 +129,10 @@ export interface Transport extends Omit<Pair, "source" | "destination" | "second
 }
 export interface Fault {
   at: number;
-  rank: number;
+  rank: number | null;
   step: number | null;
   kind: string;
   detail: string;
-  peer: number | null;
-  count: number;
 }
 export interface Faults {
   faults: Fault[];

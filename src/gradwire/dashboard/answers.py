@@ -39,7 +39,6 @@ class Runs(Answer, frozen=True):
 class NetworkNow(Answer, frozen=True):
     """The network as rank 0 saw it last."""
 
-    at: float
     bandwidth: float | None
     rtprop: float | None
     queueing: float
@@ -69,14 +68,13 @@ class NoteNow(Answer, frozen=True):
 
 
 class DecisionMade(Answer, frozen=True):
-    """A level set for one or several buckets of a step at once."""
+    """A level that was set, and why."""
 
     at: float
     step: int
     level: str
     reason: str
     version: int
-    buckets: int
 
 
 class Overview(Answer, frozen=True):
@@ -92,7 +90,6 @@ class Overview(Answer, frozen=True):
     wire_bytes: int
     plain_bytes: int
     network: NetworkNow | None
-    decision: DecisionMade | None
     recent: list[DecisionMade]
     note: NoteNow | None
     seconds_left: float | None
@@ -233,15 +230,13 @@ class Transport(Answer, frozen=True):
 
 
 class FaultSeen(Answer, frozen=True):
-    """Something that went wrong; `count` times in a row."""
+    """Something that went wrong; kind "recording" is about the files, and no rank's."""
 
     at: float
-    rank: int
+    rank: int | None
     step: int | None
     kind: str
     detail: str
-    peer: int | None
-    count: int
 
 
 class Faults(Answer, frozen=True):

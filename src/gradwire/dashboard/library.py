@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Final
 
 from gradwire.dashboard import answers as a
-from gradwire.dashboard.book import Book
-from gradwire.dashboard.source import Damage, Source, files_of
-from gradwire.dashboard.views import SILENCE, steps
+from gradwire.dashboard.book import MAX_MEMBERS, Book
+from gradwire.dashboard.views import MAX_NAME
 from gradwire.errors import ConfigError
-from gradwire.events import Event, Opened
+from gradwire.observe.files import segments
+from gradwire.observe.reader import Follower, Record
 
 POLL_SECONDS: Final = 0.25
-# Events folded between two chances for a request to read the book.
+# Records folded between two chances for a request to read the book.
 SLICE: Final = 500
 MAX_RUNS: Final = 64
-# No run is longer than this, in seconds (ten years): a later event is damage, not data.
-LONGEST: Final = 3.2e8
+# A run that did not say it ended counts as over after this long without a record, in seconds.
+SILENCE: Final = 15.0
 
 
 @dataclass(slots=True)
@@ -29,65 +29,37 @@ class Run:
     """A run's files, its book, and the lock under which the book is read and written."""
 
     id: str
-    name: str
-    source: Source
+    folder: Path
+    follower: Follower
     book: Book = field(default_factory=Book)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    started: float | None = None
-    heard: float = float("-inf")
-    _offsets: dict[int, float] = field(default_factory=dict)
 
     def brief(self) -> a.RunBrief:
         """Whoever calls holds the lock."""
-        book = self.book
-        live = not book.ended and time.time() - self.heard < SILENCE
-        level = book.decisions[-1].event.level[:80] if book.decisions else "off"
-        ranks = sorted(book.ranks)
+        state = self.book.state
         return a.RunBrief(
-            self.id,
-            self.name,
-            self.started,
-            book.duration,
-            book.world_size,
-            ranks,
-            steps(book),
-            live,
-            level,
-            book.changed,
+            id=self.id,
+            name=self.folder.name[:MAX_NAME],
+            started=state.started,
+            duration=state.elapsed,
+            world_size=state.world_size,
+            ranks=sorted(rank for rank in state.ranks if 0 <= rank < MAX_MEMBERS),
+            steps=state.steps,
+            live=not state.ended and time.time() - state.time < SILENCE,
+            level=state.level[:MAX_NAME],
+            changed=self.book.changed,
         )
 
     def refresh(self, stop: threading.Event) -> None:
-        """Fold in what is new, in slices, so that readers need not wait for all of it."""
-        batch: list[tuple[int, Event] | Damage] = []
-        for found in self.source.poll():
-            batch.append(found)
-            if len(batch) >= SLICE:
-                self._fold(batch)
-                batch.clear()
-                if stop.is_set():
-                    return
-        self._fold(batch)
+        """Fold in all that is new, in slices, so that readers need not wait for all of it."""
+        while (records := self.follower.poll()) and not stop.is_set():
+            for first in range(0, len(records), SLICE):
+                self._fold(records[first : first + SLICE])
 
-    def _fold(self, batch: Sequence[tuple[int, Event] | Damage]) -> None:
+    def _fold(self, records: Sequence[Record]) -> None:
         with self.lock:
-            for found in batch:
-                if isinstance(found, Damage):
-                    self.book.warn(found.rank, found.kind, found.detail)
-                else:
-                    self._take(*found)
-
-    def _take(self, rank: int, event: Event) -> None:
-        """Place an event on the run's clock: seconds since the first of its files was opened."""
-        if self.started is None:
-            self.started = min(tape.opened.wall for tape in self.source.tapes.values())
-        if isinstance(event, Opened):
-            self._offsets[rank] = event.wall - event.at - self.started
-        at = event.at + self._offsets.get(rank, 0.0)
-        if not at < LONGEST:
-            self.book.warn(rank, "damaged", f"an event of rank {rank} has an impossible time")
-            return
-        self.heard = max(self.heard, self.started + at)
-        self.book.take(rank, max(0.0, at), event)
+            for record in records:
+                self.book.take(record)
 
 
 class Library:
@@ -98,12 +70,10 @@ class Library:
         self.runs: dict[str, Run] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._read, name="gradwire-dashboard", daemon=True)
+        for path in self._paths:
+            if not path.exists():
+                raise ConfigError(f"dashboard: there is no {path}; record with attach(..., record=DIR)")
         self._discover()
-        if not self.runs:
-            where = ", ".join(map(str, paths))
-            raise ConfigError(
-                f"dashboard: no recorded run in {where}; give a directory with *.jsonl event files, or one such file"
-            )
 
     def start(self) -> None:
         self._thread.start()
@@ -115,19 +85,18 @@ class Library:
             self._thread.join(timeout=10)
 
     def _discover(self) -> None:
-        for path in self._paths:
-            for place in places_of(path):
-                name = place.name.removesuffix(".jsonl")
-                if len(self.runs) < MAX_RUNS and all(run.source.path != place for run in self.runs.values()):
-                    self._add(place, name)
+        known = {run.folder for run in self.runs.values()}
+        for folder in (folder for path in self._paths for folder in folders_of(path)):
+            if folder not in known and len(self.runs) < MAX_RUNS:
+                known.add(folder)
+                identity = self._identity(folder.name)
+                # A new dictionary each time: requests read it from another thread.
+                self.runs = self.runs | {identity: Run(identity, folder, Follower(folder))}
 
-    def _add(self, place: Path, name: str) -> None:
+    def _identity(self, name: str) -> str:
         stem = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name)[:60] or "run"
-        identity, number = stem, 2
-        while identity in self.runs:
-            identity, number = f"{stem}-{number}", number + 1
-        # A new dictionary each time: requests read it from another thread.
-        self.runs = self.runs | {identity: Run(identity, name[:120], Source(place))}
+        names = (stem if number == 1 else f"{stem}-{number}" for number in range(1, MAX_RUNS + 2))
+        return next(name for name in names if name not in self.runs)
 
     def _read(self) -> None:
         while not self._stop.is_set():
@@ -142,13 +111,14 @@ class Library:
             run.refresh(self._stop)
         except Exception as error:
             with run.lock:
-                run.book.warn(0, "unreadable", f"{type(error).__name__}: {error}")
+                run.follower.damage.note(f"reading stopped: {type(error).__name__}: {error}")
 
 
-def places_of(path: Path) -> list[Path]:
-    """A file or a directory of event files is a run; a directory of such directories is several."""
-    if not path.exists():
-        raise ConfigError(f"dashboard: there is no {path}")
-    if path.is_file() or files_of(path):
-        return [path.resolve()]
-    return [child.resolve() for child in sorted(path.iterdir()) if child.is_dir() and files_of(child)]
+def folders_of(path: Path) -> list[Path]:
+    """A directory with event files is a run, one of such directories several; a file stands for its directory."""
+    folder = path.resolve() if path.is_dir() else path.resolve().parent
+    if not folder.is_dir():
+        return []
+    if segments(folder):
+        return [folder]
+    return [child for child in sorted(folder.iterdir()) if child.is_dir() and segments(child)]

@@ -65,7 +65,7 @@ def number(query: QueryParams, parameter: Parameter, otherwise: float) -> float:
 def span(run: Run, query: QueryParams) -> tuple[float, float]:
     """The stretch of time asked for."""
     start = number(query, START, 0.0)
-    end = number(query, END, max(run.book.duration, start))
+    end = number(query, END, max(run.book.state.elapsed, start))
     if end < start:
         raise ConfigError("end: not before start")
     return start, max(end, start + 1e-3)
@@ -93,6 +93,6 @@ ROUTES: Final = (
     Route("topology", "Members and plans.", a.Topology, lambda run, _: views.topology(run.book)),
     Route("links", "Every directed link.", a.Links, lambda run, _: views.links(run.book)),
     Route("transport", "gradwire's own transport.", a.Transport, lambda run, _: views.transport(run.book)),
-    Route("faults", "What went wrong.", a.Faults, lambda run, _: views.faults(run.book)),
+    Route("faults", "What went wrong.", a.Faults, lambda run, _: views.faults(run.book, run.follower.damage)),
     Route("configuration", "What was set.", a.Configuration, lambda run, _: views.configuration(run.book)),
 )

@@ -6,44 +6,39 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from gradwire.dashboard import answers as a
-from gradwire.dashboard.book import MAX_TEXT, UNITS, Book, DecisionKept
+from gradwire.dashboard.book import MAX_MEMBERS, UNITS, Book
 from gradwire.dashboard.column import Column
-from gradwire.events import Planned, Stepped
+from gradwire.events import Decided, Planned
+from gradwire.observe.reader import Damage
+from gradwire.observe.state import Incident
 
-# Decisions in one answer: more than a screen can tell apart.
-MAX_DECISIONS: Final = 1000
-MAX_FAULTS: Final = 500
-# The stream of a run that ended without saying so counts as over after this long without an event, in seconds.
-SILENCE: Final = 15.0
+# Text from a file is cut here: a reason is a sentence, a name a few words.
+MAX_TEXT: Final = 2000
+MAX_NAME: Final = 80
+# Edges of one plan that are sent to a browser.
+MAX_TREES: Final = 64
 
 
 def overview(book: Book, run: a.RunBrief) -> a.Overview:
     """The first page."""
-    split = _split(book)
-    plain = book.sensed[1].predicted_plain if book.sensed else None
-    recent = [_decision(kept) for kept in list(book.decisions)[-5:]][::-1]
+    state, split = book.state, _split(book)
+    recent = [_decision(book, *kept) for kept in list(state.decisions)[-5:]][::-1]
     return a.Overview(
         run=run,
-        parameters=max((now.attached.parameters for now in book.ranks.values() if now.attached), default=0),
+        parameters=state.parameters,
         steps_per_second=1 / split.seconds if split and split.seconds > 0 else None,
         split=split,
-        predicted_plain=plain,
-        speedup=plain / split.seconds if plain and split and split.seconds > 0 else None,
-        gradient_bytes=sum(now.gradient_bytes for now in book.ranks.values()),
-        wire_bytes=sum(now.wire_bytes for now in book.ranks.values()),
-        plain_bytes=sum(now.plain_bytes for now in book.ranks.values()),
+        predicted_plain=state.sensed.predicted_plain if state.sensed else None,
+        speedup=state.predicted_speedup,
+        gradient_bytes=state.gradient_bytes,
+        wire_bytes=state.wire_bytes,
+        plain_bytes=state.plain_bytes,
         network=_network(book),
-        decision=recent[0] if recent else None,
         recent=recent,
         note=_note(book),
-        seconds_left=_seconds_left(book, run, split),
-        faults=book.faults_seen,
+        seconds_left=state.time_left if run.live else None,
+        faults=sum(state.faults.values()),
     )
-
-
-def steps(book: Book) -> int:
-    """Steps that the furthest rank finished."""
-    return max((now.steps for now in book.ranks.values()), default=0)
 
 
 def catalogue(book: Book) -> a.Catalogue:
@@ -52,17 +47,17 @@ def catalogue(book: Book) -> a.Catalogue:
 
 
 def series_data(book: Book, names: Sequence[str], start: float, end: float, width: int) -> a.SeriesData:
-    """Buckets of the series that exist; a name nobody recorded gives an empty series."""
+    """Buckets of the series asked for; a name nobody recorded gives an empty series."""
     return a.SeriesData(start, end, [_series(book, name, start, end, width) for name in names])
 
 
 def decisions(book: Book, start: float, end: float) -> a.Decisions:
-    """The newest decisions of a stretch of time, and the one in force when it began."""
-    before = [kept for kept in book.decisions if kept.at < start][-1:]
-    inside = [kept for kept in book.decisions if start <= kept.at <= end]
-    chosen = (before + inside)[-MAX_DECISIONS:]
-    left_out = len(before) + len(inside) - len(chosen) + book.decisions_seen - len(book.decisions)
-    return a.Decisions([_decision(kept) for kept in chosen], left_out)
+    """The decisions of a stretch of time, and the one in force when it began."""
+    made = [_decision(book, *kept) for kept in book.state.decisions]
+    before = [decision for decision in made if decision.at < start][-1:]
+    inside = [decision for decision in made if start <= decision.at <= end]
+    seen = book.state.changes + (1 if made else 0)
+    return a.Decisions(before + inside, seen - len(made))
 
 
 def topology(book: Book) -> a.Topology:
@@ -72,29 +67,20 @@ def topology(book: Book) -> a.Topology:
 
 def links(book: Book) -> a.Links:
     """The matrix. Ages count from the end of what was recorded."""
+    now = book.state.elapsed
     shown = []
-    for (source, destination), (at, link) in sorted(book.links.items()):
+    for (source, destination), at in sorted(book.sensed_links.items()):
+        link = book.state.links.get((source, destination))
+        if link is None:
+            continue
         pair = book.pairs.get((source, destination))
-        load = pair.load() if pair else None
-        shown.append(
-            a.LinkNow(
-                source,
-                destination,
-                link.rate,
-                link.rtt,
-                link.rtprop,
-                link.loss,
-                link.queueing,
-                link.window,
-                max(0.0, book.duration - at),
-                load,
-            )
-        )
+        known = (link.rate, link.rtt, link.rtprop, link.loss, link.queueing, link.window)
+        shown.append(a.LinkNow(source, destination, *known, max(0.0, now - at), pair.load() if pair else None))
     return a.Links(_members(book), shown)
 
 
 def transport(book: Book) -> a.Transport:
-    """Totals of gradwire's own transport."""
+    """gradwire's own transport: the run's totals, and each pair."""
     pairs = [
         a.PairTransport(
             source,
@@ -105,47 +91,45 @@ def transport(book: Book) -> a.Transport:
             pair.returned,
             pair.retransmitted,
             pair.seconds,
-            dict(pair.closes),
+            {name[:MAX_NAME]: count for name, count in pair.closes.items()},
         )
         for (source, destination), pair in sorted(book.pairs.items())
     ]
-    closes: dict[str, int] = {}
-    for pair in pairs:
-        for name, count in pair.closes.items():
-            closes[name] = closes.get(name, 0) + count
-    return a.Transport(
-        sum(pair.transfers for pair in pairs),
-        sum(pair.nbytes for pair in pairs),
-        sum(pair.missing for pair in pairs),
-        sum(pair.returned for pair in pairs),
-        sum(pair.retransmitted for pair in pairs),
-        closes,
-        pairs,
-    )
+    total = book.state.transport
+    closes = {name[:MAX_NAME]: count for name, count in total.closes.items()}
+    sums = (total.transfers, total.nbytes, total.missing, total.returned, total.retransmitted)
+    return a.Transport(*sums, closes, pairs)
 
 
-def faults(book: Book) -> a.Faults:
-    """The newest first."""
-    chosen = list(book.faults)[-MAX_FAULTS:][::-1]
-    shown = [a.FaultSeen(f.at, f.rank, f.step, f.kind, f.detail, f.peer, f.count) for f in chosen]
-    return a.Faults(shown, book.faults_seen - sum(fault.count for fault in chosen))
+def faults(book: Book, damage: Damage) -> a.Faults:
+    """What went wrong in the run, the newest first; before it what is wrong with its files."""
+    state = book.state
+    wrong = [*damage.notes]
+    if damage.lines:
+        wrong.append(f"{damage.lines} damaged lines of the recording were skipped")
+    if book.impossible:
+        wrong.append(f"{book.impossible} events of the recording have impossible times")
+    if state.dropped:
+        wrong.append(f"{state.dropped} events were not recorded: the writer could not keep up")
+    files = [a.FaultSeen(state.elapsed, None, None, "recording", text[:MAX_TEXT]) for text in wrong]
+    shown = [_fault(book, incident) for incident in state.incidents][::-1]
+    return a.Faults(files + shown, sum(state.faults.values()) - len(shown))
 
 
 def configuration(book: Book) -> a.Configuration:
     """What the lowest rank was told, and where others were told something else."""
-    attached = {rank: now.attached for rank, now in sorted(book.ranks.items()) if now.attached}
-    if not attached:
+    if not book.attached:
         return a.Configuration({}, "", "", _members(book), [])
-    first_rank, first = next(iter(attached.items()))
+    (first_rank, first), *others = sorted(book.attached.items())
     reference = flat(first.config)
     differing = [
-        a.RankSetting(rank, name, value)
-        for rank, other in attached.items()
-        if rank != first_rank
+        a.RankSetting(rank, name[:MAX_NAME], value)
+        for rank, other in others
         for name, value in flat(other.config).items()
-        if reference.get(name) != value
+        if rank != first_rank and reference.get(name) != value
     ]
-    return a.Configuration(first.config, first.gradwire, first.torch, _members(book), differing[:200])
+    versions = (first.gradwire[:MAX_NAME], first.torch[:MAX_NAME])
+    return a.Configuration(first.config, *versions, _members(book), differing[:200])
 
 
 def flat(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
@@ -160,38 +144,37 @@ def flat(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def _split(book: Book) -> a.StepSplit | None:
-    recent: list[Stepped] = [event for now in book.ranks.values() for event in now.recent]
+    recent = [event for steps in book.recent.values() for event in steps]
     if not recent:
         return None
-    count = len(recent)
-    return a.StepSplit(
-        *(sum(getattr(event, name) for event in recent) / count for name in a.StepSplit.__struct_fields__)
-    )
+    names = a.StepSplit.__struct_fields__
+    return a.StepSplit(*(sum(getattr(event, name) for event in recent) / len(recent) for name in names))
 
 
 def _network(book: Book) -> a.NetworkNow | None:
-    if book.sensed is None:
+    event = book.state.sensed
+    if event is None:
         return None
-    at, event = book.sensed
-    return a.NetworkNow(at, event.bandwidth, event.rtprop, event.queueing, event.loss, event.confidence)
+    return a.NetworkNow(event.bandwidth, event.rtprop, event.queueing, event.loss, event.confidence)
 
 
 def _note(book: Book) -> a.NoteNow | None:
-    if book.noted is None:
+    if not book.state.notes:
         return None
-    at, event = book.noted
-    return a.NoteNow(at, event.step, event.loss, event.accuracy, event.epoch, book.total_steps)
+    last = book.state.notes[-1]
+    event = last.noted
+    return a.NoteNow(last.elapsed, event.step, event.loss, event.accuracy, event.epoch, book.state.total_steps)
 
 
-def _seconds_left(book: Book, run: a.RunBrief, split: a.StepSplit | None) -> float | None:
-    if book.total_steps is None or split is None or not run.live:
-        return None
-    return max(0, book.total_steps - run.steps) * split.seconds
+def _decision(book: Book, time: float, event: Decided) -> a.DecisionMade:
+    at = max(0.0, time - (book.state.started or 0.0))
+    return a.DecisionMade(at, event.step, event.level[:MAX_NAME], event.reason[:MAX_TEXT], event.version)
 
 
-def _decision(kept: DecisionKept) -> a.DecisionMade:
-    event = kept.event
-    return a.DecisionMade(kept.at, event.step, event.level[:80], event.reason[:MAX_TEXT], event.version, kept.buckets)
+def _fault(book: Book, incident: Incident) -> a.FaultSeen:
+    at = max(0.0, incident.time - (book.state.started or 0.0))
+    kind, detail = incident.kind[:MAX_NAME], incident.detail[:MAX_TEXT]
+    return a.FaultSeen(at, incident.rank, incident.step, kind, detail)
 
 
 def _series_name(name: str, column: Column) -> a.SeriesName:
@@ -209,27 +192,29 @@ def _series(book: Book, name: str, start: float, end: float, width: int) -> a.Se
 
 
 def _members(book: Book) -> list[a.Member]:
-    known = set(book.ranks) | {rank for pair in book.links for rank in pair}
-    attached = {rank: now.attached for rank, now in book.ranks.items()}
+    known = {rank for rank in book.state.ranks if 0 <= rank < MAX_MEMBERS}
+    known |= {rank for pair in book.sensed_links for rank in pair}
+    found = {rank: book.state.ranks.get(rank) for rank in sorted(known)}
     return [
-        a.Member(rank, (found.host if found else "")[:80], (found.site if found else "")[:80])
-        for rank in sorted(known)
-        for found in (attached.get(rank),)
+        a.Member(rank, one.host[:MAX_NAME], one.site[:MAX_NAME]) if one else a.Member(rank, "", "")
+        for rank, one in found.items()
     ]
 
 
 def _plan(at: float, event: Planned) -> a.PlanShown:
     trees = [
-        a.TreeShown(
-            tree.root, tree.share, _edges(tree.parents), [(b, c) for c, b in _edges(tree.sources or tree.parents)]
-        )
-        for tree in event.trees
+        a.TreeShown(tree.root, tree.share, _edges(tree.parents), _reversed(_edges(tree.sources or tree.parents)))
+        for tree in event.trees[:MAX_TREES]
     ]
-    routes = [a.RouteShown(list(route.path), route.side) for route in event.routes]
-    reason = event.reason[:MAX_TEXT]
-    return a.PlanShown(at, event.step, event.version, event.planner[:80], reason, event.predicted, trees, routes)
+    routes = [a.RouteShown(list(route.path), route.side) for route in event.routes[:MAX_MEMBERS]]
+    planner, reason = event.planner[:MAX_NAME], event.reason[:MAX_TEXT]
+    return a.PlanShown(at, event.step, event.version, planner, reason, event.predicted, trees, routes)
 
 
 def _edges(towards: dict[int, int]) -> list[tuple[int, int]]:
     """(member, where it sends), without the root's own."""
     return [(member, parent) for member, parent in sorted(towards.items()) if member != parent]
+
+
+def _reversed(edges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    return [(to, origin) for origin, to in edges]
