@@ -15,7 +15,7 @@ class State {
   zoom = $state<[number, number] | null>(null);
   theme = $state<Theme>("auto");
   failure = $state("");
-  width = $state(1000);
+  width = $state(innerWidth);
   // Grows when the shown runs changed; views read it to know when to ask again.
   tick = $state(0);
 
