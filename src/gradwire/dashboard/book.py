@@ -25,6 +25,8 @@ MAX_CLOSES: Final = 16
 RECENT: Final = 20
 # No run is longer than this, in seconds (ten years): a later event is damage, not data.
 LONGEST: Final = 3.2e8
+# Nothing that is measured here is larger; sums of more could overflow.
+LARGEST: Final = 1e18
 
 UNITS: Final = {
     "bandwidth": "B/s",
@@ -64,7 +66,7 @@ class PairTotals:
         self.missing += event.missing
         self.returned += event.returned
         self.retransmitted += event.retransmitted
-        self.seconds += event.seconds
+        self.seconds += max(0.0, min(event.seconds, LONGEST))
         self.recent.append((at, event.nbytes))
         for name, count in event.closes.items():
             if name in self.closes or len(self.closes) < MAX_CLOSES:
@@ -126,7 +128,7 @@ class Book:
                 self.attached[rank] = event
 
     def _put(self, name: str, at: float, value: float | None) -> None:
-        if value is None:
+        if value is None or abs(value) > LARGEST:
             return
         column = self.columns.get(name)
         if column is None:
@@ -136,7 +138,8 @@ class Book:
         column.append(at, value)
 
     def _stepped(self, rank: int, at: float, event: Stepped) -> None:
-        self.recent.setdefault(rank, deque(maxlen=RECENT)).append(event)
+        if 0 <= event.seconds < LONGEST:
+            self.recent.setdefault(rank, deque(maxlen=RECENT)).append(event)
         for name in ("seconds", "compute", "encode", "wire", "wait", "residual"):
             self._put(f"{name}@{rank}", at, getattr(event, name))
         if event.plain_bytes:
