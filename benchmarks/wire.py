@@ -71,7 +71,7 @@ def document(told: list[dict[str, Any]], command: str) -> str:
         ABOUT,
     ]
     for one in told:
-        work = one["workload"]
+        work = one["workloads"][0]
         lines += [f"## {work['about']}, {work['parameters']:,} parameters", ""]
         lines += ["| contestant | payload | wire | predicted | of predicted | less |", "|---|---|---|---|---|---|"]
         lines += [*lines_of(one["rows"]), ""]
@@ -81,11 +81,11 @@ def document(told: list[dict[str, Any]], command: str) -> str:
 def main() -> None:
     options = options_of(CASE)
     options.quick = True
-    workloads = [options.workload] if options.workload else list(WORKLOADS)
+    workloads = options.workload or list(WORKLOADS)
     told = []
     try:
         for workload in workloads:
-            options.workload = workload
+            options.workload = [workload]
             told.append(measure(CASE, options, Console(stderr=True)))
     except GradwireError as error:
         sys.exit(f"wire: {error}")

@@ -14,12 +14,13 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from gradwire.emulate.lab import Mode
 from gradwire.errors import GradwireError
 from gradwire.link import Network, load_network
 from harness import facts, page
@@ -32,10 +33,14 @@ from harness.workload import WorkloadSpec
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Defaults of one case file; every one of them can be overridden on the command line."""
+    """Defaults of one case file; every one of them can be overridden on the command line.
+
+    With several workloads every network is run with each. `mode` is the lab's: "loopback" has no emulator between the
+    ranks, for cases whose network is this machine itself.
+    """
 
     name: str
-    workload: str
+    workload: str | tuple[str, ...]
     networks: tuple[str | Network, ...]
     hosts: int
     contestants: tuple[str, ...]
@@ -43,6 +48,11 @@ class Case:
     compute_ms: float | None = None
     repeat: int = 3
     seconds: float = 3.0
+    mode: Mode = "namespaces"
+
+    @property
+    def workloads(self) -> tuple[str, ...]:
+        return (self.workload,) if isinstance(self.workload, str) else self.workload
 
 
 def options_of(case: Case, arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -52,7 +62,7 @@ def options_of(case: Case, arguments: Sequence[str] | None = None) -> argparse.N
     parser.add_argument("--repeat", type=int, default=case.repeat, help="rounds; contestants alternate in each")
     parser.add_argument("--seconds", type=float, default=case.seconds, help="measured time of a block, about")
     parser.add_argument("--quick", action="store_true", help="one round of two steps each: does it run?")
-    parser.add_argument("--workload", default=case.workload, help="paced:MODEL or real:MODEL")
+    parser.add_argument("--workload", action="append", help="paced:MODEL or real:MODEL; may be given several times")
     parser.add_argument("--contestants", default=",".join(case.contestants), help="names with commas between")
     parser.add_argument("--compute-ms", type=float, default=case.compute_ms, help="paced: compute time of a step")
     parser.add_argument("--batch", type=int, default=16, help="real: samples a rank and step")
@@ -64,7 +74,10 @@ def options_of(case: Case, arguments: Sequence[str] | None = None) -> argparse.N
 
 def measure(case: Case, options: argparse.Namespace, console: Console) -> dict[str, Any]:
     """Run the case; everything a result file holds."""
-    workload = WorkloadSpec.parse(options.workload, options.compute_ms, options.data, options.batch)
+    workloads = [
+        WorkloadSpec.parse(text, options.compute_ms, options.data, options.batch)
+        for text in options.workload or case.workloads
+    ]
     names = [name.strip() for name in options.contestants.split(",") if name.strip()]
     for name in names:
         if name != RING:
@@ -73,31 +86,33 @@ def measure(case: Case, options: argparse.Namespace, console: Console) -> dict[s
         net if isinstance(net, Network) else load_network(net, options.hosts) for net in case.networks
     ]
     repeat, seconds, fewest = (1, 0.0, 2) if options.quick else (options.repeat, options.seconds, 3)
-    job = Job(workload, interleaved([n for n in names if n != RING], repeat), seconds, fewest, port=options.port)
+    blocks = interleaved([n for n in names if n != RING], repeat)
     machine = facts.machine_facts()
     rows: list[Row] = []
     for network in networks:
-        console.print(f"[bold]{network.name}[/bold]")
-        reports = run(network, job, lambda text: console.print(f"[dim]{text}[/dim]"))
-        rows += rows_of(network, workload, names, reports)
+        for workload in workloads:
+            label = network.name if len(workloads) == 1 else f"{network.name}, {workload.model}"
+            console.print(f"[bold]{label}[/bold]")
+            job = Job(workload, blocks, seconds, fewest, port=options.port)
+            reports = run(network, job, lambda text: console.print(f"[dim]{text}[/dim]"), case.mode)
+            rows += rows_of(replace(network, name=label), workload, names, reports)
     machine["load_after"] = round(os.getloadavg()[0], 2)
     return {
         "case": case.name,
         "title": case.title,
         "command": command(),
-        "workload": {
-            **asdict(workload),
-            "data": None,
-            "about": workload.about,
-            "seconds": workload.seconds,
-            "parameters": workload.numel,
-        },
+        "workloads": [_told(workload) for workload in workloads],
         "networks": [{"name": n.name, "hosts": len(n.ranks), "links": str(n.links[0].spec)} for n in networks],
         "congestion": sorted({network.congestion for network in networks}),
         "repeat": repeat,
         "machine": machine,
         "rows": rows,
     }
+
+
+def _told(workload: WorkloadSpec) -> dict[str, Any]:
+    sums = {"about": workload.about, "seconds": workload.seconds, "parameters": workload.numel}
+    return {**asdict(workload), "data": None, **sums}
 
 
 def command() -> str:

@@ -25,6 +25,8 @@ RING = "ring-bound"
 NO_SYNC = "no-sync"
 # Buckets of a few megabytes overlap with backward and still fill a pipe.
 GRADWIRE_BUCKET_MB = 5.0
+# A controller has measured the network and made up its mind after this many steps; a training run has thousands.
+ADAPTIVE_WARMUP = 10
 
 
 class Installed(Protocol):
@@ -169,7 +171,9 @@ def find(name: str) -> Contestant:
     if kind == "gradwire":
         level, _, megabytes = rest.partition("@")
         bucket_mb = float(megabytes or GRADWIRE_BUCKET_MB)
-        canonical = level if is_controller(level) else str(Level.parse(level, "contestant"))
-        return Contestant(name, f"gradwire at {canonical}, {bucket_mb:g} MB buckets", _gradwire(level), bucket_mb)
+        adaptive = is_controller(level)
+        canonical = level if adaptive else str(Level.parse(level, "contestant"))
+        about = f"gradwire at {canonical}, {bucket_mb:g} MB buckets"
+        return Contestant(name, about, _gradwire(level), bucket_mb, ADAPTIVE_WARMUP if adaptive else 2)
     known = ", ".join([*CONTESTANTS, RING, "gradwire:LEVEL", "gradwire:LEVEL@BUCKET_MB"])
     raise ConfigError(f"contestant: {name!r} is not one of {known}")

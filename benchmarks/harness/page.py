@@ -31,12 +31,18 @@ def write(folder: Path, told: dict[str, Any], rows: Sequence[Row]) -> None:
     plot.save(folder / f"{name}.png", title, rows)
 
 
+def workloads(told: dict[str, Any]) -> list[dict[str, Any]]:
+    """Files of earlier versions name a single one."""
+    return list(told["workloads"]) if "workloads" in told else [told["workload"]]
+
+
 def doubts(told: dict[str, Any], rows: Sequence[Row]) -> list[str]:
     """What a reader must know before believing a row."""
     found = [f"- **{row.network}, {row.contestant}: {row.lab}**" for row in rows if "COULD NOT" in row.lab]
     found += [f"- **{row.network}, {row.contestant} failed: {row.error}**" for row in rows if row.error]
-    stated = told["workload"].get("seconds") or 0.0
+    works = workloads(told)
     for row in rows:
+        stated = next((w["seconds"] for w in works if row.network.endswith(f", {w['model']}")), works[0]["seconds"])
         if row.contestant == NO_SYNC and stated and row.median > OVERLOADED * stated:
             found.append(
                 f"- {row.network}: compute alone took {row.median * 1e3:.0f} ms instead of the stated "
@@ -47,11 +53,12 @@ def doubts(told: dict[str, Any], rows: Sequence[Row]) -> list[str]:
 
 
 def markdown(told: dict[str, Any], rows: Sequence[Row]) -> str:
-    machine, work = told["machine"], told["workload"]
+    machine = told["machine"]
+    abouts = "; ".join(f"{work['about']}, {work['parameters']:,} parameters" for work in workloads(told))
     notes = [f"- `{name}`: {about}" for name, about in {row.contestant: row.settings for row in rows}.items()]
     lines = [
         f"# {told['title'] or told['case']}", "", f"    {told['command']}", "",
-        f"Workload: {work['about']}; {work['parameters']:,} parameters. "
+        f"Workload: {abouts}. "
         f"TCP congestion control: {', '.join(told['congestion'])}. {told['repeat']} rounds, contestants alternating.",
         "",
         f"Machine: {machine['cpu']}, {machine['cores']} cores, Linux {machine['kernel']}, torch {machine['torch']}, "

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gradwire.emulate import EmulatorStats, Lab
+from gradwire.emulate.lab import Mode
 from gradwire.link import Network
 from harness.job import MARK, Block, Job
 
@@ -59,11 +60,11 @@ class _Listener:
             self.reports.append(BlockReport(Block(told["contestant"], told["repeat"])))
 
 
-def run(network: Network, job: Job, note: Note) -> list[BlockReport]:
+def run(network: Network, job: Job, note: Note, mode: Mode = "namespaces") -> list[BlockReport]:
     """Reports of every block, failed ones with their error."""
     done: list[BlockReport] = []
     world = len(network.ranks)
-    with tempfile.TemporaryDirectory() as folder, Lab(network, on_note=note) as lab:
+    with tempfile.TemporaryDirectory() as folder, Lab(network, note, mode) as lab:
         path = Path(folder) / "job.json"
         while job.blocks:
             job.write(path)

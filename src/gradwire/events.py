@@ -59,7 +59,7 @@ class Attached(Fact, frozen=True):
 
 
 class Stepped(Fact, frozen=True):
-    """One step on this rank. `compute + encode + wire + wait` is `seconds`.
+    """One step on this rank. `compute + encode + wire + wait` is `seconds`; all four are 0 where only that is known.
 
     `compute` is the time in which nothing was waited for. The rest of the step training waited: `encode` while this
     rank encoded or decoded and nothing was on the network, `wire` while something was, `wait` for ranks that were late
@@ -260,6 +260,14 @@ class Noted(Fact, frozen=True):
     values: dict[str, float] = {}
 
 
+class Advised(Fact, frozen=True):
+    """Another DDP setting is predicted to save this share of a step."""
+
+    step: int
+    bucket_cap_mb: int
+    gain: float
+
+
 class NonFinite(Fact, frozen=True):
     """This rank's gradient held NaN or infinity; it was passed on and kept out of the residuals."""
 
@@ -313,6 +321,7 @@ Event = (
     | Planned
     | Transferred
     | Noted
+    | Advised
     | NonFinite
     | Faulted
     | Failed

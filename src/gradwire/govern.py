@@ -25,11 +25,12 @@ from torch import Tensor
 from gradwire.clock import Clock
 from gradwire.compress.build import check_chain
 from gradwire.decide.base import Controller, Job
+from gradwire.decide.buckets import advise
 from gradwire.decide.cost import predict
 from gradwire.decide.fixed import Fixed
 from gradwire.decide.ladder import LADDER
 from gradwire.errors import LinkError
-from gradwire.events import Link, LinksSensed, Sensed, Sink, Stepped
+from gradwire.events import Advised, Link, LinksSensed, Sensed, Sink, Stepped
 from gradwire.flow import Bucket, Decision, Footprint, StepFacts, View
 from gradwire.level import Level
 from gradwire.pipeline import Pipeline
@@ -41,6 +42,8 @@ from gradwire.transport.base import AllToAll, Op, Timing
 
 # Seconds between two reports on the paths to peers.
 LINKS_EVERY = 1.0
+# Buckets have their final layout and the estimates have settled by this step; advice is thought over at powers of two.
+SETTLED = 16
 
 FootprintOf = Callable[[Level, Bucket], Footprint]
 
@@ -152,21 +155,35 @@ class Adaptive:
             self._wish = sendable(self._controller.decide(job, self.view, facts, now))
             known = self.view.group.bandwidth is not None
             self._sink.emit(Sensed.of(now, step - 2, self.view, facts, plain.step if known else None))
+            if step >= SETTLED and step & (step - 1) == 0:
+                self._advise(step, facts, now)
+
+    def _advise(self, step: int, facts: StepFacts, now: float) -> None:
+        """Now and then: would other buckets overlap more, at the level in use?"""
+        link, gradient = self.view.group, sum(nbytes for _, nbytes in facts.buckets)
+        if link.bandwidth is None or not facts.wire_bytes:
+            return
+        rate = link.bandwidth * gradient / facts.wire_bytes
+        latency = max(facts.hops * (link.rtprop or 0.0) / 2, link.overhead)
+        advice = advise(facts.buckets, rate, latency, facts.seconds)
+        if advice is not None:
+            self._sink.emit(Advised(now, step, advice.bucket_cap_mb, advice.gain))
 
     def _tell(self, step: int, pulses: dict[int, Pulse], exchange: _Exchange) -> None:
         """What the step before the last took here, now that others' stamps tell who was late; the paths to peers."""
         now = self._clock.now()
         if exchange.facts is not None:
-            latest = max((pulse.stamps.ready - self._peers[peer].offset for peer, pulse in pulses.items()), default=0.0)
+            known = [(self._peers[peer], pulse) for peer, pulse in pulses.items() if self._peers[peer].last is not None]
+            latest = max((pulse.stamps.ready - path.offset for path, pulse in known), default=exchange.ready)
             late = max(0.0, latest - exchange.ready)
             level = str(exchange.level)
             self._sink.emit(Stepped.of(now, step - 2, exchange.facts, level, self._world_size, late))
         if now - self._links_told >= LINKS_EVERY and any(path.last is not None for path in self._peers.values()):
             self._links_told = now
-            known = self.view.links
+            views = self.view.links
             links = (
-                Link.of(self._rank, peer, known[self._rank, peer])
-                if (self._rank, peer) in known
+                Link.of(self._rank, peer, views[self._rank, peer])
+                if (self._rank, peer) in views
                 else Link(self._rank, peer, rtt=path.last, rtprop=path.rtprop)
                 for peer, path in self._peers.items()
             )

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gradwire.errors import LinkError
+from gradwire.trace import span
 from gradwire.transport.base import Lane, Op, Pending, Timing
 
 Done = Callable[[BaseException | None], None]
@@ -73,7 +74,8 @@ class Pipeline:
         """Run an exchange up to its next operation, and tell how long that took."""
         began = time.monotonic()
         try:
-            return next(exchange)
+            with span("encode"):
+                return next(exchange)
         finally:
             now = time.monotonic()
             self._on_work(now - began, now)
@@ -91,7 +93,9 @@ class Pipeline:
             if self._failure is not None:
                 raise self._failure
             if item.pending is not None:
-                item.on_timing(item.pending.wait())
+                with span("wire"):
+                    timing = item.pending.wait()
+                item.on_timing(timing)
             op = self._work(item.exchange)
             item.pending = self._lanes[index].start(op)
         except StopIteration:

@@ -33,6 +33,7 @@ from gradwire.joint import Check, Joint, PlainJoint, Teller
 from gradwire.level import Level
 from gradwire.pipeline import Pipeline
 from gradwire.sense.stopwatch import Stopwatch
+from gradwire.trace import span
 from gradwire.transport.base import Op
 
 Plain = Callable[[Tensor], Future[list[Tensor]]]
@@ -75,6 +76,10 @@ class Session:
 
     def synchronise(self, bucket: Bucket, buffer: Tensor, weights: Weights) -> Future[Tensor]:
         """Replace the bucket's flat gradient by its mean over all ranks; the future holds the same buffer."""
+        with span("hook"):
+            return self._synchronise(bucket, buffer, weights)
+
+    def _synchronise(self, bucket: Bucket, buffer: Tensor, weights: Weights) -> Future[Tensor]:
         decision = DETACHED if self._off else self._rooms.governor.decide(bucket)
         self._rooms.stopwatch.bucket_ready(self._rooms.clock.now(), bucket.nbytes)
         known = self._levels.get(bucket.index)
@@ -99,7 +104,8 @@ class Session:
         """Wait until every bucket of this backward is restored; raise what went wrong as the error it was."""
         joints, self._under_way = self._under_way, []
         for joint in joints:
-            joint.wait()
+            with span("settle"):
+                joint.wait()
             if isinstance(joint, PlainJoint):
                 self._rooms.stopwatch.operation(joint.started, joint.finished, joint.wire)
         if joints and self._verify_every and self.step % self._verify_every == 0:

@@ -84,3 +84,11 @@ def test_a_mistake_comes_before_any_level() -> None:
     work = parse_model("resnet18")
     wrong = Finding("error", "wrong-interface", "rank 1 ...", "export GLOO_SOCKET_IFNAME=eth0 on node1")
     assert recommend(predict(work, SLOW, 4, COSTS), [wrong], work, SLOW) == f"Repair the set-up first: {wrong.fix}."
+
+
+def test_the_recommendation_names_smaller_buckets_where_the_default_spoils_the_overlap() -> None:
+    work = Work("resnet18", 11_174_000, Seconds(0.075))
+    path = Path(Rate.from_mbit(10_000), Seconds(0.0001))  # dense just hides behind backward, in small pieces
+    assert "bucket_cap_mb=" in recommend(predict(work, path, 4, COSTS), [], work, path)
+    vast = Path(Rate.from_mbit(100_000), Seconds(0.0001))
+    assert "bucket_cap_mb=" not in recommend(predict(work, vast, 4, COSTS), [], work, vast)

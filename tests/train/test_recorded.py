@@ -68,3 +68,23 @@ def test_a_recording_tells_steps_bytes_levels_and_notes(ranks: Ranks, tmp_path: 
     assert state.ended
     assert state.config["level"] == level
     assert state.dropped == 0
+
+
+def profiled(rank: int, world: int) -> set[str]:
+    from torch.profiler import ProfilerActivity, profile
+
+    from gradwire import attach
+
+    model = DistributedDataParallel(nn.Linear(64, 64))
+    handle = attach(model, "int8")
+    config = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+    with profile(activities=[ProfilerActivity.CPU], experimental_config=config) as seen:
+        for _ in range(3):
+            model(torch.randn(8, 64)).sum().backward()
+    handle.close()
+    return {event.name for event in seen.events() or () if event.name.startswith("gradwire::")}
+
+
+def test_the_profiler_shows_ranges_of_all_threads(ranks: Ranks) -> None:
+    for names in ranks.run(2, profiled):
+        assert {"gradwire::hook", "gradwire::settle", "gradwire::encode", "gradwire::wire"} <= names

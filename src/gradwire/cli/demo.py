@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from gradwire.cli.report import write_report
 from gradwire.config import resolve
 from gradwire.emulate import Lab
 from gradwire.errors import LinkError
 from gradwire.link import Network, load_network
+from gradwire.observe.live import Following
 from gradwire.units import Bytes, Seconds
 
 # Long enough for the slowest run on the slowest preset; a run that hangs is ended.
@@ -31,10 +35,15 @@ Report = dict[str, Any]
 @click.option("--level", default="auto", show_default=True, help="What gradwire does: auto, or a level such as int8.")
 @click.option("--data", default="", help="fashion-mnist or digits; the best that is installed by default.")
 @click.option("--steps", default=90, show_default=True, type=click.IntRange(10, 10_000), help="Training steps, about.")
+@click.option("--out", metavar="DIR", help="Recordings and the report go here; runs/demo-<time> unless given.")
+@click.option("--no-watch", is_flag=True, help="Only progress bars, no live view of the run.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON and nothing else.")
-def demo(net: str, hosts: int, level: str, data: str, steps: int, as_json: bool) -> None:
+def demo(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
+    net: str, hosts: int, level: str, data: str, steps: int, out: str | None, no_watch: bool, as_json: bool
+) -> None:
     """Train a small CNN twice on the same slow network, with plain DDP and with gradwire, and compare."""
     console = Console(stderr=as_json, quiet=as_json)
+    folder = Path(out or time.strftime("runs/demo-%Y%m%d-%H%M%S")).resolve()
     resolve(level)  # a mistake should show before the first run, not after it
     network = load_network(net, hosts)
     name = data or _best_data()
@@ -42,13 +51,18 @@ def demo(net: str, hosts: int, level: str, data: str, steps: int, as_json: bool)
     if network.about:
         console.print(f"[dim]{network.about}[/dim]")
     runs = [("plain DDP", ""), ("gradwire", level)]
-    results = _run_all(console, network, runs, ["--data", name, *_length(name, hosts, steps)])
+    watched = console.is_terminal and not no_watch and not as_json
+    results = _run_all(console, network, runs, ["--data", name, *_length(name, hosts, steps)], (folder, watched))
+    recordings = tuple(str(folder / _folder_name(name)) for name, _ in runs)
+    [report] = write_report(recordings, folder / "report.html")
     if as_json:
         click.echo(json.dumps(results))
         return
     console.print(_table(results))
     for reason in results[-1]["reasons"]:
         console.print(f"gradwire chose {reason}", highlight=False)
+    console.print(f"The report, with plots: {report}", highlight=False, soft_wrap=True)
+    console.print(f"[dim]Play it again: gradwire replay {recordings[-1]}[/dim]", highlight=False, soft_wrap=True)
 
 
 def _best_data() -> str:
@@ -65,16 +79,30 @@ def _length(data: str, hosts: int, steps: int) -> list[str]:
     return ["--epochs", str(epochs), "--samples", str(min(whole, wanted // epochs))]
 
 
-def _run_all(console: Console, network: Network, runs: list[tuple[str, str]], extra: list[str]) -> list[Report]:
+def _folder_name(run: str) -> str:
+    return run.replace(" ", "-")
+
+
+def _run_all(
+    console: Console, network: Network, runs: list[tuple[str, str]], extra: list[str], kept: tuple[Path, bool]
+) -> list[Report]:
+    """Run each; `kept` is where recordings go and whether they are shown as they grow."""
+    folder, watched = kept
     columns = (TextColumn("{task.description:>10}"), BarColumn(24), TextColumn("{task.fields[note]}"))
     progress = Progress(*columns, TimeRemainingColumn(), console=console)
     tasks = [progress.add_task(name, total=None, note="waiting", start=False) for name, _ in runs]
     results = []
-    with Live(progress, console=console, refresh_per_second=8), Lab(network, console.print, mode="auto") as lab:
+    with (
+        Live(progress, console=console, refresh_per_second=8, transient=watched) as live,
+        Lab(network, console.print, mode="auto") as lab,
+    ):
         for (name, level), task in zip(runs, tasks, strict=True):
             progress.start_task(task)
             progress.update(task, note="starting")
-            result = _follow(lab, [*extra, "--level", level], _shower(progress, task))
+            record = folder / _folder_name(name)
+            if watched and level:
+                live.update(Group(progress, "", Following(record)))
+            result = _follow(lab, [*extra, "--level", level, "--record", str(record)], _shower(progress, task))
             results.append({"name": name, "level": level or "off", **result})
     return results
 

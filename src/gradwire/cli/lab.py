@@ -11,6 +11,7 @@ from types import FrameType
 import click
 import msgspec
 
+from gradwire.cli.lab_live import LabView, note
 from gradwire.emulate import EmulatorStats, Lab, RunResult
 from gradwire.emulate.lab import MODES, Mode
 from gradwire.errors import GradwireError
@@ -42,10 +43,6 @@ def lab() -> None:
     """A real network on this machine: hosts in namespaces, links with rate, delay, loss and queues."""
 
 
-def note(text: str) -> None:
-    click.echo(click.style(f"lab | {text}", dim=True), err=True)
-
-
 def network_options(command: click.Command) -> click.Command:
     command.params.insert(0, click.Option(["--hosts"], type=int, help="How many hosts (where the network allows it)."))
     command.params.insert(
@@ -64,6 +61,7 @@ def network_options(command: click.Command) -> click.Command:
 )
 @click.option("--seed", type=click.IntRange(0), help="Another seed for every random draw of the links.")
 @click.option("--json", "json_path", metavar="FILE", help="Write the result as JSON ('-' is standard output).")
+@click.option("--no-watch", is_flag=True, help="No live view of what gradwire does in COMMAND.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     net: str,
@@ -74,6 +72,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     mode: Mode,
     seed: int | None,
     json_path: str | None,
+    no_watch: bool,
     command: tuple[str, ...],
 ) -> int:
     """Run COMMAND on every host, with torchrun's variables set: gradwire lab run --net lan100 -- python train.py
@@ -86,15 +85,17 @@ def run(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     styled = {name: click.style(name.rjust(width), fg=_COLORS[i % len(_COLORS)]) for i, name in enumerate(names)}
     signal.signal(signal.SIGTERM, _terminate)
     to_stderr = json_path == "-"
-    with Lab(network, on_note=note, mode=mode) as running:
+    with LabView(shown=not no_watch and not to_stderr) as view, Lab(network, on_note=view.note, mode=mode) as running:
         used = running.mode
-        note(f"{network.name}: {len(network.ranks)} ranks, TCP {network.congestion}, mode {used}")
+        view.note(f"{network.name}: {len(network.ranks)} ranks, TCP {network.congestion}, mode {used}")
         result = running.run(
             command,
+            env=view.environment,
             timeout=timeout,
             port=port,
-            on_line=lambda host, line: click.echo(f"{styled[host]} | {line}", err=to_stderr),
+            on_line=lambda host, line: view.line(f"{styled[host]} | {line}", err=to_stderr),
         )
+    view.tell()
     _report(network, result)
     if json_path:
         _write_json(

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.demo.data import Dataset, load
+from gradwire.demo.plain import PlainLog
 
 
 class ConvNet(nn.Module):
@@ -61,7 +62,8 @@ def train(options: argparse.Namespace, data: Dataset) -> None:
     if options.level:
         import gradwire
 
-        handle = gradwire.attach(model, options.level)
+        handle = gradwire.attach(model, options.level, record=options.record or None)
+    log = handle or PlainLog(options.record, sum(p.numel() for p in net.parameters()))
     optimizer = torch.optim.SGD(model.parameters(), lr=options.rate, momentum=0.9)
     count = min(options.samples or len(data.train_images), len(data.train_images))
     per_epoch = count // (options.batch * world)
@@ -77,11 +79,18 @@ def train(options: argparse.Namespace, data: Dataset) -> None:
             loss.backward()
             optimizer.step()
             schedule.step()
-            spent += time.perf_counter() - begin
+            took = time.perf_counter() - begin
+            spent += took
             step += 1
+            if isinstance(log, PlainLog):
+                log.stepped(took)
             if step % 5 == 0 or step == total:
                 say(rank, step=step, total=total, epoch=epoch, loss=float(loss), seconds=spent)
-        say(rank, epoch=epoch + 1, accuracy=accuracy(net, data.test_images, data.test_labels), seconds=spent)
+                log.note(total_steps=total, training_loss=float(loss))
+        share = accuracy(net, data.test_images, data.test_labels)
+        log.note(accuracy=share, epoch=epoch + 1, total_steps=total)
+        say(rank, epoch=epoch + 1, accuracy=share, seconds=spent)
+    log.close()
     finish(rank, net, handle, spent / max(step, 1), per_step=sum(p.numel() for p in net.parameters()) * 4)
 
 
@@ -118,6 +127,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--bucket-mb", type=float, default=1.0)
+    parser.add_argument("--record", default="", help="record events into this directory")
     options = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     dist.init_process_group("gloo")

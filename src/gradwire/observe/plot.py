@@ -10,10 +10,29 @@ from typing import Final
 
 WIDTH: Final = 640
 HEIGHT: Final = 240
-LEFT, RIGHT, TOP, BOTTOM = 64, 12, 10, 34
+LEFT, RIGHT, TOP, BOTTOM = 64, 26, 10, 34
 COLORS: Final = 8
 # More points than this are no longer seen in 640 pixels.
 MOST_POINTS: Final = 600
+# Seconds between two marks on an axis of time.
+CLOCK: Final = (
+    1.0,
+    2.0,
+    5.0,
+    10.0,
+    15.0,
+    30.0,
+    60.0,
+    120.0,
+    300.0,
+    600.0,
+    900.0,
+    1800.0,
+    3600.0,
+    7200.0,
+    21600.0,
+    86400.0,
+)
 
 Format = Callable[[float], str]
 
@@ -28,16 +47,15 @@ class Line:
     dashed: bool = False
 
 
-def line_plot(lines: Sequence[Line], x: Format, y: Format, label: str, *, from_zero: bool = True) -> str:
-    """An SVG of the curves with axes; a sentence where there is nothing to draw."""
+def line_plot(lines: Sequence[Line], x: Format, y: Format, label: str, *, clock: bool = True) -> str:
+    """An SVG of the curves with axes, `clock` where x is time; a sentence where there is nothing to draw."""
     lines = [line for line in lines if line.points]
     if not lines:
         return '<p class="none">nothing was recorded for this plot</p>'
     every = [point for line in lines for point in line.points]
     low_x, high_x = _range([point[0] for point in every])
     low_y, high_y = _range([point[1] for point in every])
-    low_y = min(0.0, low_y) if from_zero else low_y
-    frame = _Frame(low_x, high_x, low_y, high_y)
+    frame = _Frame(low_x, high_x, min(0.0, low_y), high_y, CLOCK if clock else ())
     body = [frame.axes(x, y)]
     body += [frame.curve(line) for line in lines]
     return _svg("".join(body), label)
@@ -45,6 +63,7 @@ def line_plot(lines: Sequence[Line], x: Format, y: Format, label: str, *, from_z
 
 def split_bars(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], fmt: Format, label: str) -> str:
     """One stacked bar a row, all on one scale; each part's name and value are shown on hover."""
+    rows = [row for row in rows if sum(value for _, value in row[1]) > 0]
     longest = max((sum(value for _, value in parts) for _, parts in rows), default=0.0)
     if longest <= 0:
         return '<p class="none">nothing was recorded for this plot</p>'
@@ -69,6 +88,7 @@ class _Frame:
     high_x: float
     low_y: float
     high_y: float
+    steps_x: tuple[float, ...] = ()
 
     def place(self, x: float, y: float) -> str:
         across = LEFT + (x - self.low_x) / (self.high_x - self.low_x) * (WIDTH - LEFT - RIGHT)
@@ -92,7 +112,7 @@ class _Frame:
             _, down = self.place(self.low_x, value).split(",")
             marks.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{down}" y2="{down}"/>')
             marks.append(f'<text x="{LEFT - 6}" y="{float(down) + 4:.1f}" text-anchor="end">{escape(y(value))}</text>')
-        for value in ticks(self.low_x, self.high_x, 6):
+        for value in ticks(self.low_x, self.high_x, 6, self.steps_x):
             across, _ = self.place(value, self.low_y).split(",")
             marks.append(
                 f'<text x="{across}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{escape(x(value))}</text>'
@@ -100,11 +120,12 @@ class _Frame:
         return "".join(marks)
 
 
-def ticks(low: float, high: float, count: int) -> list[float]:
-    """About `count` round numbers in the range."""
+def ticks(low: float, high: float, count: int, steps: Sequence[float] = ()) -> list[float]:
+    """At most about `count` round numbers in the range; multiples of one of `steps` where they reach that far."""
     rough = (high - low) / max(1, count)
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
+    usual = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
+    step = next((step for step in steps if step >= rough), usual)
     first = math.ceil(low / step)
     return [index * step for index in range(first, math.floor(high / step) + 1)]
 

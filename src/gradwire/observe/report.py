@@ -145,7 +145,8 @@ def plots(runs: Sequence[Run]) -> list[str]:
         _section("Accuracy over time", line_plot(_lines(runs, "accuracy"), span, _whole_percent, "accuracy over time")),
         _section("Step time", line_plot(_lines(runs, "seconds"), span, seconds, "step time over time")),
         _section(
-            "Step-time distribution", line_plot(_cdf(runs), seconds, _whole_percent, "share of steps below a time")
+            "Step-time distribution",
+            line_plot(_cdf(runs), seconds, _whole_percent, "share of steps below a time", clock=False),
         ),
         _section("Where a step's time goes", _split(runs) + _parts_key()),
         _section("Network: rate of the group", line_plot(_lines(runs, "bandwidth"), span, rate, "bandwidth over time")),

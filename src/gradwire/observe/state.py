@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gradwire.events import (
+    Advised,
     Attached,
     Decided,
     Dropped,
@@ -109,6 +110,7 @@ class RunState:
     links: dict[tuple[int, int], Link] = field(default_factory=dict)
     rates: dict[tuple[int, int], deque[float]] = field(default_factory=dict)
     trips: dict[tuple[int, int], deque[float]] = field(default_factory=dict)
+    advice: Advised | None = None
     plan: Planned | None = None
     plans: int = 0
     transport: Transport = field(default_factory=Transport)
@@ -125,7 +127,7 @@ class RunState:
     recent_rates: deque[float] = field(default_factory=lambda: deque(maxlen=60))
     _lead: int | None = None
 
-    def take(self, record: Record) -> None:
+    def take(self, record: Record) -> None:  # noqa: PLR0912 - one branch for each kind of event
         """Add one record; order matters only as far as 'last' does."""
         rank, time, event = record
         self.started = time if self.started is None else self.started
@@ -145,6 +147,8 @@ class RunState:
                 self._noted(time, event)
             case Planned():
                 self.plan, self.plans = event, self.plans + 1
+            case Advised():
+                self.advice = event
             case Attached():
                 self._attached(event)
             case Opened():

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from dataclasses import dataclass, field
 
-from gradwire.events import Attached, Decided, Event, Failed, NonFinite, Sensed, Synchronised
+from gradwire.events import Advised, Attached, Decided, Event, Failed, NonFinite, Sensed, Synchronised
 from gradwire.units import Bytes, Rate, Seconds
 
 
@@ -26,6 +26,7 @@ class Summary:
     reasons: dict[int, str]
     changes: int
     sensed: Sensed | None
+    advised: Advised | None
     nonfinite_steps: int
     errors: tuple[str, ...]
 
@@ -47,6 +48,9 @@ class Summary:
         if self.sensed is not None and self.sensed.bandwidth is not None:
             trip, rate = Seconds(self.sensed.rtprop or 0.0), Rate(self.sensed.bandwidth)
             lines.append(f"  network: {rate}, round trip {trip}; the level changed {self.changes} times")
+        if self.advised is not None:
+            cap, gain = self.advised.bucket_cap_mb, self.advised.gain
+            lines.append(f"  DDP(bucket_cap_mb={cap}) would shorten a step by about {gain:.0%}: more overlap")
         if self.nonfinite_steps:
             lines.append(f"  NaN or infinite gradients in {self.nonfinite_steps} buckets; passed on as plain DDP would")
         lines += [f"  error: {error}" for error in self.errors]
@@ -67,6 +71,7 @@ class Tally:
     _levels: Counter[str] = field(default_factory=Counter)
     _reasons: dict[int, str] = field(default_factory=dict)
     _sensed: Sensed | None = None
+    _advised: Advised | None = None
     _changes: int = 0
     _nonfinite: int = 0
     _errors: list[str] = field(default_factory=list)
@@ -81,6 +86,8 @@ class Tally:
                     self._reasons[event.bucket] = f"{event.level}: {event.reason}"
                 case Sensed():
                     self._sensed = event
+                case Advised():
+                    self._advised = event
                 case NonFinite():
                     self._nonfinite += 1
                 case Failed():
@@ -105,6 +112,7 @@ class Tally:
                 dict(self._reasons),
                 self._changes,
                 self._sensed,
+                self._advised,
                 self._nonfinite,
                 tuple(self._errors),
             )

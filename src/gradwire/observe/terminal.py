@@ -36,6 +36,9 @@ def draw(state: RunState, width: int = 80) -> RenderableType:
         rows.append(Text("waiting for the first step", style="dim"))
     if state.links:
         rows.append(_links(state))
+    if state.advice is not None:
+        cap, gain = state.advice.bucket_cap_mb, state.advice.gain
+        rows.append(_row("advice", Text(f"DDP's bucket_cap_mb={cap} would save about {percent(gain)} of a step")))
     rows += [*_decisions(state, width), *_incidents(state, width)]
     return Group(*rows)
 

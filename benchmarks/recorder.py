@@ -1,0 +1,111 @@
+"""What recording costs: the processor time of `emit` and of the writer thread, as a share of a real step.
+
+    python benchmarks/recorder.py [--ranks 2] [--steps 200] [--detail steps|buckets] [--model demo|resnet18]
+
+Ranks train over gloo on loopback with level auto: the demo's CNN (422 k parameters, batch 32: about as short as steps
+get), or ResNet-18's shapes with no arithmetic at all (nothing but synchronisation). A difference of half a per cent
+drowns in the noise between two runs, so the recorder's own time is clocked where it is spent: wall time of every
+`emit`, and processor time of every flush, wherever it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire.assemble
+from gradwire.demo.train import ConvNet
+from gradwire.events import Event
+from gradwire.observe import recorder as module
+from hook import Shapes, resnet18_shapes
+
+
+class Clocked(module.Recorder):
+    """A recorder that adds up what it costs."""
+
+    emitting = 0.0
+    writing = 0.0
+    emitted = 0
+
+    def emit(self, event: Event) -> None:
+        begin = time.perf_counter()
+        super().emit(event)
+        Clocked.emitting += time.perf_counter() - begin
+        Clocked.emitted += 1
+
+    def flush(self) -> None:
+        begin = time.thread_time()
+        super().flush()
+        Clocked.writing += time.thread_time() - begin
+
+
+def model_of(name: str, rank: int) -> tuple[nn.Module, torch.Tensor]:
+    if name == "demo":
+        return ConvNet(28), torch.randn(32, 1, 28, 28)
+    return Shapes(resnet18_shapes(), rank), torch.zeros(1, requires_grad=True)
+
+
+def worker(rank: int, options: argparse.Namespace, port: int, folder: str, results: Any) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=options.ranks)
+    gradwire.assemble.Recorder = Clocked  # type: ignore[misc]
+    net, inputs = model_of(options.model, rank)
+    model = DistributedDataParallel(net, bucket_cap_mb=1 if options.model == "demo" else 5)
+    config = {"level": options.level, "observe": {"detail": options.detail}, "record": folder}
+    handle = gradwire.attach(model, config)
+    for turn in range(options.steps + 20):
+        if turn == 20:
+            dist.barrier()
+            begin, Clocked.emitting, Clocked.writing, Clocked.emitted = time.perf_counter(), 0.0, 0.0, 0
+        model(inputs).sum().backward()
+    spent = time.perf_counter() - begin
+    costs = (spent, Clocked.emitting, Clocked.writing, Clocked.emitted)
+    handle.close()
+    if rank == 0:
+        results.put(costs)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--detail", choices=["steps", "buckets"], default="steps")
+    parser.add_argument("--model", choices=["demo", "resnet18"], default="demo")
+    parser.add_argument("--level", default="auto")
+    options = parser.parse_args()
+    context = mp.get_context("spawn")
+    results = context.SimpleQueue()
+    port = 20000 + os.getpid() % 20000
+    with tempfile.TemporaryDirectory() as folder:
+        processes = mp.spawn(worker, (options, port, folder, results), nprocs=options.ranks, join=False)
+        spent, emitting, writing, emitted = results.get()
+        processes.join()
+        size = sum(path.stat().st_size for path in Path(folder).iterdir())
+    steps = options.steps
+    facts = {
+        "step_ms": 1e3 * spent / steps,
+        "events_a_step": emitted / steps,
+        "emit_us_a_step": 1e6 * emitting / steps,
+        "writer_us_a_step": 1e6 * writing / steps,
+        "share_of_step": (emitting + writing) / spent,
+        "disk_bytes_a_rank_and_step": size / options.ranks / (steps + 20),
+    }
+    print(json.dumps({"bench": "recorder", **vars(options), **facts}))
+
+
+if __name__ == "__main__":
+    main()

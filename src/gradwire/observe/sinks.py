@@ -1,0 +1,126 @@
+"""Sinks: events for other people's tools. Each is added with `handle.add_sink(...)` and imports nothing of theirs.
+
+    handle.add_sink(Scalars(SummaryWriter()))       anything with add_scalar(tag, value, step)
+    handle.add_sink(Dictionaries(wandb.log))        anything that takes a dictionary and a step
+    handle.add_sink(Logging())                      standard logging, one sentence for what a person would want to know
+    handle.add_sink(lambda event: ...)              code of your own
+
+They are called from the training thread and from gradwire's threads, one event at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from gradwire.events import (
+    Advised,
+    Attached,
+    Decided,
+    Ended,
+    Event,
+    Failed,
+    Faulted,
+    NonFinite,
+    Noted,
+    Planned,
+    Sensed,
+    Stepped,
+    Warned,
+)
+
+
+class Writer(Protocol):
+    """TensorBoard's SummaryWriter, as far as it is needed."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> Any: ...
+
+
+def numbers(event: Event) -> tuple[int, dict[str, float]]:
+    """The step and the scalars of an event; none where it has no numbers to plot. The user's own go back as noted."""
+    match event:
+        case Stepped():
+            names = ("seconds", "compute", "encode", "wire", "wait", "residual")
+            found = {f"step/{name}": getattr(event, name) for name in names}
+            found["bytes/sent"] = event.wire_bytes
+            found["bytes/times_less"] = event.plain_bytes / event.wire_bytes if event.wire_bytes else None
+        case Sensed():
+            found = {
+                "network/mbit_per_second": None if event.bandwidth is None else event.bandwidth * 8 / 1e6,
+                "network/rtt_ms": None if event.rtprop is None else event.rtprop * 1e3,
+                "network/queueing_ms": event.queueing * 1e3,
+                "predicted/plain_step_seconds": event.predicted_plain,
+            }
+        case Decided(bucket=0):
+            found = {"decision/version": event.version}
+        case Noted():
+            found = {"noted/loss": event.loss, "noted/accuracy": event.accuracy}
+            found |= {f"noted/{name}": value for name, value in event.values.items()}
+        case _:
+            return 0, {}
+    return event.step, {f"gradwire/{name}": float(value) for name, value in found.items() if value is not None}
+
+
+class Scalars:
+    """For an object with `add_scalar`. Its writer need not be safe in several threads; this is."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer, self._lock = writer, threading.Lock()
+
+    def emit(self, event: Event) -> None:
+        step, found = numbers(event)
+        with self._lock:
+            for tag, value in found.items():
+                self._writer.add_scalar(tag, value, step)
+
+
+class Dictionaries:
+    """For a function such as wandb's or mlflow's log: `log(dictionary, step=step)`.
+
+    Steps never go back: some loggers refuse a step lower than one they have seen, so what is late goes with the last.
+    """
+
+    def __init__(self, log: Callable[..., Any]) -> None:
+        self._log, self._lock, self._step = log, threading.Lock(), 0
+
+    def emit(self, event: Event) -> None:
+        step, found = numbers(event)
+        if not found:
+            return
+        with self._lock:
+            self._step = max(self._step, step)
+            values: Mapping[str, float] = found
+            self._log(dict(values), step=self._step)
+
+
+class Logging:
+    """For standard logging: decisions and plans at INFO, trouble at WARNING and above, steps at DEBUG."""
+
+    def __init__(self, logger: logging.Logger | None = None) -> None:
+        self._logger = logger or logging.getLogger("gradwire")
+
+    def emit(self, event: Event) -> None:
+        match event:
+            case Decided(bucket=0):
+                self._logger.info("step %d: level %s: %s", event.step, event.level, event.reason)
+            case Planned():
+                self._logger.info("step %d: plan %d by %s: %s", event.step, event.version, event.planner, event.reason)
+            case Advised():
+                share = 100 * event.gain
+                self._logger.info("bucket_cap_mb=%d would save about %.0f %% of a step", event.bucket_cap_mb, share)
+            case Attached():
+                self._logger.info("attached on rank %d of %d", event.rank, event.world_size)
+            case Ended():
+                self._logger.info("ended after %d steps", event.step)
+            case Faulted():
+                self._logger.warning("step %d: %s: %s", event.step, event.kind, event.detail)
+            case NonFinite():
+                self._logger.warning("step %d: %d elements were NaN or infinite", event.step, event.elements)
+            case Warned():
+                self._logger.warning("%s", event.message)
+            case Failed():
+                self._logger.error("step %d: %s", event.step, event.error)
+            case Stepped():
+                self._logger.debug("step %d: %.4f s at %s", event.step, event.seconds, event.level)

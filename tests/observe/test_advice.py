@@ -1,0 +1,12 @@
+"""The summary passes on what another bucket size would gain."""
+
+from gradwire.events import Advised, Attached
+from gradwire.observe.tally import Tally
+
+
+def test_the_summary_names_the_setting_and_the_gain() -> None:
+    tally = Tally()
+    tally.emit(Attached(1.0, 0, 4, 1000, {}))
+    assert "bucket_cap_mb" not in str(tally.summary())
+    tally.emit(Advised(2.0, 16, 5, 0.12))
+    assert "DDP(bucket_cap_mb=5) would shorten a step by about 12%" in str(tally.summary())

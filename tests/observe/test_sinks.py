@@ -1,0 +1,91 @@
+"""Other people's tools get the numbers under stable names."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradwire.clock import VirtualClock
+from gradwire.events import Attached, Decided, Ended, Event, Failed, Faulted, Noted, Stepped
+from gradwire.observe.sinks import Dictionaries, Logging, Scalars
+from gradwire.observe.watch import Told, Watch
+from tests.observe.recordings import fold, small
+
+STEP = Stepped(1.0, 7, 0.5, 0.3, 0.05, 0.1, 0.05, 400, 100, 600, "int8", residual=0.2)
+
+
+class Pad:
+    """What TensorBoard's writer would have been told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, float, int]] = []
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
+        self.told.append((tag, scalar_value, global_step))
+
+
+def test_scalars_have_names_values_and_steps() -> None:
+    pad = Pad()
+    sink = Scalars(pad)
+    sink.emit(STEP)
+    sink.emit(Noted(1.0, 8, accuracy=0.9, values={"mine": 3.0}))
+    sink.emit(Ended(1.0, 9))
+    assert ("gradwire/step/wire", 0.1, 7) in pad.told
+    assert ("gradwire/bytes/times_less", 6.0, 7) in pad.told
+    assert ("gradwire/noted/mine", 3.0, 8) in pad.told
+    assert not any(tag == "gradwire/noted/loss" for tag, _, _ in pad.told)
+
+
+def test_dictionaries_never_go_back_in_steps(tmp_path: Path) -> None:
+    told: list[tuple[dict[str, float], int]] = []
+
+    def log(values: dict[str, float], step: int) -> None:
+        told.append((values, step))
+
+    sink = Dictionaries(log)
+    _, records = fold(small(tmp_path))
+    for record in records:
+        sink.emit(record.event)
+    sink.emit(STEP)
+    steps = [step for _, step in told]
+    assert steps == sorted(steps)
+    assert len(told) > 100
+
+
+@pytest.mark.parametrize(
+    ("event", "level", "words"),
+    [
+        (Decided(1.0, 3, 0, "int8", "the link is slow", 2), logging.INFO, "level int8: the link is slow"),
+        (Faulted(1.0, 3, "peer_lost", "rank 2 is silent"), logging.WARNING, "rank 2 is silent"),
+        (Failed(1.0, 3, "LinkError: gone"), logging.ERROR, "LinkError: gone"),
+        (STEP, logging.DEBUG, "at int8"),
+    ],
+)
+def test_logging_uses_levels_by_weight(caplog: pytest.LogCaptureFixture, event: Event, level: int, words: str) -> None:
+    with caplog.at_level(logging.DEBUG, "gradwire"):
+        Logging().emit(event)
+    [record] = caplog.records
+    assert record.levelno == level
+    assert words in record.getMessage()
+
+
+def test_a_sink_added_late_hears_how_the_session_was_attached_and_one_that_raises_is_left_out() -> None:
+    watch, heard = Watch(VirtualClock()), list[Any]()
+    watch.emit(Attached(1.0, 0, 1, 5, {}))
+    calls: list[Event] = []
+
+    def broken(event: Event) -> None:
+        calls.append(event)
+        raise RuntimeError("no")
+
+    watch.add(broken)
+    watch.add(heard.append)
+    watch.note(3, Told(float("nan"), values={"good": 1.0, "bad": float("inf")}))
+    watch.close(4)
+    assert len(calls) == 1
+    assert [type(event) for event in heard] == [Attached, Noted, Ended]
+    assert heard[1].loss is None
+    assert heard[1].values == {"good": 1.0}
