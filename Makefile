@@ -8,12 +8,12 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 NATIVE := $(shell find native -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt') CMakeLists.txt
 
-.PHONY: demo test setup stubs lint types test-native test-python formal fuzz clean
+.PHONY: demo test setup stubs lint types test-native test-python dashboard dashboard-check formal fuzz clean
 
 demo: setup
 	$(BIN)/gradwire demo
 
-test: lint types test-native test-python
+test: lint types dashboard-check test-native test-python
 
 setup: $(VENV)/.native
 
@@ -57,6 +57,13 @@ fuzz:
 
 test-python: setup
 	$(BIN)/python -m pytest
+
+# The dashboard's front end: built into the package and committed, so that users need no node.
+dashboard:
+	scripts/dashboard-build
+
+dashboard-check:
+	scripts/dashboard-build --check
 
 # The plan-change protocol, every interleaving of a small model (needs spin).
 formal:

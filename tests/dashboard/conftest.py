@@ -125,6 +125,7 @@ def tab(browser: Any) -> Iterator[Callable[..., Tab]]:
     def make(width: int = 1360, height: int = 850, scheme: str = "light") -> Tab:
         context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
         made = Tab(context.new_page())
+        made.page.set_default_timeout(15_000)
         made.page.on("console", lambda said: made.complaints.append(said.text) if said.type == "error" else None)
         made.page.on("pageerror", lambda error: made.complaints.append(str(error)))
         made.page.on("request", lambda asked: _is_ours(made, asked.url))

@@ -10,6 +10,7 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, assume, given, settings
 
+from gradwire.dashboard.answers import Pulse
 from gradwire.dashboard.openapi import document
 from gradwire.dashboard.routes import ROUTES
 from gradwire.events import Decided, LinksSensed, Noted, Planned, Stepped, Transferred
@@ -130,3 +131,24 @@ def test_the_interface_keeps_to_its_own_description(served: Served) -> None:
             case.call_and_validate(base_url=served.address)
 
         check()
+
+
+def test_prometheus_finds_every_run(served: Served, records: list[Record]) -> None:
+    answer = httpx.get(served.address + "/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    lines = [line for line in answer.text.splitlines() if line.startswith("gradwire_") and 'run="one"' in line]
+    steps = len(events(records, Stepped, 0))
+    assert any(line.startswith("gradwire_steps_total") and line.endswith(f" {steps:.1f}") for line in lines), lines[:5]
+
+
+def test_the_live_stream_begins_with_every_run(served: Served) -> None:
+    with httpx.stream("GET", served.address + "/api/live", timeout=10) as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        text = ""
+        for part in stream.iter_text():
+            text += part
+            if "\n\n" in text:
+                break
+    assert text.startswith("event: pulse\ndata: ")
+    pulse = msgspec.json.decode(text.partition("data: ")[2].partition("\n")[0], type=Pulse)
+    assert {run.id for run in pulse.runs} == {"one", "two", "hour"}

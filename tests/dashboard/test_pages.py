@@ -93,7 +93,7 @@ def test_keys_move_the_stretch_and_choose_the_view(served: Served, tab: Callable
     seen.open(f"{served.address}/#/timeline?run=one")
     seen.page.locator("[data-test=network] .plot").focus()
     duration = served.library.runs["one"].book.state.elapsed
-    for key, begins in (("+", 0.25), ("ArrowRight", 0.375), ("-", 0.125)):
+    for key, begins in (("+", 0.25), ("ArrowRight", 0.375), ("ArrowLeft", 0.25)):
         seen.page.keyboard.press(key)
         seen.page.wait_for_function(
             "from => location.hash.includes('from=' + from)", arg=f"{duration * begins:.1f}"[:-1]

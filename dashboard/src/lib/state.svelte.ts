@@ -116,8 +116,9 @@ export function moveRange(key: string): boolean {
   }
   const move = moves[key];
   if (!move) return false;
-  const low = Math.max(0, Math.min(move[0], app.duration - Math.min(span, app.duration)));
-  const high = Math.min(app.duration, Math.max(move[1], low + Math.min(move[1] - move[0], app.duration)));
-  go({ zoom: low <= 0 && high >= app.duration ? null : [low, high] });
+  const length = Math.min(move[1] - move[0], app.duration);
+  const low = Math.max(0, Math.min(move[0], app.duration - length));
+  const high = low + length;
+  go({ zoom: length >= app.duration ? null : [low, high] });
   return true;
 }

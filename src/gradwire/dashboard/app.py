@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ def build_app(library: Library, token: str | None = None) -> Starlette:
         Address("/api/runs", _runs(library)),
         Address("/api/live", _live(live)),
         Address("/api/openapi.json", _openapi()),
+        Address("/metrics", _metrics(library)),
         *(Address(f"/api/runs/{{run}}/{route.name}", _route(library, route)) for route in ROUTES),
     ]
     middleware = [Middleware(Guard, token=token), Middleware(GZipMiddleware, minimum_size=2048)]
@@ -89,6 +90,28 @@ def _openapi() -> Endpoint:
 
     async def endpoint(request: Request) -> Response:
         return answer(described)
+
+    return endpoint
+
+
+def _metrics(library: Library) -> Endpoint:
+    """Prometheus' text for all runs, where prometheus-client is installed."""
+
+    def text() -> tuple[bytes, str]:
+        from gradwire.observe.metrics import CONTENT_TYPE, exposition
+
+        runs = library.runs
+        with ExitStack() as locks:
+            for run in runs.values():
+                locks.enter_context(run.lock)
+            return exposition({name: run.book.state for name, run in runs.items()}), CONTENT_TYPE
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            body, kind = await run_in_threadpool(text)
+        except ModuleNotFoundError:
+            return answer(a.Refusal("metrics need prometheus-client: pip install 'gradwire[metrics]'"), 501)
+        return Response(body, headers={"content-type": kind, "cache-control": "no-store"})
 
     return endpoint
 
