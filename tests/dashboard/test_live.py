@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gradwire.events import Noted
 from tests.dashboard.conftest import Served, Tab
 from tests.observe.recordings import fold
 from tests.train.ranks import Ranks
@@ -59,7 +60,9 @@ def test_steps_appear_while_the_job_trains(
         training.join(120)
     assert results, "the job failed"
     seen.page.wait_for_selector(".status.finished", timeout=20_000)
-    state, _ = fold(runs / "live")
+    state, records = fold(runs / "live")
     seen.page.wait_for_function(f"() => {shown} === {state.steps}", timeout=20_000)
     assert state.steps > before
     assert len(state.ranks) == 4
+    points = served.library.runs["live"].book.columns["accuracy"].points
+    assert points == sum(1 for record in records if record.rank == 0 and isinstance(record.event, Noted))

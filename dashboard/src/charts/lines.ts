@@ -61,7 +61,7 @@ export function draw(wanted: Wanted[]): Drawn {
 // A line ends where nothing was recorded for much longer than is usual: a null in the middle of the gap.
 function broken(at: number[], ...columns: number[][]): uPlot.AlignedData {
   const steps = at.slice(1).map((time, index) => time - at[index]!);
-  const usual = [...steps].sort((a, b) => a - b)[Math.floor(steps.length / 2)] ?? 0;
+  const usual = [...steps].sort((a, b) => a - b)[Math.floor(steps.length * 0.9)] ?? 0;
   const gaps = new Set(steps.flatMap((step, index) => (step > 12 * usual && usual > 0 ? [index] : [])));
   if (gaps.size === 0) return [at, ...columns];
   const spread = <T>(values: T[], filler: (index: number) => T): T[] =>

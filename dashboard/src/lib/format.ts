@@ -42,7 +42,12 @@ export function times(value: number | null | undefined): string {
   return value == null ? NONE : `${significant(value)}×`;
 }
 
-// 3725 -> 1:02:05
+// 3725 -> 1:02:05; times on an axis that spans little -> 0:03.20
+export function axisClock(value: number, span: number): string {
+  const digits = span >= 10 ? 0 : span >= 2 ? 1 : 2;
+  return digits === 0 ? clock(value) : clock(value) + (value % 1).toFixed(digits).slice(1);
+}
+
 export function clock(value: number): string {
   const whole = Math.max(0, Math.floor(value));
   const parts = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];

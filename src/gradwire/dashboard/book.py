@@ -91,6 +91,7 @@ class Book:
     sensed_links: dict[tuple[int, int], float] = field(default_factory=dict)
     pairs: dict[tuple[int, int], PairTotals] = field(default_factory=dict)
     recent: dict[int, deque[Stepped]] = field(default_factory=dict)
+    noting: int | None = None
     changed: int = 0
     impossible: int = 0
 
@@ -122,8 +123,7 @@ class Book:
             case Planned():
                 self._planned(at, event)
             case Noted():
-                self._put("training_loss", at, event.loss)
-                self._put("accuracy", at, event.accuracy)
+                self._noted(rank, at, event)
             case Attached():
                 self.attached[rank] = event
 
@@ -156,6 +156,13 @@ class Book:
         whole = event.nbytes + event.missing
         if whole > 0:
             self._put(f"missing@{rank}", at, event.missing / whole)
+
+    def _noted(self, rank: int, at: float, event: Noted) -> None:
+        """Where several ranks note, the lowest one's curve is drawn: replicas are equal."""
+        self.noting = rank if self.noting is None else min(self.noting, rank)
+        if rank == self.noting:
+            self._put("training_loss", at, event.loss)
+            self._put("accuracy", at, event.accuracy)
 
     def _planned(self, at: float, event: Planned) -> None:
         """A version that several members tell of is kept once."""
