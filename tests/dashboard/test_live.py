@@ -27,7 +27,7 @@ def job(rank: int, world: int, record: str, stop: str) -> int:
     while going.item() and steps < 2000:
         loss = model(torch.randn(8, 64)).square().mean()
         loss.backward()
-        handle.note(float(loss), accuracy=0.5, total_steps=2000)
+        handle.note(loss.item(), accuracy=0.5, total_steps=2000)
         steps += 1
         time.sleep(0.02)
         going = torch.tensor([0.0 if Path(stop).exists() else 1.0])

@@ -159,7 +159,10 @@ class Book:
 
     def _noted(self, rank: int, at: float, event: Noted) -> None:
         """Where several ranks note, the lowest one's curve is drawn: replicas are equal."""
-        self.noting = rank if self.noting is None else min(self.noting, rank)
+        if self.noting is None or rank < self.noting:
+            self.noting = rank
+            for name in ("training_loss", "accuracy"):
+                self.columns.pop(name, None)
         if rank == self.noting:
             self._put("training_loss", at, event.loss)
             self._put("accuracy", at, event.accuracy)
