@@ -154,7 +154,7 @@ class Adaptive:
             plain = predict(LADDER[0], job, self.view, facts, exchange.level, scale=1.0)
             self._wish = sendable(self._controller.decide(job, self.view, facts, now))
             known = self.view.group.bandwidth is not None
-            self._sink.emit(Sensed.of(now, step - 2, self.view, facts, plain.step if known else None))
+            self._sink.emit(Sensed.of(now, step, self.view, facts, plain.step if known else None))
             if step >= SETTLED and step & (step - 1) == 0:
                 self._advise(step, facts, now)
 

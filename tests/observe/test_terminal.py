@@ -17,7 +17,7 @@ from gradwire.observe.live import Following
 from gradwire.observe.reader import Record
 from gradwire.observe.state import RunState
 from gradwire.observe.terminal import draw
-from gradwire.observe.words import clean, percent, rate, seconds, span, spark
+from gradwire.observe.words import clean, count, percent, rate, seconds, span, spark
 from tests.observe.recordings import fold, small
 
 
@@ -74,8 +74,9 @@ def test_words() -> None:
     assert spark([0, 1, 2, 3]) == "▁▃▆█"
     assert clean("a\x1b[0m\tb", 10) == "a[0m b"
     assert clean("x" * 20, 5) == "xxxx…"
-    assert (span(40), span(600), span(7500), span(None)) == ("40 s", "10 min", "2 h 05 min", "-")
+    assert (span(2.41), span(40), span(600), span(7500)) == ("2.4 s", "40 s", "10 min", "2 h 05 min")
     assert (percent(0.0123), percent(0.5), percent(None)) == ("1.2 %", "50 %", "-")
+    assert (count(5), count(53_000), count(11_173_962)) == ("5", "53 k", "11.2 M")
     assert (rate(None), seconds(0.0125)) == ("-", "12.5 ms")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any, Final
 
 import msgspec
@@ -105,4 +106,4 @@ def _extent(state: RunState, name: str) -> dict[str, float]:
     series = state.series.get(name)
     if not series or not len(series):
         return {}
-    return {"min": min(series.values), "mean": sum(series.values) / len(series), "max": max(series.values)}
+    return {"min": min(series.values), "median": statistics.median(series.values), "max": max(series.values)}

@@ -131,8 +131,8 @@ def table(runs: Sequence[Run]) -> list[list[str]]:
         )
     for target in every[0].reached:
         rows.append([f"time to {100 * float(target):g} %", *(span(run.reached[target]) for run in every)])
-    rows.append(["bandwidth, mean", *(rate(run.bandwidth.get("mean")) for run in every)])
-    rows.append(["round trip, mean", *(seconds(run.rtt.get("mean")) for run in every)])
+    rows.append(["bandwidth, median", *(rate(run.bandwidth.get("median")) for run in every)])
+    rows.append(["round trip, median", *(seconds(run.rtt.get("median")) for run in every)])
     if any(run.transport for run in every):
         rows.append(["not waited for", *(_missing(run) for run in every)])
     rows.append(["faults", *(_counted(run.faults) for run in every)])

@@ -290,6 +290,7 @@ class RunState:
     def _noted(self, time: float, event: Noted) -> None:
         self.notes.append(Note(time - (self.started or time), event))
         self.total_steps = event.total_steps or self.total_steps
+        self.step = max(self.step, event.step)  # steps are told one or two later than they end
         if event.accuracy is not None:
             self._plot("accuracy", time, event.accuracy)
         if event.loss is not None:

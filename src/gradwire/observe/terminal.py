@@ -14,7 +14,7 @@ from rich.text import Text
 
 from gradwire.events import Link
 from gradwire.observe.state import PARTS, RunState
-from gradwire.observe.words import clean, percent, rate, seconds, span, spark
+from gradwire.observe.words import clean, count, percent, rate, seconds, span, spark
 from gradwire.units import Bytes
 
 # part -> (pattern, colour)
@@ -45,7 +45,7 @@ def draw(state: RunState, width: int = 80) -> RenderableType:
 
 def _title(state: RunState, width: int) -> Text:
     left = Text.assemble(("gradwire ", "bold cyan"), (clean(state.run, 24) or "run", "bold"))
-    left.append(f"  {state.world_size} ranks, {state.parameters / 1e6:.3g} M parameters", "dim")
+    left.append(f"  {state.world_size} ranks, {count(state.parameters)} parameters", "dim")
     total = "" if state.total_steps is None else f" of {state.total_steps}"
     right = f"step {state.step}{total}" + ("  ended" if state.ended else "")
     left.append(" " * max(2, width - left.cell_len - len(right)))

@@ -41,13 +41,23 @@ def seconds(value: float | None) -> str:
 
 
 def span(value: float | None) -> str:
-    """A long time: 40 s, 12 min, 3 h 05 min."""
+    """A long time: 2.4 s, 40 s, 12 min, 3 h 05 min."""
     if value is None:
         return "-"
+    if 0 < value < 10:
+        return f"{value:.2g} s"
     if value < 120:
         return f"{value:.0f} s"
     minutes = round(value / 60)
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def count(value: int) -> str:
+    """A number of things: 53 k, 11.2 M."""
+    for size, unit in ((10**9, " G"), (10**6, " M"), (10**3, " k")):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return str(value)
 
 
 def percent(value: float | None) -> str:
