@@ -4,8 +4,7 @@ import { app } from "./state.svelte";
 export class Fetched<T> {
   value = $state.raw<T | undefined>(undefined);
 
-  // `request` reads what it depends on before its first await. At most one request at a time, and one a second
-  // when nothing but the run's growth asks for it.
+  // `request` reads what it depends on before its first await. Answers that come late, after a newer one, are dropped.
   constructor(request: () => Promise<T> | undefined) {
     let turn = 0;
     let last = 0;

@@ -78,6 +78,8 @@ def _runs(library: Library) -> Endpoint:
 
 def _live(live: Live) -> Endpoint:
     async def endpoint(request: Request) -> Response:
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream")
         if live.full:
             return answer(a.Refusal("too many open pages; close one"), 503)
         return StreamingResponse(live.stream(), headers={"cache-control": "no-store"}, media_type="text/event-stream")
