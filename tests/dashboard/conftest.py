@@ -41,8 +41,7 @@ class Served:
             sleep(0.02)
 
     def close(self) -> None:
-        self.server._live.closing = True  # type: ignore[attr-defined]
-        self.server.should_exit = True
+        self.server.stop()
         self.thread.join(15)
         assert not self.thread.is_alive(), "the server did not stop"
 

@@ -40,6 +40,7 @@ class Column:
         self._capacity = capacity
         self._slots = _reduced(np.zeros(0), np.zeros(0), 1)
         self._span = 1
+        self._batch = BATCH
         self._waiting_at: list[float] = []
         self._waiting: list[float] = []
         self._last_at = -np.inf
@@ -51,7 +52,7 @@ class Column:
         self._waiting_at.append(self._last_at)
         self._waiting.append(value)
         self.points += 1
-        if len(self._waiting) >= max(BATCH, self._span):
+        if len(self._waiting) >= self._batch:
             self._settle()
 
     def window(self, start: float, end: float, width: int) -> Window:
@@ -93,6 +94,7 @@ class Column:
         )
         self._slots = np.concatenate([np.stack(merged), odd], axis=1)
         self._span *= 2
+        self._batch = max(BATCH, self._span)
 
 
 def _reduced(at: Floats, values: Floats, span: int) -> Floats:

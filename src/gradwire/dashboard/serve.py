@@ -6,12 +6,14 @@ import secrets
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
 
 import uvicorn
 
 from gradwire.dashboard.app import build_app
 from gradwire.dashboard.guard import is_loopback
 from gradwire.dashboard.library import Library
+from gradwire.dashboard.live import Live
 from gradwire.errors import ConfigError
 
 
@@ -36,13 +38,18 @@ def serve(paths: Sequence[Path], host: str, port: int, token: str | None, say: C
 class Server(uvicorn.Server):
     """uvicorn's server, which waits for open streams: they are told first."""
 
-    def __init__(self, config: uvicorn.Config, live: object) -> None:
+    def __init__(self, config: uvicorn.Config, live: Live) -> None:
         super().__init__(config)
         self._live = live
 
-    def handle_exit(self, sig: int, frame: object) -> None:
-        self._live.closing = True  # type: ignore[attr-defined]
-        super().handle_exit(sig, frame)  # type: ignore[arg-type]
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._live.closing = True
+        super().handle_exit(sig, frame)
+
+    def stop(self) -> None:
+        """What Ctrl-C does, for a server in a thread."""
+        self._live.closing = True
+        self.should_exit = True
 
 
 def bind(host: str, port: int) -> socket.socket:
