@@ -8,12 +8,12 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 NATIVE := $(shell find native -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt') CMakeLists.txt
 
-.PHONY: demo test setup stubs lint types test-native test-python formal fuzz docs clean
+.PHONY: demo test setup stubs lint types test-native test-python dashboard dashboard-check formal fuzz docs clean
 
 demo: setup
 	$(BIN)/gradwire demo
 
-test: lint types test-native test-python
+test: lint types dashboard-check test-native test-python
 
 setup: $(VENV)/.native
 
@@ -22,12 +22,18 @@ $(VENV)/.deps: pyproject.toml constraints.txt
 	@scripts/preflight $(PYTHON)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -q -c constraints.txt torch numpy scikit-build-core nanobind ninja
-	$(PIP) install -q -c constraints.txt --no-build-isolation -e '.[dev,clients,docs]'
+	$(PIP) install -q -c constraints.txt --no-build-isolation -e '.[dev]'
 	@touch $@
 
 $(VENV)/.native: $(VENV)/.deps $(NATIVE)
 	@scripts/preflight $(BIN)/python
 	$(PIP) install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+# What only tests and the documentation need: training frameworks that gradwire is tried with, the site's generator.
+$(VENV)/.extras: $(VENV)/.deps scripts/extras
+	$(BIN)/python scripts/extras clients docs > $(VENV)/extras.txt
+	$(PIP) install -q -c constraints.txt -r $(VENV)/extras.txt
 	@touch $@
 
 # The native module's stub is generated, kept in the tree for type checkers and editors, and compared by a test.
@@ -56,12 +62,19 @@ SECONDS ?= 20
 fuzz:
 	native/tests/fuzz/run $(SECONDS)
 
-test-python: setup
+test-python: setup $(VENV)/.extras
 	$(BIN)/python -m pytest
 
 # The documentation site, into build/site; a warning is an error.
-docs: setup
+docs: setup $(VENV)/.extras
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# The dashboard's front end: built into the package and committed, so that users need no node.
+dashboard:
+	scripts/dashboard-build
+
+dashboard-check:
+	scripts/dashboard-build --check
 
 # The plan-change protocol, every interleaving of a small model (needs spin).
 formal:

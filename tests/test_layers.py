@@ -23,7 +23,7 @@ LAYERS = [
     {"session"},
     {"assemble"},
     {"ddp", "fsdp", "fsdp_unit", "backend", "entry", "run"},
-    {"emulate", "simulate", "demo", "doctor"},
+    {"emulate", "simulate", "demo", "doctor", "dashboard"},
     {"cli"},
 ]
 # These rooms know nouns, not each other.

@@ -19,6 +19,7 @@ VERBS = {
         "How long each planner's trees would take.",
     ),
     "demo": ("gradwire.cli.demo", "demo", "Train a small CNN with plain DDP and with gradwire, side by side."),
+    "dashboard": ("gradwire.cli.dashboard", "dashboard", "Recorded runs, live or finished, in a browser."),
     "doctor": ("gradwire.cli.doctor", "doctor", "Measure the network between the ranks, find mistakes, recommend."),
     "watch": ("gradwire.cli.watch", "watch_command", "A run as it trains: step split, network, levels and why."),
     "replay": ("gradwire.cli.replay", "replay_command", "A recorded run again, in any view; or as Parquet tables."),

@@ -30,6 +30,8 @@ PACKED: Final = ".jsonl.zst"
 MOST_LINE: Final = 1 << 20
 _NAME: Final = re.compile(r"^rank(\d{5})\.(\d{4,})\.jsonl(\.zst)?$")
 _BLOCK: Final = 1 << 20
+# What reading raises where a compressed segment is damaged or cut.
+DAMAGED: Final = (EOFError, zstd.ZstdError)
 
 
 class Readable(Protocol):
@@ -110,7 +112,7 @@ def lines(file: Readable) -> Iterator[bytes | None]:
     while True:
         try:
             block = file.read(_BLOCK)
-        except (EOFError, zstd.ZstdError, OSError):
+        except (*DAMAGED, OSError):
             yield None
             return
         if not block:

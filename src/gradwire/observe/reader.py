@@ -18,10 +18,13 @@ import msgspec
 
 from gradwire.errors import ConfigError
 from gradwire.events import FORMAT, VERSION, Event, Opened
-from gradwire.observe.files import Segment, lines, opened, recording, segments
+from gradwire.observe.files import DAMAGED, Segment, lines, opened, recording, segments
 
 # Sentences kept about what was wrong; the rest is counted.
 MOST_NOTES: Final = 20
+# What one poll reads of one segment at most; the rest waits for the next, so that a huge file cannot fill memory.
+MOST_POLL: Final = 8 << 20
+_BLOCK: Final = 1 << 20
 
 
 class Record(NamedTuple):
@@ -152,6 +155,7 @@ class _Place:
 
     parser: Parser
     read: int = 0
+    more: bool = False
     done: bool = False
 
 
@@ -184,27 +188,35 @@ class Follower:
                 record = place.parser.take(line)
                 if record is not None:
                     found.append(record)
-            place.done = segment.packed
+            place.done = segment.packed and not place.more
         except FileNotFoundError:
             pass  # packed between looking and opening; the next poll finds it
         except (ConfigError, OSError) as error:
             place.done = True
             self.damage.note(str(error))
+        except DAMAGED:
+            place.done = True
+            self.damage.note(f"{segment.path} is damaged or cut short")
         return found
 
 
 def _new_lines(segment: Segment, place: _Place) -> Iterator[bytes | None]:
+    """Whole lines after what was read, at most MOST_POLL bytes of them; None for a stretch that has no line's end."""
     if not segment.packed and segment.path.stat().st_size <= place.read:
         return
     with opened(segment.path) as file:
         _skip(file, place.read)
         body = bytearray()
-        while block := file.read(1 << 20):
+        while len(body) < MOST_POLL and (block := file.read(_BLOCK)):
             body += block
     whole = body.rfind(b"\n") + 1
-    place.read += whole
+    place.more = len(body) >= MOST_POLL
     if whole:
+        place.read += whole
         yield from bytes(body[: whole - 1]).split(b"\n")
+    elif place.more:
+        place.read += len(body)
+        yield None
 
 
 def _skip(file: object, count: int) -> None:

@@ -1,0 +1,276 @@
+"""Answers: what the dashboard's interface returns, one struct per address. The OpenAPI document is made from these.
+
+Times are seconds since the run began, sizes bytes, rates bytes per second. None is "not known".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """What all answers have in common."""
+
+
+class RunBrief(Answer, frozen=True):
+    """One run in the list. `changed` grows whenever anything of the run changed."""
+
+    id: str
+    name: str
+    started: float | None
+    duration: float
+    world_size: int
+    ranks: list[int]
+    steps: int
+    live: bool
+    level: str
+    changed: int
+
+
+class Runs(Answer, frozen=True):
+    """Every run the server was given, in that order."""
+
+    version: str
+    runs: list[RunBrief]
+
+
+class NetworkNow(Answer, frozen=True):
+    """The network as rank 0 saw it last."""
+
+    bandwidth: float | None
+    rtprop: float | None
+    queueing: float
+    loss: float
+    confidence: float
+
+
+class StepSplit(Answer, frozen=True):
+    """Seconds of a step by what they went to, as a mean over ranks and over the last steps."""
+
+    seconds: float
+    compute: float
+    encode: float
+    wire: float
+    wait: float
+
+
+class NoteNow(Answer, frozen=True):
+    """What the user told last."""
+
+    at: float
+    step: int
+    loss: float | None
+    accuracy: float | None
+    epoch: float | None
+    total_steps: int | None
+
+
+class DecisionMade(Answer, frozen=True):
+    """A level that was set, and why."""
+
+    at: float
+    step: int
+    level: str
+    reason: str
+    version: int
+
+
+class Overview(Answer, frozen=True):
+    """The run at a glance. `speedup` is predicted by the cost model, not measured."""
+
+    run: RunBrief
+    parameters: int
+    steps_per_second: float | None
+    split: StepSplit | None
+    predicted_plain: float | None
+    speedup: float | None
+    gradient_bytes: int
+    wire_bytes: int
+    plain_bytes: int
+    network: NetworkNow | None
+    recent: list[DecisionMade]
+    note: NoteNow | None
+    seconds_left: float | None
+    faults: int
+
+
+class SeriesName(Answer, frozen=True):
+    """A series that can be asked for; `rank` where it is one rank's."""
+
+    name: str
+    unit: str
+    rank: int | None
+    points: int
+
+
+class Catalogue(Answer, frozen=True):
+    """All series of a run."""
+
+    series: list[SeriesName]
+
+
+class Series(Answer, frozen=True):
+    """Buckets of a series: the first of all its parallel lists begins at `at[0]`."""
+
+    name: str
+    unit: str
+    at: list[float]
+    low: list[float]
+    high: list[float]
+    mean: list[float]
+
+
+class SeriesData(Answer, frozen=True):
+    """Series between two times."""
+
+    start: float
+    end: float
+    series: list[Series]
+
+
+class Decisions(Answer, frozen=True):
+    """Decisions between two times, oldest first; `left_out` were too many or too old to keep."""
+
+    decisions: list[DecisionMade]
+    left_out: int
+
+
+class TreeShown(Answer, frozen=True):
+    """A tree of a plan; edges are (from, to), up with sums and down with results."""
+
+    root: int
+    share: float
+    up: list[tuple[int, int]]
+    down: list[tuple[int, int]]
+
+
+class RouteShown(Answer, frozen=True):
+    """Members a message passes, ends included; `side` beside the direct link."""
+
+    path: list[int]
+    side: bool
+
+
+class PlanShown(Answer, frozen=True):
+    """A plan and when it came into force."""
+
+    at: float
+    step: int
+    version: int
+    planner: str
+    reason: str
+    predicted: float
+    trees: list[TreeShown]
+    routes: list[RouteShown]
+
+
+class Member(Answer, frozen=True):
+    """A rank and where it runs."""
+
+    rank: int
+    host: str
+    site: str
+
+
+class Topology(Answer, frozen=True):
+    """Who takes part, and every plan kept, oldest first."""
+
+    members: list[Member]
+    plans: list[PlanShown]
+
+
+class LinkNow(Answer, frozen=True):
+    """A directed link as its source knew it last. `load` is what gradwire sends over it, in bytes per second."""
+
+    source: int
+    destination: int
+    rate: float | None
+    rtt: float | None
+    rtprop: float | None
+    loss: float | None
+    queueing: float | None
+    window: int | None
+    age: float
+    load: float | None
+
+
+class Links(Answer, frozen=True):
+    """Every link known."""
+
+    members: list[Member]
+    links: list[LinkNow]
+
+
+class PairTransport(Answer, frozen=True):
+    """All transfers from `source` to `destination` so far."""
+
+    source: int
+    destination: int
+    transfers: int
+    nbytes: int
+    missing: int
+    returned: int
+    retransmitted: int
+    seconds: float
+    closes: dict[str, int]
+
+
+class Transport(Answer, frozen=True):
+    """gradwire's own transport: totals, and each pair."""
+
+    transfers: int
+    nbytes: int
+    missing: int
+    returned: int
+    retransmitted: int
+    closes: dict[str, int]
+    pairs: list[PairTransport]
+
+
+class FaultSeen(Answer, frozen=True):
+    """Something that went wrong; kind "recording" is about the files, and no rank's."""
+
+    at: float
+    rank: int | None
+    step: int | None
+    kind: str
+    detail: str
+
+
+class Faults(Answer, frozen=True):
+    """Faults, newest first; `left_out` were too many to keep."""
+
+    faults: list[FaultSeen]
+    left_out: int
+
+
+class RankSetting(Answer, frozen=True):
+    """A setting in which a rank differs from rank 0."""
+
+    rank: int
+    setting: str
+    value: str
+
+
+class Configuration(Answer, frozen=True):
+    """The effective configuration of the lowest rank, and where others differ."""
+
+    config: dict[str, Any]
+    gradwire: str
+    torch: str
+    members: list[Member]
+    differing: list[RankSetting]
+
+
+class Refusal(Answer, frozen=True):
+    """Why a request was not answered."""
+
+    error: str
+
+
+class Pulse(Answer, frozen=True):
+    """Sent over the live stream when something changed."""
+
+    runs: list[RunBrief]

@@ -1,0 +1,136 @@
+"""App: the addresses of the dashboard as one Starlette application. GET only; nothing here changes a run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.routing import Route as Address
+
+from gradwire import __version__
+from gradwire.dashboard import answers as a
+from gradwire.dashboard.guard import Guard
+from gradwire.dashboard.library import Library
+from gradwire.dashboard.live import Live, list_runs
+from gradwire.dashboard.openapi import document
+from gradwire.dashboard.routes import ROUTES, Route
+from gradwire.errors import ConfigError
+
+STATIC = Path(__file__).parent / "static"
+ASSETS = ("app.js", "app.css", "icon.svg")
+
+Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+def build_app(library: Library, token: str | None = None) -> Starlette:
+    """The application; it starts the library's thread with itself and ends it with itself."""
+    live = Live(library)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        library.start()
+        yield
+        live.closing = True
+        library.close()
+
+    addresses = [
+        Address("/", _file("index.html")),
+        *(Address(f"/{name}", _file(name)) for name in ASSETS),
+        Address("/api/runs", _runs(library)),
+        Address("/api/live", _live(live)),
+        Address("/api/openapi.json", _openapi()),
+        Address("/metrics", _metrics(library)),
+        *(Address(f"/api/runs/{{run}}/{route.name}", _route(library, route)) for route in ROUTES),
+    ]
+    middleware = [Middleware(Guard, token=token), Middleware(GZipMiddleware, minimum_size=2048)]
+    app = Starlette(routes=addresses, middleware=middleware, lifespan=lifespan)
+    app.state.live = live
+    return app
+
+
+def answer(value: object, status: int = 200) -> Response:
+    """JSON that no cache keeps."""
+    return Response(msgspec.json.encode(value), status, {"cache-control": "no-store"}, "application/json")
+
+
+def _file(name: str) -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        return FileResponse(STATIC / name, headers={"cache-control": "no-cache"})
+
+    return endpoint
+
+
+def _runs(library: Library) -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        return answer(a.Runs(__version__, list_runs(library)))
+
+    return endpoint
+
+
+def _live(live: Live) -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream")
+        if live.full:
+            return answer(a.Refusal("too many open pages; close one"), 503)
+        return StreamingResponse(live.stream(), headers={"cache-control": "no-store"}, media_type="text/event-stream")
+
+    return endpoint
+
+
+def _openapi() -> Endpoint:
+    described = document()
+
+    async def endpoint(request: Request) -> Response:
+        return answer(described)
+
+    return endpoint
+
+
+def _metrics(library: Library) -> Endpoint:
+    """Prometheus' text for all runs, where prometheus-client is installed."""
+
+    def text() -> tuple[bytes, str]:
+        from gradwire.observe.metrics import CONTENT_TYPE, exposition
+
+        runs = library.runs
+        with ExitStack() as locks:
+            for run in runs.values():
+                locks.enter_context(run.lock)
+            return exposition({name: run.book.state for name, run in runs.items()}), CONTENT_TYPE
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            body, kind = await run_in_threadpool(text)
+        except ModuleNotFoundError:
+            return answer(a.Refusal("metrics need prometheus-client: pip install 'gradwire[metrics]'"), 501)
+        return Response(body, headers={"content-type": kind, "cache-control": "no-store"})
+
+    return endpoint
+
+
+def _route(library: Library, route: Route) -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        run = library.runs.get(request.path_params["run"])
+        if run is None:
+            return answer(a.Refusal("no such run"), 404)
+
+        def locked() -> a.Answer:
+            with run.lock:
+                return route.answer(run, request.query_params)
+
+        try:
+            return answer(await run_in_threadpool(locked))
+        except ConfigError as error:
+            return answer(a.Refusal(str(error)), 422)
+
+    return endpoint

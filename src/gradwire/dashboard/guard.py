@@ -1,0 +1,115 @@
+"""Guard: who may ask, and what a browser may do with the answer.
+
+On a loopback address no token is needed, but the Host header must name a loopback host, so that a page elsewhere cannot
+reach in by rebinding its name. Bound elsewhere, every request carries the token: `Authorization: Bearer`, or once
+`?token=`, which is exchanged for a cookie that scripts cannot read. Only GET and HEAD are answered.
+"""
+
+from __future__ import annotations
+
+import hmac
+from http.cookies import CookieError, SimpleCookie
+from typing import Final
+from urllib.parse import parse_qs, urlencode
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+COOKIE: Final = "gradwire-token"
+LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+HEADERS: Final = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "x-frame-options": "DENY",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a server bound to `host` can be reached from this machine alone."""
+    return host in LOOPBACK or host.startswith("127.")
+
+
+class Guard:
+    """ASGI middleware. `token` None means bound to loopback."""
+
+    def __init__(self, app: ASGIApp, token: str | None = None) -> None:
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        refusal = self._refusal(scope)
+        await (refusal or self._app)(scope, receive, send_guarded)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """The answer to a request that may not pass, or the redirect that takes a token out of the address."""
+        headers = Headers(scope=scope)
+        if scope["method"] not in ("GET", "HEAD"):
+            return PlainTextResponse("read-only: GET and HEAD", 405, {"allow": "GET, HEAD"})
+        if self._token is None:
+            host = _host(headers.get("host", ""))
+            return None if host in LOOPBACK or host.startswith("127.") else PlainTextResponse("wrong host", 421)
+        query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        if "token" in query:
+            return self._exchange(scope, query)
+        if self._matches(_bearer(headers)) or self._matches(_cookie(headers)):
+            return None
+        return PlainTextResponse("token needed: open the address that `gradwire dashboard` printed", 401)
+
+    def _exchange(self, scope: Scope, query: dict[str, list[str]]) -> Response:
+        if not self._matches(query.pop("token")[0]):
+            return PlainTextResponse("wrong token", 401)
+        rest = urlencode(query, doseq=True)
+        # Slashes at the front would make the target another host's address.
+        target = "/" + str(scope["path"]).lstrip("/\\") + (f"?{rest}" if rest else "")
+        response = RedirectResponse(target, 303)
+        response.set_cookie(COOKIE, self._token or "", httponly=True, samesite="strict", path="/")
+        return response
+
+    def _matches(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), (self._token or "").encode()) and bool(given)
+
+
+def _host(header: str) -> str:
+    """The Host header without its port."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0].lower()
+
+
+def _bearer(headers: Headers) -> str:
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    return given.strip() if scheme.lower() == "bearer" else ""
+
+
+def _cookie(headers: Headers) -> str:
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        return ""
+    return found.value if found else ""
