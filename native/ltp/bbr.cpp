@@ -25,6 +25,8 @@ constexpr double kCeilingCut = 0.7;
 constexpr double kCeilingGrowth = 4;  // packets per round
 // Startup into a queue too shallow to show in round trips: no random loss in scope is this heavy.
 constexpr double kStartupLoss = 0.2;
+// One lost packet of a round of three says nothing of a queue; ending startup on it would leave a crawling connection.
+constexpr double kStartupLossPackets = 8;
 
 }  // namespace
 
@@ -118,7 +120,8 @@ void Bbr::judge_loss(const AckSample& sample) {
   } else {
     ceiling_ += kCeilingGrowth * packet_;
   }
-  if (mode_ == Mode::startup && share > kStartupLoss) pipe_filled_ = true;
+  bool heavy = share > kStartupLoss && static_cast<double>(round_lost_) >= kStartupLossPackets * packet_;
+  if (mode_ == Mode::startup && heavy) pipe_filled_ = true;
   round_acked_ = round_lost_ = most_in_flight_ = 0;
   round_least_rtt_ = kNever;
 }
