@@ -25,6 +25,8 @@ constexpr double kCeilingCut = 0.7;
 constexpr double kCeilingGrowth = 4;  // packets per round
 // Startup into a queue too shallow to show in round trips: no random loss in scope is this heavy.
 constexpr double kStartupLoss = 0.2;
+// One lost packet of a round of three says nothing of a queue; ending startup on it would leave a crawling connection.
+constexpr double kStartupLossPackets = 8;
 
 }  // namespace
 
@@ -40,7 +42,7 @@ Bbr::Bbr(std::uint64_t packet, Time rtt)
 // received so far must not begin to send at the rate of its own CLOSE frames.
 double Bbr::best_rate() const {
   double best = *std::max_element(rates_.begin(), rates_.end());
-  return pipe_filled_ ? best : std::max(best, first_rate_);
+  return pipe_filled_ && best > 0 ? best : std::max(best, first_rate_);
 }
 
 double Bbr::product(double gain) const { return gain * best_rate() * static_cast<double>(rtprop_) / kSecond; }
@@ -80,19 +82,17 @@ void Bbr::count_rounds(const AckSample& sample) {
   if (!round_began_) return;
   next_round_ = sample.delivered;
   ++round_;
-  // The slot of this round starts empty, unless nothing fresher than silence would be left in the filter.
-  double best = best_rate();
-  rates_[round_ % rates_.size()] = 0;
-  if (*std::max_element(rates_.begin(), rates_.end()) <= 0 && round_ > 1) rates_[round_ % rates_.size()] = sample.app_limited ? best : 0;
+  // The slot of this round starts empty. A round in which there was little to send teaches nothing, and ages nothing.
+  double best = *std::max_element(rates_.begin(), rates_.end());
+  rates_[round_ % rates_.size()] = sample.app_limited ? best : 0;
 }
 
 void Bbr::update_rate(const AckSample& sample) {
   if (sample.rate <= 0) return;
   double best = *std::max_element(rates_.begin(), rates_.end());
-  // An application-limited sample says only that the path carries at least this much; it also keeps what is known.
+  // An application-limited sample says only that the path carries at least this much.
   double& slot = rates_[round_ % rates_.size()];
   if (!sample.app_limited || sample.rate >= best) slot = std::max(slot, sample.rate);
-  else if (round_began_) slot = std::max(slot, best);
 }
 
 void Bbr::update_rtprop(const AckSample& sample) {
@@ -120,7 +120,8 @@ void Bbr::judge_loss(const AckSample& sample) {
   } else {
     ceiling_ += kCeilingGrowth * packet_;
   }
-  if (mode_ == Mode::startup && share > kStartupLoss) pipe_filled_ = true;
+  bool heavy = share > kStartupLoss && static_cast<double>(round_lost_) >= kStartupLossPackets * packet_;
+  if (mode_ == Mode::startup && heavy) pipe_filled_ = true;
   round_acked_ = round_lost_ = most_in_flight_ = 0;
   round_least_rtt_ = kNever;
 }
