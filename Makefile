@@ -46,8 +46,9 @@ test-native: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/native-tests
 	ctest --test-dir build/native-tests --output-on-failure
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/native-tsan -G Ninja -DGRADWIRE_BINDINGS=OFF -DGRADWIRE_TESTS=ON -DGRADWIRE_TSAN=ON > build/native-tsan.log 2>&1 || { cat build/native-tsan.log; exit 1; }
-	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/native-tsan --target test_io
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/native-tsan --target test_io test_stream
 	build/native-tsan/native/tests/test_io
+	build/native-tsan/native/tests/test_stream
 	native/tests/fuzz/run 20
 
 # Fuzzes LTP's parsers for longer: make fuzz SECONDS=600

@@ -18,6 +18,7 @@ LAYERS = [
     {"aggregate"},
     {"config", "trace"},
     {"pipeline", "joint"},
+    {"carry"},
     {"govern"},
     {"session"},
     {"assemble"},

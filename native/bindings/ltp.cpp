@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings/bindings.h"
+#include "bindings/names.h"
 #include "io/loop.h"
 
 namespace nb = nanobind;
@@ -146,6 +147,9 @@ void bind_loop(nb::module_& m) {
 }
 
 }  // namespace
+
+const char* name_of(ltp::Failure failure) { return name(failure); }
+std::map<std::string, double> describe(const ltp::LinkStats& stats) { return link_stats(stats); }
 
 void bind_ltp(nb::module_& m) {
   bind_config(m);

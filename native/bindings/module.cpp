@@ -1,7 +1,8 @@
 #include "bindings/bindings.h"
 
 NB_MODULE(_native, m) {
-  m.doc() = "gradwire's native core: compression kernels, the LTP transport.";
+  m.doc() = "gradwire's native core: compression kernels, the wires (LTP, TCP, shared memory).";
   gradwire::bind_kernels(m);
   gradwire::bind_ltp(m);
+  gradwire::bind_stream(m);
 }

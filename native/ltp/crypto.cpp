@@ -102,4 +102,16 @@ bool Aead::open(std::uint64_t number, Bytes header, MutableBytes body, bool encr
   return finish(context);
 }
 
+bool Aead::seal_apart(std::uint64_t number, Bytes text, std::uint8_t* out, std::uint8_t* tag, bool encrypt) {
+  auto* context = context_.get();
+  return start(number) && update(context, encrypt ? out : nullptr, text) && finish(context) &&
+         EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_GET_TAG, 16, tag) == 1;
+}
+
+bool Aead::open_apart(std::uint64_t number, MutableBytes text, Bytes tag, bool encrypted) {
+  auto* context = context_.get();
+  if (tag.size() != 16 || !start(number) || !update(context, encrypted ? text.data() : nullptr, text)) return false;
+  return EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_SET_TAG, 16, const_cast<std::uint8_t*>(tag.data())) == 1 && finish(context);
+}
+
 }  // namespace gradwire::ltp

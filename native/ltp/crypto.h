@@ -35,6 +35,9 @@ class Aead {
   bool seal(std::uint64_t number, Bytes header, Bytes frames, Bytes payload, std::uint8_t* out, bool encrypt);
   // Opens `body` (ciphertext and tag) in place; what remains in body's front is the plain text.
   bool open(std::uint64_t number, Bytes header, MutableBytes body, bool encrypted);
+  // The same with the tag in a place of its own. Without `encrypt` the text is only read, and `out` is not used.
+  bool seal_apart(std::uint64_t number, Bytes text, std::uint8_t* out, std::uint8_t* tag, bool encrypt);
+  bool open_apart(std::uint64_t number, MutableBytes text, Bytes tag, bool encrypted);
 
  private:
   bool start(std::uint64_t number);

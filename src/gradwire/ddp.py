@@ -25,7 +25,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.assemble import Assembly, assemble
-from gradwire.config import Config, resolve
+from gradwire.config import Config, resolve, with_transport
 from gradwire.errors import ConfigError
 from gradwire.events import Event, Sink
 from gradwire.flow import Bucket, ParameterSlice
@@ -177,10 +177,12 @@ def attach(
     model: DistributedDataParallel,
     config: Config | str | Path | Mapping[str, Any] | None = None,
     *,
+    transport: str | None = None,
     record: str | Path | None = None,
 ) -> Handle:
     """Let gradwire synchronise this model's gradients. Every rank calls it at the same point.
 
+    `transport` is "group" (the collectives of the model's process group) or "ltp" (gradwire's own, over UDP).
     `record` names a directory for the ranks' event files, as GRADWIRE_RECORD and the setting `record` do.
     A model that is attached already (by `gradwire.run`) gives its handle back when no configuration is passed.
     """
@@ -190,9 +192,11 @@ def attach(
             "wrap it first: attach(DistributedDataParallel(model)); for fully_shard there is attach_fsdp(model)"
         )
     known = _ATTACHED.get(model)
-    if known is not None and config is None:
+    if known is not None and config is None and transport is None:
         return known
     effective = recorded(resolve(config), record)
+    if transport is not None:
+        effective = with_transport(effective, transport)
     parameters = sum(parameter.numel() for parameter in model.module.parameters() if parameter.requires_grad)
     assembly = assemble(effective, model.process_group, parameters)
     handle = Handle(assembly, effective)

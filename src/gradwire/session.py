@@ -53,6 +53,9 @@ class Rooms:
     sink: Sink
     clock: Clock
     stopwatch: Stopwatch
+    # What the lanes may lose of frames on their way to owners, and what to release when all lanes are closed.
+    tolerance: float = 1.0
+    release: Callable[[], None] = lambda: None
 
 
 class Session:
@@ -119,6 +122,7 @@ class Session:
     def close(self) -> None:
         self._rooms.pipeline.close()
         self._rooms.governor.close()
+        self._rooms.release()
 
     def _plainly(self, bucket: Bucket, buffer: Tensor) -> Future[Tensor]:
         """What DDP itself would do; what waited from compressed steps goes along, once."""
@@ -159,6 +163,7 @@ class Session:
                 joint.report,
                 Lease(self._scratch, work.device),
                 self._config.rounding == "stochastic",
+                self._rooms.tolerance,
             )
             ops = joint.counted(self._exchange(bucket, chunk, level), chunk.lease)
             self._rooms.pipeline.submit(ops, joint.finished)

@@ -195,3 +195,16 @@ def test_auto_backs_off_when_the_guard_says_so() -> None:
     decision = auto.decide(job, view, facts, 1000.0)
     assert index_of(decision.level) < 7
     assert "backing off" in decision.reason
+
+
+def test_auto_asks_now_and_then_when_its_traffic_tells_nothing_of_the_network() -> None:
+    auto, job = Auto(Level.parse("topk:0.01+int8")), Job(8, buckets(), Footprints(8))
+    stale = View(LinkView(0.02, float(Rate.from_mbit(10)), 1e6, delay=1.0, age=9.0, confidence=1.0))
+    times = tuple((0.02 * i, 16 * MB) for i in range(10))
+    facts = StepFacts(0.5, 0.2, 0.2, 10**6, 2, 0.0, 0.2, times)
+    told = [auto.decide(job, stale, facts, 1000.0 + step) for step in range(300)]
+    settled = told[-1].level
+    asked = [index for index, one in enumerate(told) if "whether the network got faster" in one.reason]
+    assert 1 <= len(asked) <= 6
+    assert all(index_of(told[index].level) < index_of(settled) for index in asked)
+    assert all(told[index + 1].level == settled for index in asked if index < 299)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -130,3 +132,17 @@ def test_a_view_with_holes_says_so() -> None:
     assert view.group.bandwidth is None
     assert view.group.rtprop is None
     assert view.group.confidence == 0.0
+
+
+def test_small_exchanges_that_vary_do_not_make_a_slow_network_look_fast() -> None:
+    """100 ms of wake-ups that vary by 30 ms hide what 0.4 MB take; 20 MB told 200 Mbit/s before."""
+    noise, estimator, now = random.Random(7), Estimator(), START
+    rates = []
+    for step in range(60):
+        wire = 20_000_000 if step < 6 else 400_000
+        busy = 0.1 + noise.uniform(-0.03, 0.03) + wire / 25e6
+        now += 1.0
+        facts = StepFacts(seconds=1.0, busy=busy, wire_bytes=wire, hops=2)
+        rates.append(estimator.update([Observation(facts, now)], [], now).group.bandwidth)
+    assert all(12e6 < rate < 50e6 for rate in rates if rate is not None)
+    assert estimator.view(now).group.age > 0, "nothing new was learnt, and the View says so"

@@ -6,6 +6,7 @@
        network is not what slows training
     3. towards less loss move when that rung is found; towards more only when staying costs 8 % or more; and, unless
        the gain is large, only when two decisions in a row agree and the last change is some steps ago
+    4. where traffic is too small to tell whether the network got faster, send more of it for one step now and then
 
 The reason names the numbers that decided.
 """
@@ -29,6 +30,9 @@ WORSE: Final = 0.08
 AT_ONCE: Final = 0.5
 HOLD: Final = 10
 SCALE_GAIN: Final = 0.25
+# Steps without word on the bandwidth before one is spent on asking, and how much longer it may be for each of them.
+ASK_AFTER: Final = 50
+ASK_COST: Final = 0.005
 # What a job sends before anything is measured: four times fewer bytes than dense, and hardly lossy.
 START: Final = Level(values="int8")
 
@@ -44,6 +48,7 @@ class Auto:
         self._proposed: Level | None = None
         self._step = 0
         self._moved = -HOLD
+        self._silent = 0
 
     def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
         self._step += 1
@@ -59,9 +64,10 @@ class Auto:
         if here not in allowed:
             return self._move(best.rung.level, f"{self._guard.reason}; backing off to {best.rung.level}")
         lossier = allowed.index(best) > allowed.index(here)
+        self._silent = self._silent + 1 if view.group.age > 0 else 0
         if best is here or (lossier and here.to_accuracy <= (1 + WORSE) * least):  # 3
             self._proposed = None
-            return self._stay(self._explain(here, job, view))
+            return self._ask(allowed, here) or self._stay(self._explain(here, job, view))
         agreed = self._proposed == best.rung.level and not (lossier and self._step < self._moved + HOLD)
         self._proposed = best.rung.level
         if not agreed and best.to_accuracy > (1 - AT_ONCE) * here.to_accuracy:
@@ -74,6 +80,18 @@ class Auto:
         if expected > 0 and facts.work > 0:
             seen = min(20.0, max(0.2, facts.work / expected))
             self._scale += SCALE_GAIN * (seen - self._scale)
+
+    def _ask(self, allowed: list[Prediction], here: Prediction) -> Decision | None:  # 4
+        """One step at a milder rung, when nothing was heard for so long that its extra time does not show."""
+        if self._silent < ASK_AFTER:
+            return None
+        milder = allowed[: allowed.index(here)]
+        affordable = [p for p in milder if p.step <= (1 + ASK_COST * self._silent) * here.step]
+        if not affordable:
+            return None
+        self._silent = 0
+        level = affordable[0].rung.level
+        return Decision(level, f"one step at {level} to see whether the network got faster", self._version)
 
     def _stay(self, reason: str) -> Decision:
         return Decision(self._current, reason, self._version)

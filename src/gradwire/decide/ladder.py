@@ -1,8 +1,9 @@
 """Ladder: the rungs that `auto` chooses from, least lossy first, and what each costs in work and in accuracy.
 
-`work` is the processor time per element of encoding, adding up and decoding in the exchange that carries the rung,
-estimated from the kernels' times (docs/results/kernels.md), not measured per exchange; the cost model scales it to what
-it sees on the machine it runs on.
+`work` is the processor time per element of encoding, adding up and decoding in the exchange that carries the rung. The
+differences between rungs are those of the CPU column of `benchmarks/hook.py --ranks 2` (11 M elements), less what the
+sockets cost for the bytes; the floor is the kernels' time for the sparsest (docs/results/kernels.md). The cost model
+scales them to what it sees on the machine it runs on.
 
 `slowdown` is the stated model of what lossiness costs: how many times more steps the same accuracy takes, with error
 feedback on. The values are assumptions: docs/results/accuracy.md supports those of the dense rungs, low rank and 10 %,
@@ -29,13 +30,13 @@ class Rung:
 
 LADDER: Final[tuple[Rung, ...]] = (
     Rung(Level.parse("off"), 0.0, 1.0),
-    Rung(Level.parse("fp16"), 3.0, 1.0005),
-    Rung(Level.parse("int8"), 3.2, 1.002),
-    Rung(Level.parse("int4"), 3.2, 1.005),
-    Rung(Level.parse("lowrank:4"), 5.0, 1.02),
-    Rung(Level.parse("topk:0.1+int8"), 2.5, 1.05),
-    Rung(Level.parse("topk:0.03+int8"), 1.8, 1.10),
-    Rung(Level.parse("topk:0.01+int8"), 1.5, 1.20),
+    Rung(Level.parse("fp16"), 3.4, 1.0005),
+    Rung(Level.parse("int8"), 2.6, 1.002),
+    Rung(Level.parse("int4"), 2.2, 1.005),
+    Rung(Level.parse("lowrank:4"), 5.6, 1.02),
+    Rung(Level.parse("topk:0.1+int8"), 5.5, 1.05),
+    Rung(Level.parse("topk:0.03+int8"), 3.0, 1.10),
+    Rung(Level.parse("topk:0.01+int8"), 1.9, 1.20),
     Rung(Level.parse("topk:0.003+int8"), 1.4, 1.45),
     Rung(Level.parse("topk:0.001+int8"), 1.4, 2.0),
 )

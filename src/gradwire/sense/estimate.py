@@ -6,9 +6,12 @@ Ranks stamp when their last bucket was ready (`Observation.ready`, all in one cl
     busy      = median over ranks of (busy - (latest ready - own ready))
     bandwidth = bytes / (busy - hops x latency, or the overhead that sizes reveal, whichever is more)
 
-RTprop comes from the pulses' round trips. A step whose bytes pass in less time than its latency says only "at least
-this fast"; it may raise the estimate, never lower it. The delivery rate is the median of the last few steps, so that
-one disturbed step changes nothing and a real change is believed at its second.
+RTprop comes from the pulses' round trips. A step whose bytes should pass in less time than its latency says little
+about bandwidth: it counts only together with steps of another size, or when it took longer or shorter than expected by
+far more than delays vary anyway, and then it raises the estimate by a bounded factor. (Taken at its word, a small
+exchange that happened to be quick makes a slow network look fast, compression ends, and the next step shows the
+mistake: a level that swings.) The delivery rate is the median of the last few steps, so that one disturbed step changes
+nothing and a real change is believed at its second.
 """
 
 from __future__ import annotations
@@ -28,8 +31,11 @@ from gradwire.sense.peer import Peer
 BEST_WINDOW: Final = 5.0
 # Median of three: one outlier is ignored, a change is believed at its second step.
 RATES: Final = 3
-# Bytes must take this many times the latency before a lower rate is believed.
+# Bytes must take this many times the latency before a step's rate is taken at its word.
 IDENTIFIES: Final = 0.5
+# Otherwise a step must differ from what was expected by this many mean deviations, and may raise the rate this much.
+UNUSUAL: Final = 4.0
+RAISE: Final = 4.0
 # However wrong the stamps, this much of a busy time was the network...
 LEAST_NETWORK: Final = 0.02
 # ... and this much of the network's time was bytes moving.
@@ -93,15 +99,19 @@ class Estimator:
         if busy <= 0 or wire <= 0:
             return
         self._samples += 1
-        self._updated = now
-        delay = self._delay.value
+        delay, usual = self._delay.value, self._deviation.value or 0.0
         self._deviation.add(0.0 if delay is None else abs(busy - delay))
         self._delay.add(busy)
         latency = max(seen.facts.hops for seen in observations) * (self._rtprop or 0.0) / 2
         waiting = max(latency, self._overhead.take(wire, busy))
         moving = max(busy - waiting, LEAST_MOVING * busy)
         rate = wire / moving
-        known = statistics.median(self._rates) if self._rates else 0.0
-        if moving >= IDENTIFIES * waiting or rate > known:
-            self._rates.append(rate)
-            self._best.add(rate, now)
+        known = statistics.median(self._rates) if self._rates else None
+        if known is not None and wire / known < IDENTIFIES * waiting:
+            usually = abs(busy - waiting - wire / known) <= UNUSUAL * usual
+            if usually and self._overhead.rate is None:
+                return
+            rate = self._overhead.rate if usually and self._overhead.rate else min(rate, RAISE * known)
+        self._updated = now
+        self._rates.append(rate)
+        self._best.add(rate, now)

@@ -24,19 +24,23 @@ MATTERS: Final = 1.1
 
 @dataclass(slots=True)
 class Overhead:
-    """`seconds` is the last fit's, 0 before there was one."""
+    """`seconds` is the last fit's, 0 before there was one; `rate` this step's, None where sizes and times tell none."""
 
     seconds: float = 0.0
+    rate: float | None = None
     _samples: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=SAMPLES))
 
     def take(self, nbytes: int, busy: float) -> float:
         """Add one step, fit again where sizes allow it; never more than this step took."""
         self._samples.append((nbytes, busy))
+        self.rate = None
         small, large = min(n for n, _ in self._samples), max(n for n, _ in self._samples)
         if large >= CONTRAST * small:
             quick = statistics.median(t for n, t in self._samples if n <= 1.2 * small)
             slow = statistics.median(t for n, t in self._samples if n >= large / 1.2)
-            self.seconds = (
-                quick if slow < MATTERS * quick else max(0.0, slow - large * (slow - quick) / (large - small))
-            )
+            if slow < MATTERS * quick:
+                self.seconds = quick
+            else:
+                self.rate = (large - small) / (slow - quick)
+                self.seconds = max(0.0, slow - large / self.rate)
         return min(self.seconds, busy)

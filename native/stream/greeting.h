@@ -1,0 +1,52 @@
+// The handshake of a stream: HELLO from the lower rank, ACCEPT or REFUSE from the higher one, then sealed frames. Both
+// prove that they hold the job secret; the first sealed frame proves that its sender is there now. Pure: no sockets.
+#pragma once
+#include <optional>
+#include <vector>
+
+#include "ltp/crypto.h"
+
+namespace gradwire::stream {
+
+using ltp::Bytes;
+using ltp::MutableBytes;
+using Nonce = std::array<std::uint8_t, 16>;
+
+inline constexpr std::size_t kGreeting = 80;  // every message of the handshake has this size
+
+struct Greeting {
+  enum class Kind : std::uint8_t { hello = 1, accept, refuse };
+  enum class Refusal : std::uint8_t { none = 0, wrong_rank, rank_in_use, authentication };
+  Kind kind = Kind::hello;
+  Refusal refusal = Refusal::none;
+  bool encrypt = false;
+  bool rings = false;  // over a local socket: shared memory follows
+  std::uint32_t rank = 0, peer_rank = 0;
+  std::uint64_t epoch = 0;
+  std::uint32_t credit = 0;
+  Nonce nonce{};
+};
+
+using GreetingBytes = std::array<std::uint8_t, kGreeting>;
+
+struct StreamSecrets {
+  ltp::Secret initiator, responder;
+};
+
+class Greeter {
+ public:
+  explicit Greeter(Bytes job_secret);
+  // `context` is the HELLO that an answer belongs to.
+  GreetingBytes write(const Greeting& greeting, Bytes context = {}) const;
+  // Whether it has the shape of a greeting; then, whether its writer knows the secret.
+  static std::optional<Greeting> parse(Bytes bytes);
+  bool authentic(Bytes bytes, Bytes context = {}) const;
+  StreamSecrets secrets(Bytes hello, Bytes accept) const;
+
+ private:
+  ltp::Tag tag(Bytes body, Bytes context) const;
+  std::vector<std::uint8_t> job_secret_;
+  ltp::Secret key_;
+};
+
+}  // namespace gradwire::stream

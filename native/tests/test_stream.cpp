@@ -1,0 +1,272 @@
+// Streams between loops of one process, over TCP and over rings: threads, cancellation, closing with work under way,
+// and hostile bytes at every depth. Built with the address and undefined-behaviour sanitizers, and with the thread one.
+#include <arpa/inet.h>
+#include <sys/socket.h>
+
+#include <atomic>
+
+#include "io/loop.h"
+#include "ltp/random.h"
+#include "stream/loop.h"
+#include "tests/check.h"
+
+using namespace gradwire;
+
+namespace {
+
+ltp::Time soon() { return io::monotonic_now() + 60 * ltp::kSecond; }
+
+stream::LoopConfig config(std::uint32_t rank, bool local, bool encrypt = true) {
+  stream::LoopConfig config;
+  config.rank = rank;
+  config.epoch = 100 + rank;
+  config.secret.assign(32, 7);
+  config.local = local;
+  config.encrypt = encrypt;
+  config.ring = 1u << 16;
+  return config;
+}
+
+struct Two {
+  explicit Two(bool local, bool encrypt = true) : a(config(0, local, encrypt)), b(config(1, local, encrypt)) {
+    a.connect(1, "127.0.0.1", b.port());
+    b.connect(0, "127.0.0.1", a.port());
+    ltp::Failure failure;
+    CHECK(a.wait_connected(1, soon(), failure));
+    CHECK(b.wait_connected(0, soon(), failure));
+  }
+  stream::Loop a, b;
+};
+
+ltp::SendRequest sending(const std::vector<std::uint8_t>& bytes, std::uint64_t tag) {
+  ltp::SendRequest request;
+  request.data = bytes.data();
+  request.size = bytes.size();
+  request.tag = tag;
+  return request;
+}
+
+void threads_share_a_loop(bool local, bool encrypt) {
+  Two two(local, encrypt);
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> threads;
+  for (std::uint64_t t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      ltp::Random random(t);
+      stream::Loop& from = t % 2 ? two.a : two.b;
+      stream::Loop& to = t % 2 ? two.b : two.a;
+      std::uint32_t source_rank = t % 2 ? 0 : 1;
+      for (std::uint64_t round = 0; round < 30; ++round) {
+        std::vector<std::uint8_t> source(1 + random.next() % 700'000), target(source.size());
+        for (auto& byte : source) byte = static_cast<std::uint8_t>(random.next());
+        std::uint64_t tag = t * 100 + round, in = 0;
+        bool early = random.next() % 2;
+        if (early) in = to.receive(source_rank, {0, target.data(), target.size(), tag, 0, 0});
+        std::uint64_t out = from.send(1 - source_rank, sending(source, tag));
+        if (!early) in = to.receive(source_rank, {0, target.data(), target.size(), tag, 0, 0});
+        auto received = to.wait(in, soon());
+        auto sent = from.wait(out, soon());
+        if (!received) to.cancel(source_rank, in);
+        if (!sent) from.cancel(1 - source_rank, out);
+        if (!received || !sent || received->arrived != source.size() || source != target) ++wrong;
+        from.link_stats();
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  CHECK(wrong == 0);
+  CHECK(two.a.link_stats().at(1).counters.bytes_sent > 0);
+}
+
+// The address sanitizer sees a touch of either buffer after it was given back.
+void cancelled_buffers_are_never_touched_again(bool local, bool encrypt) {
+  Two two(local, encrypt);
+  ltp::Random random(5);
+  for (std::uint64_t i = 0; i < 60; ++i) {
+    auto source = std::make_unique<std::vector<std::uint8_t>>(1 + random.next() % 3'000'000, 9);
+    auto target = std::make_unique<std::vector<std::uint8_t>>(source->size());
+    std::uint64_t out = two.a.send(1, sending(*source, i));
+    std::uint64_t in = two.b.receive(0, {0, target->data(), target->size(), i, 0, 0});
+    for (std::uint64_t turns = random.next() % 4; turns; --turns) two.b.wait(in, io::monotonic_now() + 50 * ltp::kMicrosecond);
+    if (i % 3 != 0) two.b.cancel(0, in), target.reset();
+    if (i % 3 != 1) two.a.cancel(1, out), source.reset();
+    two.b.cancel(0, in);
+    target.reset();
+    two.a.cancel(1, out);
+  }
+  // And the stream is still in step.
+  std::vector<std::uint8_t> last(100'000, 3), box(100'000);
+  std::uint64_t in = two.b.receive(0, {0, box.data(), box.size(), 999, 0, 0});
+  std::uint64_t out = two.a.send(1, sending(last, 999));
+  auto received = two.b.wait(in, soon());
+  CHECK(received && received->failure == ltp::Failure::none && box == last);
+  if (!received) two.b.cancel(0, in);
+  if (!two.a.wait(out, soon())) two.a.cancel(1, out);
+}
+
+void closing_fails_what_is_under_way(bool local) {
+  Two two(local);
+  std::vector<std::uint8_t> source(50'000'000, 9), target(source.size());
+  std::uint64_t out = two.a.send(1, sending(source, 1));
+  two.b.close();
+  auto sent = two.a.wait(out, soon());
+  CHECK(sent && sent->failure == ltp::Failure::closed);
+  std::uint64_t in = two.a.receive(1, {0, target.data(), target.size(), 1, 0, 0});
+  two.a.close();
+  auto received = two.a.wait(in, soon());
+  CHECK(received && received->failure != ltp::Failure::none);
+  two.a.close();
+}
+
+int dial(std::uint16_t port) {
+  int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(port);
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  CHECK(::connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0);
+  return fd;
+}
+
+// Strangers who write noise, half a greeting, or a greeting under another secret: counted, dropped, no harm to others.
+void strangers_are_counted_and_dropped() {
+  Two two(false);
+  ltp::Random random(3);
+  std::uint8_t other_secret[16] = {1};
+  stream::Greeter stranger{ltp::Bytes(other_secret)};
+  for (int i = 0; i < 40; ++i) {
+    int fd = dial(two.b.port());
+    stream::GreetingBytes bytes = stranger.write({});
+    if (i % 3 == 0)
+      for (auto& byte : bytes) byte = static_cast<std::uint8_t>(random.next());
+    std::size_t size = i % 3 == 1 ? random.next() % bytes.size() : bytes.size();
+    [[maybe_unused]] ssize_t sent = ::send(fd, bytes.data(), size, MSG_NOSIGNAL);
+    ::shutdown(fd, SHUT_WR);
+    char answer[256];
+    while (::recv(fd, answer, sizeof answer, 0) > 0) {}
+    ::close(fd);
+  }
+  stream::Counters counters = two.b.counters();
+  CHECK(counters.malformed > 5);
+  CHECK(counters.authentication_failed > 5);
+  std::vector<std::uint8_t> source(1000, 1), target(1000);
+  std::uint64_t in = two.b.receive(0, {0, target.data(), target.size(), 1, 0, 0});
+  two.a.send(1, sending(source, 1));
+  CHECK(two.b.wait(in, soon()) && source == target);
+}
+
+// A channel that gives what a script wrote, in pieces of any size, and takes everything.
+class Script : public stream::Channel {
+ public:
+  std::vector<std::uint8_t> bytes;
+  std::size_t at = 0, step = 7;
+  std::ptrdiff_t write(std::span<const iovec> pieces) override {
+    std::ptrdiff_t total = 0;
+    for (auto& piece : pieces) total += static_cast<std::ptrdiff_t>(piece.iov_len);
+    return total;
+  }
+  std::ptrdiff_t read(std::span<const iovec> pieces) override {
+    if (at == bytes.size()) return -1;
+    std::size_t part = std::min({step, bytes.size() - at, pieces[0].iov_len});
+    std::memcpy(pieces[0].iov_base, bytes.data() + at, part);
+    at += part;
+    return static_cast<std::ptrdiff_t>(part);
+  }
+  int fd() const override { return -1; }
+  bool polled_for_room() const override { return true; }
+  void describe(ltp::LinkStats&) override {}
+};
+
+// A peer gone mad: well-formed and malformed frames in any order must end in a verdict, never in a wrong write.
+void mad_peers_are_survived() {
+  int broken = 0;
+  for (std::uint64_t seed = 0; seed < 3000; ++seed) {
+    ltp::Random random(seed);
+    std::deque<ltp::Event> events;
+    std::deque<stream::Frame> control;
+    stream::Outbox out(1, events);
+    stream::Inbox in(1, 5000, events, control);
+    Script script;
+    script.step = 1 + random.next() % 300;
+    std::vector<std::uint8_t> source(3000, 1), target(2000);
+    out.set_credit(1000);
+    out.send(0, sending(source, 1));
+    in.post(0, {1, target.data(), target.size(), 1, 0, 0}, true);
+    std::uint64_t sent = 0;
+    for (int i = 0; i < 12; ++i) {
+      stream::Frame frame;
+      frame.type = static_cast<stream::FrameType>(1 + random.next() % (random.next() % 8 ? 8 : 12));
+      frame.flags = static_cast<std::uint8_t>(random.next() % 8 ? random.next() % 2 : random.next());
+      bool carries = frame.type == stream::FrameType::open || frame.type == stream::FrameType::data;
+      frame.length = static_cast<std::uint32_t>(carries || random.next() % 16 == 0 ? random.next() % 1500 : 0);
+      frame.id = random.next() % 4 ? static_cast<std::uint64_t>(i) / 2 + 1 : random.next();
+      frame.a = frame.type == stream::FrameType::data ? sent : random.next() % 3;
+      frame.b = random.next() % 4 ? frame.length + random.next() % 1500 : random.next();
+      if (frame.type == stream::FrameType::open) sent = 0;
+      sent += frame.length;
+      std::size_t at = script.bytes.size();
+      script.bytes.resize(at + stream::kHeader + frame.length, 5);
+      stream::write(ltp::MutableBytes(script.bytes).subspan(at, stream::kHeader), frame);
+    }
+    stream::Connection connection(script, out, in, control, std::nullopt);
+    auto status = stream::Connection::Status::more;
+    for (int turns = 0; turns < 20'000 && (status == stream::Connection::Status::more || status == stream::Connection::Status::idle); ++turns) {
+      status = connection.receive(turns);
+      connection.flush(turns);
+      if (random.next() % 50 == 0) in.cancel(1);
+      if (random.next() % 50 == 0) out.cancel(0);
+    }
+    broken += status == stream::Connection::Status::broken;
+    out.fail_all(ltp::Failure::closed);
+    in.fail_all(ltp::Failure::closed);
+  }
+  CHECK(broken > 500);
+}
+
+// Every flipped bit of a sealed stream is seen.
+void a_changed_byte_breaks_the_seal() {
+  for (bool encrypt : {true, false})
+    for (std::size_t flip = 0; flip < 2 * (stream::kHeader + 16) + 100 + 16; flip += 3) {
+      stream::RecordKeys keys(ltp::Secret{1}, ltp::Aead::Direction::seal);
+      Script script;
+      script.step = 31;
+      auto put = [&](const stream::Frame& frame, std::size_t payload) {
+        std::uint8_t header[stream::kHeader], tag[16];
+        stream::write(header, frame);
+        keys.seal(header, header, tag, encrypt);
+        script.bytes.insert(script.bytes.end(), header, header + sizeof header);
+        script.bytes.insert(script.bytes.end(), tag, tag + 16);
+        if (!payload) return;
+        std::vector<std::uint8_t> text(payload, 4);
+        keys.seal(text, text.data(), tag, encrypt);
+        script.bytes.insert(script.bytes.end(), text.begin(), text.end());
+        script.bytes.insert(script.bytes.end(), tag, tag + 16);
+      };
+      put({stream::FrameType::ping, 0, 0, 0, 1, 0}, 0);
+      put({stream::FrameType::open, stream::kCharged, 100, 1, 9, 100}, 100);
+      script.bytes[flip] ^= 1;
+      std::deque<ltp::Event> events;
+      std::deque<stream::Frame> control;
+      stream::Outbox out(1, events);
+      stream::Inbox in(1, 5000, events, control);
+      stream::Connection connection(script, out, in, control, stream::Protection{ltp::Secret{2}, ltp::Secret{1}, encrypt});
+      auto status = stream::Connection::Status::more;
+      while (status == stream::Connection::Status::more) status = connection.receive(1);
+      CHECK(status == stream::Connection::Status::forged);
+    }
+}
+
+}  // namespace
+
+int main() {
+  a_changed_byte_breaks_the_seal();
+  mad_peers_are_survived();
+  strangers_are_counted_and_dropped();
+  for (bool local : {false, true}) {
+    threads_share_a_loop(local, true);
+    cancelled_buffers_are_never_touched_again(local, true);
+    closing_fails_what_is_under_way(local);
+  }
+  threads_share_a_loop(false, false);
+  cancelled_buffers_are_never_touched_again(false, false);
+  return gradwire::test::finish();
+}

@@ -1,0 +1,205 @@
+"""Rendezvous through a real store, with real endpoints: everybody gets a wire, or everybody the same error."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.distributed import HashStore, PrefixStore, Store
+
+from gradwire.errors import ConfigError, LinkError, NoAnswerError
+from gradwire.transport.address import interface_address, own_address, port_range, route_to
+from gradwire.transport.ltp import Endpoint, LtpConfig
+from gradwire.transport.notes import Notes
+from gradwire.transport.rendezvous import Place, rendezvous
+from gradwire.transport.secret import given_secret, job_secret
+
+LOCAL = {"MASTER_ADDR": "127.0.0.1"}
+SECRET = b"0123456789abcdef"
+
+
+def together(world: int, job: Callable[[int], Any]) -> list[Any]:
+    """Run the job for every rank in a thread; results or errors, by rank."""
+    with ThreadPoolExecutor(world) as pool:
+        futures = [pool.submit(job, rank) for rank in range(world)]
+        return [future.exception(60) or future.result() for future in futures]
+
+
+def wire(store: Store, rank: int, world: int, environment: dict[str, str], **settings: Any) -> Endpoint:
+    notes = Notes.open(store, "job", rank, world, 20)
+    config = {"connect_timeout": 5.0, **settings}
+    secret = config.pop("secret", None) or job_secret(notes, environment)
+    return rendezvous(notes, lambda host, port: Endpoint(rank, secret, LtpConfig(host, port, **config)), environment)
+
+
+def test_ranks_find_each_other_and_talk() -> None:
+    store = HashStore()
+    ends = together(3, lambda rank: wire(store, rank, 3, LOCAL))
+    try:
+        box = bytearray(1000)
+        inbound = ends[2].post(0, box)
+        ends[0].send(2, b"x" * 1000).wait(20)
+        assert inbound.wait(20).complete
+        assert box == b"x" * 1000
+    finally:
+        for end in ends:
+            end.close()
+
+
+def test_a_second_meeting_of_the_same_group_does_not_read_the_firsts_notes() -> None:
+    store = HashStore()
+    first = together(2, lambda rank: wire(store, rank, 2, LOCAL))
+    second = together(2, lambda rank: wire(store, rank, 2, LOCAL))
+    for end in first + second:
+        assert isinstance(end, Endpoint)
+        end.close()
+
+
+def test_ports_come_from_the_range() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        low = min(taken.getsockname()[1], 65000)
+        environment = {**LOCAL, "GRADWIRE_PORTS": f"{low}-{low + 40}"}
+        store = HashStore()
+        ends = together(2, lambda rank: wire(store, rank, 2, environment))
+        for end in ends:
+            assert low < end.port <= low + 40
+            end.close()
+
+
+def test_no_free_port_is_told_to_every_rank() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        store = HashStore()
+        environments = [LOCAL, {**LOCAL, "GRADWIRE_PORTS": str(port)}]
+        errors = together(2, lambda rank: wire(store, rank, 2, environments[rank]))
+    for error in errors:
+        assert isinstance(error, ConfigError)
+        assert "rank 1 cannot listen" in str(error)
+
+
+def test_a_failed_pair_fails_every_rank_and_says_who_could_not_reach_whom() -> None:
+    store = HashStore()
+    secrets = [SECRET, SECRET, b"fedcba9876543210"]
+    errors = together(3, lambda rank: wire(store, rank, 3, LOCAL, secret=secrets[rank], connect_timeout=1.0))
+    for error in errors:
+        assert isinstance(error, LinkError)
+        assert "cannot reach a peer" in str(error)
+        assert "127.0.0.1" in str(error)
+        assert "GRADWIRE_SECRET differs" in str(error)
+
+
+class Deaf(Endpoint):
+    """Tells the port of a socket that nobody reads, and hears nobody: a firewall that drops UDP, seen from outside."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.hole = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.hole.bind(("127.0.0.1", 0))
+
+    @property
+    def port(self) -> int:
+        return int(self.hole.getsockname()[1])
+
+    def connect(self, peers: Any, timeout: float | None = None) -> None:
+        super().connect(dict.fromkeys(peers, ("127.0.0.1", self.port)), timeout)
+
+    def close(self) -> None:
+        super().close()
+        self.hole.close()
+
+
+def test_silence_is_told_apart_from_every_other_failure() -> None:
+    store = HashStore()
+
+    def meet(rank: int) -> Endpoint:
+        kind = Deaf if rank == 1 else Endpoint
+        notes = Notes.open(store, "job", rank, 3, 20)
+        return rendezvous(notes, lambda host, port: kind(rank, SECRET, LtpConfig(connect_timeout=0.5)), LOCAL)
+
+    for error in together(3, meet):
+        assert isinstance(error, NoAnswerError)
+        assert "does not answer" in str(error)
+
+
+def test_a_rank_that_never_comes_is_named() -> None:
+    notes = Notes.open(HashStore(), "job", 0, 2, patience=0.2)
+    with pytest.raises(LinkError, match="address of rank 1"):
+        rendezvous(notes, lambda host, port: Endpoint(0, SECRET, LtpConfig(host, port)), LOCAL)
+
+
+@pytest.mark.parametrize(
+    ("note", "message"),
+    [
+        (b"\x80\x04K\x01.", "cannot be read"),
+        (b'{"address": "evil.example", "port": 5}', "no address"),
+        (b'{"address": "127.0.0.1", "port": 70000}', "no port"),
+        (b'{"address": "127.0.0.1", "port": "5"}', "cannot be read"),
+    ],
+)
+def test_notes_are_hostile_until_parsed(note: bytes, message: str) -> None:
+    store = HashStore()
+    PrefixStore("gradwire/job/1", store).set("address/1", note.decode("latin1"))
+    notes = Notes.open(store, "job", 0, 2, patience=5)
+    with pytest.raises(LinkError, match=message):
+        rendezvous(notes, lambda host, port: Endpoint(0, SECRET, LtpConfig(host, port)), LOCAL)
+
+
+def test_a_place_needs_nothing_but_its_fields() -> None:
+    notes = Notes.open(HashStore(), "job", 0, 1)
+    assert notes.gather("address", Place("::1", 5), Place) == [Place("::1", 5)]
+
+
+def test_rank_0_draws_a_secret_when_none_is_given() -> None:
+    store = HashStore()
+    drawn = together(3, lambda rank: job_secret(Notes.open(store, "job", rank, 3, 20), {}))
+    assert len(set(drawn)) == 1
+    assert len(drawn[0]) == 32
+
+
+def test_a_secret_on_some_ranks_only_is_named() -> None:
+    store = HashStore()
+    given = [{}, {"GRADWIRE_SECRET": "0123456789abcdef"}]
+    for error in together(2, lambda rank: job_secret(Notes.open(store, "job", rank, 2, 20), given[rank])):
+        assert isinstance(error, ConfigError)
+        assert "set on rank 1 but not on rank 0" in str(error)
+
+
+def test_secrets_are_read_from_the_environment_or_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_text("a secret of sufficient length\n")
+    assert given_secret({}) is None
+    assert given_secret({"GRADWIRE_SECRET": "0123456789abcdef"}) == SECRET
+    assert given_secret({"GRADWIRE_SECRET_FILE": str(path)}) == b"a secret of sufficient length"
+    with pytest.raises(ConfigError, match="too few"):
+        given_secret({"GRADWIRE_SECRET": "short"})
+    with pytest.raises(ConfigError, match="No such file"):
+        given_secret({"GRADWIRE_SECRET_FILE": str(tmp_path / "none")})
+    with pytest.raises(ConfigError, match="both set"):
+        given_secret({"GRADWIRE_SECRET": "x", "GRADWIRE_SECRET_FILE": "y"})
+
+
+def test_the_named_interface_wins_over_the_route() -> None:
+    assert interface_address("lo") == "127.0.0.1"
+    assert own_address({"GRADWIRE_IFNAME": "nonesuch,lo", "GLOO_SOCKET_IFNAME": "nonesuch"}) == "127.0.0.1"
+    assert own_address({"GLOO_SOCKET_IFNAME": "lo", "MASTER_ADDR": "192.0.2.7"}) == "127.0.0.1"
+    with pytest.raises(ConfigError, match="this host has"):
+        own_address({"GRADWIRE_IFNAME": "nonesuch"})
+
+
+def test_without_an_interface_the_route_to_the_master_decides() -> None:
+    assert own_address({"MASTER_ADDR": "127.0.0.1"}) == "127.0.0.1"
+    assert own_address({"MASTER_ADDR": "::1"}) == "::1"
+    spread = {"MASTER_ADDR": "127.0.0.1", "LOCAL_WORLD_SIZE": "1", "WORLD_SIZE": "2"}
+    assert own_address(spread) == (route_to("192.0.2.1") or route_to("2001:db8::1") or "127.0.0.1")
+
+
+@pytest.mark.parametrize("text", ["high", "0-5", "9-5", "5-70000", "-"])
+def test_a_wrong_range_of_ports_is_named(text: str) -> None:
+    with pytest.raises(ConfigError, match="GRADWIRE_PORTS"):
+        port_range({"GRADWIRE_PORTS": text})
