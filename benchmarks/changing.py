@@ -1,0 +1,207 @@
+"""Changing networks: real training while the network changes; `auto` against every fixed setting, by time to a loss.
+
+    python benchmarks/changing.py --data DIR [--nets drop,lte,starlink-like] [--limit 60] [--out DIR]
+
+The demo's CNN on Fashion-MNIST, 4 hosts, same seed and data order for all. `drop` is 1 Gbit/s that falls to 20 Mbit/s
+after 8 s and recovers after 40. A contestant's clock counts training steps only, not evaluation. The loss is rank 0's,
+smoothed over the last reports; whoever has not reached the target when the limit ends shows how far it came. `auto`
+records its events, and the plot shows what it sensed and what it chose.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from rich.console import Console
+from rich.table import Table
+
+from gradwire.decide.ladder import LADDER
+from gradwire.emulate import Lab
+from gradwire.events import Decided, Sensed
+from gradwire.link import Network, load_network, parse_network
+from gradwire.observe.reader import read
+from harness import facts
+
+LEVELS = ("", "int8", "topk:0.1+int8", "topk:0.01+int8", "auto")
+DROP = """
+hosts = 4
+[access]
+rate = "1gbit"
+delay = "500us"
+queue = "512KiB"
+[[change]]
+at = "8s"
+link = "*"
+rate = "20mbit"
+[[change]]
+at = "40s"
+link = "*"
+rate = "1gbit"
+"""
+# Reports that the smoothed loss is the mean of.
+SMOOTH = 3
+
+
+@dataclass(slots=True)
+class Run:
+    """One contestant on one network: its curve, and when it reached the target."""
+
+    network: str
+    level: str
+    curve: list[tuple[float, float]] = field(default_factory=list)
+    reached: float | None = None
+    steps: int = 0
+    accuracy: float | None = None
+
+    def take(self, line: str, target: float) -> None:
+        told = json.loads(line)
+        self.accuracy = told.get("accuracy", self.accuracy)
+        if "loss" not in told:
+            return
+        self.steps = told["step"]
+        self.curve.append((told["seconds"], told["loss"]))
+        if self.reached is None and self.loss <= target:
+            self.reached = told["seconds"]
+
+    @property
+    def loss(self) -> float:
+        recent = self.curve[-SMOOTH:]
+        return statistics.fmean(loss for _, loss in recent) if len(recent) == SMOOTH else float("inf")
+
+
+def network_of(name: str) -> Network:
+    return parse_network(DROP, "drop") if name == "drop" else load_network(name, 4)
+
+
+def train(network: Network, level: str, record: Path, options: argparse.Namespace) -> Run:
+    """One training run in a lab of its own, ended by its epochs or by the limit."""
+    run = Run(network.name, level or "plain DDP")
+
+    def heard(host: str, line: str) -> None:
+        if line.startswith("{"):
+            run.take(line, options.target)
+
+    command = [sys.executable, "-m", "gradwire.demo.train", "--level", level, "--data", "fashion-mnist"]
+    command += ["--data-dir", str(options.data), "--samples", str(options.samples), "--epochs", str(options.epochs)]
+    with Lab(network) as lab:
+        lab.run(command, env={"GRADWIRE_RECORD": str(record)}, timeout=options.limit + 20, on_line=heard)
+    return run
+
+
+def draw(path: Path, network: str, record: Path, runs: list[Run]) -> None:
+    """What `auto` sensed, what it chose, and everyone's loss, on one clock."""
+    events = [entry.event for entry in read(record)]
+    sensed = [event for event in events if isinstance(event, Sensed) and event.bandwidth]
+    decided = [event for event in events if isinstance(event, Decided) and event.bucket == 0]
+    if not sensed or not decided:
+        return
+    begin = sensed[0].at
+    names = [str(rung.level) for rung in LADDER]
+    figure, (top, middle, low) = plt.subplots(3, 1, figsize=(9, 8), constrained_layout=True)
+    top.semilogy([e.at - begin for e in sensed], [(e.bandwidth or 0) * 8 / 1e6 for e in sensed])
+    top.set_ylabel("sensed, Mbit/s")
+    top.set_title(f"{network}: what auto sensed, what it chose, and the loss")
+    chosen = [e for e in decided if e.level in names]
+    ends = [*(e.at - begin for e in chosen[1:]), sensed[-1].at - begin]
+    for event, end in zip(chosen, ends, strict=False):
+        middle.hlines(names.index(event.level), max(0.0, event.at - begin), end, linewidth=3)
+    middle.set_yticks(range(len(names)), names)
+    middle.sharex(top)
+    for run in runs:
+        low.plot([at for at, _ in run.curve], [loss for _, loss in run.curve], label=run.level)
+    low.set_ylabel("loss")
+    low.set_xlabel("seconds of training")
+    low.legend()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def shown(runs: list[Run], target: float) -> Table:
+    table = Table(title=f"seconds of training until the loss is {target}")
+    for column in ("network", "contestant", "seconds", "against auto", "steps", "loss at the end", "accuracy"):
+        table.add_column(column)
+    for run in runs:
+        table.add_row(*cells(run, runs))
+    return table
+
+
+def cells(run: Run, runs: list[Run]) -> list[str]:
+    best = next((one.reached for one in runs if one.network == run.network and one.level == "auto"), None)
+    last = run.curve[-1][0] if run.curve else 0.0
+    seconds = f"{run.reached:.1f}" if run.reached else f"> {last:.0f}"
+    ratio = f"{(run.reached or last) / best:.2f}" if best else "-"
+    right = f"{run.accuracy:.3f}" if run.accuracy is not None else "-"
+    return [
+        run.network,
+        run.level,
+        seconds,
+        ratio if run.reached else f"> {ratio}",
+        str(run.steps),
+        f"{run.loss:.2f}",
+        right,
+    ]
+
+
+def write(folder: Path, runs: list[Run], options: argparse.Namespace) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    machine = facts.machine_facts()
+    told = {"machine": machine, "target": options.target, "runs": [asdict(run) for run in runs]}
+    (folder / "changing.json").write_text(json.dumps(told) + "\n")
+    head = ("network", "contestant", "seconds", "against auto", "steps", "loss at the end", "accuracy")
+    lines = ["# Changing networks: time to a loss", ""]
+    lines += [f"    python benchmarks/changing.py --data DIR --limit {options.limit:g} --target {options.target}", ""]
+    lines += [
+        f"Fashion-MNIST CNN, 4 hosts, one seed, {options.samples} samples x {options.epochs} epochs at most; the target is "
+        f"a smoothed loss of {options.target}. gradwire {machine['revision']}, torch {machine['torch']}, "
+        f"{machine['cores']} cores. `> x` had not reached it when the limit ended.",
+        "",
+        f"| {' | '.join(head)} |",
+        "|" + "---|" * len(head),
+    ]
+    lines += [f"| {' | '.join(cells(run, runs))} |" for run in runs]
+    lines += ["", *(f"![{name}](changing-{name}.png)\n" for name in dict.fromkeys(run.network for run in runs))]
+    (folder / "changing.md").write_text("\n".join(lines) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="directory with fashion-mnist/")
+    parser.add_argument("--nets", default="drop,lte,starlink-like")
+    parser.add_argument("--levels", default=",".join(LEVELS), help="fixed levels and controllers; empty is plain DDP")
+    parser.add_argument("--samples", type=int, default=20000)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--target", type=float, default=0.6)
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds of a run, about")
+    parser.add_argument("--out", type=Path, default=None)
+    options = parser.parse_args()
+    runs: list[Run] = []
+    console = Console(stderr=True)
+    for name in options.nets.split(","):
+        with tempfile.TemporaryDirectory() as folder:
+            mine = []
+            for level in options.levels.split(","):
+                console.print(f"[dim]{name}: {level or 'plain DDP'}[/dim]")
+                mine.append(
+                    train(network_of(name), level, Path(folder) / (level or "plain").replace(":", "-"), options)
+                )
+            if options.out and "auto" in options.levels:
+                options.out.mkdir(parents=True, exist_ok=True)
+                draw(options.out / f"changing-{name}.png", name, Path(folder) / "auto", mine)
+            runs += mine
+    Console(width=130).print(shown(runs, options.target))
+    if options.out:
+        write(options.out, runs, options)
+
+
+if __name__ == "__main__":
+    main()
