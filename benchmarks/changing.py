@@ -161,7 +161,7 @@ def write(folder: Path, runs: list[Run], options: argparse.Namespace) -> None:
     lines = ["# Changing networks: time to a loss", ""]
     lines += [f"    python benchmarks/changing.py --data DIR --limit {options.limit:g} --target {options.target}", ""]
     lines += [
-        f"Fashion-MNIST CNN, 4 hosts, one seed, {options.samples} samples x {options.epochs} epochs at most; the target is "
+        f"Fashion-MNIST CNN, 4 hosts, one seed, {options.samples} samples x {options.epochs} epochs; the target is "
         f"a smoothed loss of {options.target}. gradwire {machine['revision']}, torch {machine['torch']}, "
         f"{machine['cores']} cores. `> x` had not reached it when the limit ended.",
         "",

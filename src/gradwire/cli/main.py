@@ -24,6 +24,7 @@ VERBS = {
     "watch": ("gradwire.cli.watch", "watch_command", "A run as it trains: step split, network, levels and why."),
     "replay": ("gradwire.cli.replay", "replay_command", "A recorded run again, in any view; or as Parquet tables."),
     "report": ("gradwire.cli.report", "report_command", "One page about a run, or about several side by side."),
+    "bench": ("gradwire.cli.bench", "bench_command", "Run a published claim again, in the lab."),
     "lab": ("gradwire.cli.lab", "lab", "Real networks on one machine: run, show, check."),
 }
 

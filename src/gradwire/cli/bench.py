@@ -1,0 +1,92 @@
+"""gradwire bench: runs a published claim again, in the lab, by the cases in a checkout's `benchmarks/`.
+
+In: a claim's name. Out: what its cases print, and their tables and plots in --out. The cases are ordinary scripts; this
+verb only knows which of them belong to which claim, and with what settings they take minutes or as long as needed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+
+from gradwire.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What is claimed, and the commands that show it: (script and arguments, what --quick adds)."""
+
+    about: str
+    commands: tuple[tuple[str, str], ...]
+
+
+CLAIMS: Final[dict[str, Claim]] = {
+    "netsenseml": Claim(
+        "8 workers at 200, 500 and 800 Mbit/s, degrading, fluctuating: against AllReduce and TopK-0.1",
+        (("netsense.py --out {out}", "--net netsense-200 --repeat 1 --seconds 2"),),
+    ),
+    "dc2": Claim(
+        "low and high delay variation: against no compression and uniform compression",
+        (("delays.py --out {out}", "--seconds 2"),),
+    ),
+    "netstorm": Claim(
+        "9 sites: planned trees against star, ring and the published trees",
+        (("plans.py nine", "--planners star,loadaware"), ("planner.py netstorm", "--seeds 3")),
+    ),
+    "ltp": Claim(
+        "loss and incast: LTP against TCP on CUBIC and BBR",
+        (("ltp_lab.py clean", "--seconds 4"), ("ltp_lab.py grid", "--loss 0.01 --rtt 0.02 --steps 3")),
+    ),
+    "hindsight": Claim(
+        "`auto` against the best fixed level over a grid of networks",
+        (("hindsight.py --out {out}", "--cells 100x20,800x1 --repeat 1"),),
+    ),
+    "harmless": Claim(
+        "`auto` where the network is fast: against plain DDP",
+        (("harmless.py --bare --out {out}", "--repeat 1"), ("harmless.py --out {out}", "--repeat 1")),
+    ),
+    "peers": Claim(
+        "torch's hooks, plain gloo, torchft and hivemind where installed",
+        (("compressors.py --out {out}", "--repeat 1 --seconds 2"),),
+    ),
+    "backend": Claim(
+        "all_reduce against gloo",
+        (("backend.py loopback", "--ranks 2 --turns 10"), ("backend.py lab", "--ranks 2 --turns 5")),
+    ),
+}
+
+
+def folder() -> Path:
+    """The checkout's benchmarks: beside the sources of an editable install, or under the working directory."""
+    for root in (Path(__file__).parents[3], Path.cwd()):
+        if (root / "benchmarks" / "harness").is_dir():
+            return root / "benchmarks"
+    raise ConfigError("bench: needs a checkout's benchmarks/ folder; run it from the root of a clone of gradwire")
+
+
+def lines(claim: Claim, out: Path, quick: bool) -> list[list[str]]:
+    """The commands of a claim, ready to run from inside `benchmarks/`."""
+    return [[*f"{line.format(out=out)} {extra if quick else ''}".split()] for line, extra in claim.commands]
+
+
+@click.command("bench")
+@click.argument("claim", type=click.Choice([*CLAIMS, "list"]))
+@click.option("--quick/--full", default=True, help="minutes, or with every setting and repetition")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("runs/bench"), help="tables, plots and JSON")
+def bench_command(claim: str, quick: bool, out: Path) -> None:
+    """Run a claim's cases again in the lab (as root). `list` tells which there are."""
+    if claim == "list":
+        for name, one in CLAIMS.items():
+            click.echo(f"{name:12} {one.about}")
+        return
+    where = folder()
+    for words in lines(CLAIMS[claim], out.resolve(), quick):
+        click.echo(f"$ python benchmarks/{' '.join(words)}", err=True)
+        code = subprocess.run([sys.executable, str(where / words[0]), *words[1:]], check=False).returncode
+        if code:
+            raise click.exceptions.Exit(code)
