@@ -17,6 +17,7 @@ LAYERS = [
     {"sense", "decide", "compress", "plan", "transport", "observe"},
     {"aggregate", "collective"},
     {"config", "pipeline", "joint"},
+    {"carry"},
     {"govern"},
     {"session"},
     {"assemble"},

@@ -9,7 +9,7 @@ constexpr std::size_t kTag = 16;
 constexpr std::size_t kBuffer = 64u << 10;
 // Copying this much next to its header is cheaper than another piece in the system call.
 constexpr std::size_t kCopied = 16u << 10;
-constexpr std::size_t kHeadMost = 64u << 10;
+constexpr std::size_t kHeadMost = 128u << 10;
 // Read in one go before others have their turn.
 constexpr std::size_t kTurn = 1u << 20;
 
@@ -99,8 +99,8 @@ bool Connection::flush(ltp::Time now) {
   return true;
 }
 
-void Connection::detach(std::uint64_t token_id) {
-  if (body_id_ != token_id || body_.empty()) return;
+void Connection::detach(std::uint64_t id) {
+  if (body_id_ != id || body_.empty()) return;
   rescued_.assign(body_.begin(), body_.end());
   body_ = rescued_;
   body_id_ = 0;
@@ -173,6 +173,8 @@ bool Connection::on_control(ltp::Time now, const Frame& frame) {
     case FrameType::grant: return outbox_.on_grant(frame.id);
     case FrameType::credit: return outbox_.on_credit(frame.a), frame.a < (std::uint64_t{1} << 32);
     case FrameType::done:
+      // Refused or cancelled over there: the caller gets its buffer back while a piece of it may be half written.
+      detach(frame.id);
       return frame.a <= 5 && outbox_.on_done(now, frame.id, static_cast<ltp::CloseReason>(frame.a));
     case FrameType::abort: return inbox_.on_abort(now, frame.id), true;
     case FrameType::ping:

@@ -8,9 +8,9 @@ using ltp::Bytes;
 using ltp::MutableBytes;
 
 inline constexpr std::size_t kHeader = 32;
-// Bulk is cut into pieces of this size: they stay in a core's second cache between socket and cipher, and messages
-// can take turns.
-inline constexpr std::size_t kPiece = 256u << 10;
+// Bulk is cut into pieces of this size: small enough to stay in a core's cache between
+// socket and cipher, and for messages to take turns. Never below kEager: a small message is one piece.
+inline constexpr std::size_t kPiece = 64u << 10;
 // Messages up to this size count as delivered once they are written: fewer control frames, and the receiver's credit
 // guarantees that there is room for them.
 inline constexpr std::uint64_t kEager = 64u << 10;

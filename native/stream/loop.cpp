@@ -144,18 +144,20 @@ int Loop::sleep(std::unique_lock<std::mutex>& lock, ltp::Time deadline, epoll_ev
 void Loop::drive(std::unique_lock<std::mutex>& lock, ltp::Time deadline, bool patient) {
   ltp::Time now = monotonic_now();
   bool worked = poll_rings(now);
-  if (!worked && config_.local && !patient) {
+  epoll_event ready[32];
+  int count = 0;
+  if (!worked && !patient) {
     // The answer of a process that runs on another core comes sooner than a sleeper wakes. Others may need this core.
-    for (ltp::Time end = now + std::min(config_.spin, deadline - now); !worked && !stopping_ && monotonic_now() < end;) {
+    for (ltp::Time end = now + std::min(config_.spin, deadline - now); !worked && count <= 0 && !stopping_ && monotonic_now() < end;) {
       lock.unlock();
       ::sched_yield();
+      if (!config_.local) count = ::epoll_wait(epoll_.get(), ready, 32, 0);
       lock.lock();
       worked = poll_rings(monotonic_now());
     }
   }
   if (worked && !events_.empty()) return publish();
-  epoll_event ready[32];
-  int count = sleep(lock, worked ? now : std::min(deadline, next_timer()), ready, 32);
+  if (count <= 0) count = sleep(lock, worked ? now : std::min(deadline, next_timer()), ready, 32);
   now = monotonic_now();
   if (stopping_) return;
   for (int i = 0; i < count; ++i) on_ready(now, ready[i].data.fd, ready[i].events);

@@ -3,8 +3,8 @@
 namespace gradwire::stream {
 namespace {
 
-// 2^20 records of at most 256 KiB are 2^34 blocks under one key: GCM's bound on telling them from noise stays below
-// 2^-60. Both ends count alike, so nothing needs to be said.
+// 2^20 records of at most 64 KiB are 2^32 blocks under one key: GCM's bound on telling them from noise stays below
+// 2^-64. Both ends count alike, so nothing needs to be said.
 constexpr std::uint64_t kRecordsPerKey = std::uint64_t{1} << 20;
 
 }  // namespace

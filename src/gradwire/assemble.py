@@ -10,6 +10,7 @@ from torch.futures import Future
 
 from gradwire.aggregate.exchange import phases
 from gradwire.aggregate.footprint import Footprints
+from gradwire.carry import Carrier, open_carrier
 from gradwire.clock import Clock, MonotonicClock
 from gradwire.compress.build import check_chain
 from gradwire.compress.feedback import Feedback
@@ -27,7 +28,6 @@ from gradwire.pipeline import Pipeline
 from gradwire.sense.stopwatch import Stopwatch
 from gradwire.session import Plain, Rooms, Session
 from gradwire.transport.base import Timing
-from gradwire.transport.lanes import open_lanes
 
 # Somebody else's controller may choose any level; these take the most operations in a row.
 LONGEST = [Level.parse("sharedk:0.1"), Level.parse("int8+zstd")]
@@ -56,10 +56,11 @@ def assemble(config: Config, group: dist.ProcessGroup, parameters: int, plain: P
     def on_timing(timing: Timing) -> None:
         stopwatch.operation(timing.started, timing.finished, timing.nbytes)
 
-    lanes = open_lanes(group, lanes_needed(config, world_size), config.transport.timeout, clock)
-    pipeline = Pipeline(lanes, on_timing, stopwatch.worked)
-    governor = govern(config, group, (stopwatch, clock, tally))
-    rooms = Rooms(governor, feedback, pipeline, plain or plain_all_reduce(group), tally, clock, stopwatch)
+    carrier = open_carrier(config.transport, group, clock, needed=not_only_off(config, world_size))
+    pipeline = Pipeline(carrier.open(lanes_needed(config, world_size)), on_timing, stopwatch.worked)
+    governor = govern(config, group, carrier, (stopwatch, clock, tally))
+    parts = (plain or plain_all_reduce(group), tally, clock, stopwatch)
+    rooms = Rooms(governor, feedback, pipeline, *parts, carrier.tolerance, carrier.close)
     session = Session(rank, world_size, config.compress, rooms, config.observe.verify)
     return Assembly(session, feedback, tally, governor)
 
@@ -76,14 +77,20 @@ def lanes_needed(config: Config, world_size: int) -> int:
     return 0 if level.off else phases(level)
 
 
-def govern(config: Config, group: dist.ProcessGroup, parts: tuple[Stopwatch, Clock, Tally]) -> Governor:
+def not_only_off(config: Config, world_size: int) -> bool:
+    return lanes_needed(config, world_size) > 0
+
+
+def govern(
+    config: Config, group: dist.ProcessGroup, carrier: Carrier, parts: tuple[Stopwatch, Clock, Tally]
+) -> Governor:
     """A fixed level, or a controller with a lane for its pulses."""
     rank, world_size = dist.get_rank(group), group.size()
     if not is_controller(config.level) or world_size == 1:
         level = Level() if is_controller(config.level) else Level.parse(config.level)
         return Steady(Fixed(level, world_size, config.compress.warmup))
     stopwatch, clock, tally = parts
-    line = Pipeline(open_lanes(group, 1, config.transport.timeout, clock), lambda timing: None)
+    line = Pipeline(carrier.open(1), lambda timing: None)
     start = Decision(START, "the network has not been measured yet")
     footprint = Footprints(world_size)
     controller = make_controller(config.level)

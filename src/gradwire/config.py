@@ -45,6 +45,17 @@ class TransportConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     # Seconds before an operation whose peer does not answer becomes a LinkError on every rank.
     timeout: Positive = 120.0
+    # "group" uses the collectives of the model's process group, "ltp" gradwire's own loss-tolerant transport over UDP.
+    # GRADWIRE_TRANSPORT is short for GRADWIRE_TRANSPORT_KIND.
+    kind: Literal["group", "ltp"] = "group"
+    # LTP: the share of each frame's values that must arrive on the way up; the rest may wait in the sender's residual.
+    tolerance: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.98
+    # LTP: encrypt payloads, not only authenticate them.
+    encrypt: bool = True
+    # LTP: seconds of silence after which a peer counts as lost; a paused process is waited for that long.
+    dead_after: Annotated[float, msgspec.Meta(gt=2)] = 15.0
+    # LTP: seconds to wait for the first answer of a peer.
+    connect: Positive = 30.0
 
 
 class ObserveConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,6 +101,14 @@ def checked(config: Config) -> Config:
         except ConfigError as error:
             raise ConfigError(f"{error}; or a controller: {', '.join(controller_names())}") from error
     return config
+
+
+def with_transport(config: Config, kind: str) -> Config:
+    """The same configuration over another transport."""
+    if kind not in ("group", "ltp"):
+        raise ConfigError(f"transport: {kind!r} is not known; write group or ltp")
+    transport = msgspec.structs.replace(config.transport, kind=kind)
+    return msgspec.structs.replace(config, transport=transport)
 
 
 def _argument(given: str | Path | Mapping[str, Any] | None) -> tuple[dict[str, Any], str | None]:
@@ -138,7 +157,7 @@ OTHER_VARIABLES = frozenset(
 
 def _fields() -> dict[str, tuple[str, str]]:
     """Variable name -> (room, field); the room of a top-level field is empty."""
-    names: dict[str, tuple[str, str]] = {}
+    names: dict[str, tuple[str, str]] = {PREFIX + "TRANSPORT": ("transport", "kind")}
     for field in msgspec.structs.fields(Config):
         if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
             for inner in msgspec.structs.fields(field.type):

@@ -24,7 +24,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.assemble import Assembly, assemble
-from gradwire.config import Config, resolve
+from gradwire.config import Config, resolve, with_transport
 from gradwire.errors import ConfigError
 from gradwire.flow import Bucket, ParameterSlice
 from gradwire.govern import Adaptive
@@ -145,8 +145,15 @@ class _Hook:
         return known
 
 
-def attach(model: DistributedDataParallel, config: Config | str | Path | Mapping[str, Any] | None = None) -> Handle:
+def attach(
+    model: DistributedDataParallel,
+    config: Config | str | Path | Mapping[str, Any] | None = None,
+    *,
+    transport: str | None = None,
+) -> Handle:
     """Let gradwire synchronise this model's gradients. Every rank calls it at the same point.
+
+    `transport` is "group" (the collectives of the model's process group) or "ltp" (gradwire's own, over UDP).
 
     A model that is attached already (by `gradwire.run`) gives its handle back when no configuration is passed.
     """
@@ -156,9 +163,11 @@ def attach(model: DistributedDataParallel, config: Config | str | Path | Mapping
             "wrap it first: attach(DistributedDataParallel(model)); for fully_shard there is attach_fsdp(model)"
         )
     known = _ATTACHED.get(model)
-    if known is not None and config is None:
+    if known is not None and config is None and transport is None:
         return known
     effective = resolve(config)
+    if transport is not None:
+        effective = with_transport(effective, transport)
     parameters = sum(parameter.numel() for parameter in model.module.parameters() if parameter.requires_grad)
     assembly = assemble(effective, model.process_group, parameters)
     handle = Handle(assembly, effective)

@@ -3,6 +3,7 @@
 GradwireError
 ├── ConfigError      the caller's mistake, found at assembly; names the setting and the fix
 ├── LinkError        the network's doing: a peer lost, a deadline passed
+│   └── NoAnswerError    nothing came back at all; another kind of wire may get through
 └── IntegrityError   corruption or a bug of ours: training must stop
 """
 
@@ -17,6 +18,10 @@ class ConfigError(GradwireError, ValueError):
 
 class LinkError(GradwireError, ConnectionError):
     """The network failed us: which peer, since when, and what to try."""
+
+
+class NoAnswerError(LinkError):
+    """A peer never answered: it is not running, or something between us drops this kind of packet."""
 
 
 class IntegrityError(GradwireError, RuntimeError):

@@ -52,6 +52,9 @@ class Rooms:
     sink: Sink
     clock: Clock
     stopwatch: Stopwatch
+    # What the lanes may lose of frames on their way to owners, and what to release when all lanes are closed.
+    tolerance: float = 1.0
+    release: Callable[[], None] = lambda: None
 
 
 class Session:
@@ -113,6 +116,7 @@ class Session:
     def close(self) -> None:
         self._rooms.pipeline.close()
         self._rooms.governor.close()
+        self._rooms.release()
 
     def _plainly(self, bucket: Bucket, buffer: Tensor) -> Future[Tensor]:
         """What DDP itself would do; what waited from compressed steps goes along, once."""
@@ -153,6 +157,7 @@ class Session:
                 joint.report,
                 Lease(self._scratch, work.device),
                 self._config.rounding == "stochastic",
+                self._rooms.tolerance,
             )
             ops = joint.counted(self._exchange(bucket, chunk, level), chunk.lease)
             self._rooms.pipeline.submit(ops, joint.finished)

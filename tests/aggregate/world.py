@@ -11,8 +11,8 @@ from torch import Tensor
 from gradwire.aggregate.chunk import Chunk
 from gradwire.aggregate.scratch import Lease, Scratch
 from gradwire.compress.base import Encoded, Stretch
-from gradwire.transport.base import Op
-from gradwire.transport.loopback import Loopback
+from gradwire.transport.base import AllToAll, Op
+from gradwire.transport.loopback import Loopback, Loss
 
 Make = Callable[[Chunk], Iterator[Op]]
 
@@ -20,8 +20,10 @@ Make = Callable[[Chunk], Iterator[Op]]
 class Rank:
     """One rank's memory across steps."""
 
-    def __init__(self, rank: int, world_size: int, numel: int) -> None:
+    def __init__(self, rank: int, world_size: int, numel: int, tolerance: float = 1.0) -> None:
         self.rank, self.world_size = rank, world_size
+        self.tolerance = tolerance
+        self.lost = 0
         self.residual = torch.zeros(numel)
         self.owned: dict[tuple[int, int], Tensor] = {}
         self.reports: list[Encoded] = []
@@ -34,7 +36,10 @@ class Rank:
         stretch = Stretch(step, 0, 0, gradient.numel(), weights)  # type: ignore[arg-type]
         report = lambda _, encoded: self.reports.append(encoded)  # noqa: E731
         lease = Lease(self.scratch, gradient.device)
-        return Chunk(stretch, gradient, self.residual, self.owner, self.rank, self.world_size, report, lease)
+        return Chunk(
+            stretch, gradient, self.residual, self.owner, self.rank, self.world_size, report, lease,
+            tolerance=self.tolerance,
+        )  # fmt: skip
 
     def owed(self, numel: int) -> Tensor:
         """What this rank still owes to the mean."""
@@ -45,10 +50,14 @@ class Rank:
 
 
 def run(
-    ranks: list[Rank], gradients: list[Tensor], make: Callable[[Chunk], Iterator[Op]], step: int = 0
+    ranks: list[Rank],
+    gradients: list[Tensor],
+    make: Callable[[Chunk], Iterator[Op]],
+    step: int = 0,
+    loss: Loss | None = None,
 ) -> list[Tensor]:
-    """Run one exchange on all ranks; returns what each restored."""
-    world = Loopback(len(ranks))
+    """Run one exchange on all ranks; returns what each restored. `lost` counts bytes that did not reach a rank."""
+    world = Loopback(len(ranks), loss=loss)
     results = [gradient.clone() for gradient in gradients]
     errors: list[BaseException] = []
 
@@ -57,6 +66,8 @@ def run(
             lane = world.lane(rank.rank)
             for op in make(rank.chunk(results[rank.rank], step)):
                 lane.start(op).wait()
+                if isinstance(op, AllToAll) and op.losses is not None:
+                    rank.lost += sum(length for ranges in op.losses.came.values() for _, length in ranges)
         except BaseException as error:
             errors.append(error)
 

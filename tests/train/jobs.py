@@ -39,11 +39,13 @@ def same_everywhere(value: Tensor) -> bool:
     return bool(alike)
 
 
-def train_small(rank: int, world: int, level: Any, steps: int = 12, **ddp: Any) -> dict[str, Any]:
+def train_small(
+    rank: int, world: int, level: Any, steps: int = 12, transport: str | None = None, **ddp: Any
+) -> dict[str, Any]:
     """Train the small net; returns its final weights, whether replicas agreed after every step, and the summary."""
     net = small_net()
     model = DistributedDataParallel(net, bucket_cap_mb=0.02, **ddp)
-    handle = gradwire.attach(model, level) if level else None
+    handle = gradwire.attach(model, level, transport=transport) if level else None
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     agreed, losses = True, []
     for step in range(steps):

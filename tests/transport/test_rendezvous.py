@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore, PrefixStore, Store
 
-from gradwire.errors import ConfigError, LinkError
+from gradwire.errors import ConfigError, LinkError, NoAnswerError
 from gradwire.transport.address import interface_address, own_address, port_range, route_to
 from gradwire.transport.ltp import Endpoint, LtpConfig
 from gradwire.transport.notes import Notes
@@ -92,6 +92,39 @@ def test_a_failed_pair_fails_every_rank_and_says_who_could_not_reach_whom() -> N
         assert "cannot reach a peer" in str(error)
         assert "127.0.0.1" in str(error)
         assert "GRADWIRE_SECRET differs" in str(error)
+
+
+class Deaf(Endpoint):
+    """Tells the port of a socket that nobody reads, and hears nobody: a firewall that drops UDP, seen from outside."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.hole = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.hole.bind(("127.0.0.1", 0))
+
+    @property
+    def port(self) -> int:
+        return int(self.hole.getsockname()[1])
+
+    def connect(self, peers: Any, timeout: float | None = None) -> None:
+        super().connect(dict.fromkeys(peers, ("127.0.0.1", self.port)), timeout)
+
+    def close(self) -> None:
+        super().close()
+        self.hole.close()
+
+
+def test_silence_is_told_apart_from_every_other_failure() -> None:
+    store = HashStore()
+
+    def meet(rank: int) -> Endpoint:
+        kind = Deaf if rank == 1 else Endpoint
+        notes = Notes.open(store, "job", rank, 3, 20)
+        return rendezvous(notes, lambda host, port: kind(rank, SECRET, LtpConfig(connect_timeout=0.5)), LOCAL)
+
+    for error in together(3, meet):
+        assert isinstance(error, NoAnswerError)
+        assert "does not answer" in str(error)
 
 
 def test_a_rank_that_never_comes_is_named() -> None:

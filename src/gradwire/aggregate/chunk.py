@@ -31,6 +31,11 @@ class Chunk:
     report: Callable[[int, Encoded], None]
     lease: Lease
     stochastic: bool = True
+    # At least this share of what travels to owners arrives; 1 is all of it.
+    tolerance: float = 1.0
+    # Both are how it should be; a benchmark switches them off to show what each is good for.
+    count_arrivals: bool = True
+    return_losses: bool = True
 
     @property
     def numel(self) -> int:

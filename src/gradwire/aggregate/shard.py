@@ -12,14 +12,15 @@ import torch
 from torch import Tensor
 
 from gradwire.aggregate.chunk import Chunk
+from gradwire.aggregate.partial import add_up, give_back, permitted
 from gradwire.aggregate.squeeze import squeezed
 from gradwire.compress.base import Codec
-from gradwire.transport.base import AllGather, AllToAll, Op
+from gradwire.transport.base import AllGather, AllToAll, Losses, Op
 
 
 def shard(chunk: Chunk, codec: Codec) -> Iterator[Op]:
     """1. encode each shard for its owner, 2. exchange, 3. add up the own shard and encode the mean, 4. send it to all,
-    5. decode every shard."""
+    5. decode every shard, 6. take back what did not arrive."""
     world = chunk.world_size
     frames = chunk.rows(world, codec.size_of(chunk.shard_length()))
     for index in range(world):  # 1
@@ -27,11 +28,14 @@ def shard(chunk: Chunk, codec: Codec) -> Iterator[Op]:
         part, left = chunk.gradient[start:end], chunk.residual[start:end]
         done = codec.encode(part, left, frames[index], chunk.stretch_of(index), chunk.seed())
         chunk.report(chunk.stretch.start + start, done)
+    losses = permitted(chunk, codec, frames)
     send = yield from squeezed(codec, frames)
     received = chunk.rows(world, send.shape[1])
-    yield AllToAll(send, received)  # 2
+    yield AllToAll(send, received, losses)  # 2
 
-    mine = merged(chunk, codec, received, frames[:1])  # 3
+    # What was sent is still needed where it may have to be sent again, or given back.
+    spare = frames[:1] if losses is None else chunk.rows(1, frames.shape[1])
+    mine = merged(chunk, codec, received, spare, losses)  # 3
     chunk.lease.give(received)
     mine = yield from squeezed(codec, mine)
     everyone = chunk.rows(world, mine.shape[1])
@@ -40,15 +44,15 @@ def shard(chunk: Chunk, codec: Codec) -> Iterator[Op]:
     for index, frame in enumerate(everyone):  # 5
         start, end = chunk.shard(index)
         codec.decode(frame, chunk.gradient[start:end], chunk.stretch_of(index))
+    give_back(chunk, codec, frames, losses)  # 6
 
 
-def merged(chunk: Chunk, codec: Codec, received: Tensor, frame: Tensor) -> Tensor:
+def merged(chunk: Chunk, codec: Codec, received: Tensor, frame: Tensor, losses: Losses | None = None) -> Tensor:
     """Add up the own shard in rank order and encode its mean; what that leaves out waits with the owner."""
     start, end = chunk.shard(chunk.rank)
     stretch = chunk.stretch_of(chunk.rank)
     mean = chunk.lease.take(4 * (end - start)).view(torch.float32)
-    for rank, part in enumerate(received):
-        codec.decode(part, mean, stretch, 1.0 / chunk.world_size, add=rank > 0)
+    add_up(chunk, codec, received, mean, losses)
     owned = chunk.owner(chunk.stretch.start + start, end - start)
     codec.encode(mean, owned, frame[0], stretch, chunk.seed(as_owner=True))
     return frame

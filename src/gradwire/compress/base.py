@@ -13,6 +13,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from gradwire.compress.values import Ranges
 from gradwire.level import Level
 
 
@@ -76,6 +77,25 @@ class Codec(Protocol):
         """
         ...
 
-    def decode(self, frame: Tensor, out: Tensor, stretch: Stretch, weight: float = 1.0, add: bool = False) -> None:
-        """out = (or +=) weight x what the frame carries; elements it does not carry count as zero."""
+    def decode(
+        self,
+        frame: Tensor,
+        out: Tensor,
+        stretch: Stretch,
+        weight: float = 1.0,
+        add: bool = False,
+        whole: bool = True,
+    ) -> None:
+        """out = (or +=) weight x what the frame carries; elements it does not carry count as zero.
+
+        Not `whole`: values are missing (their bytes zero), and count as zero.
+        """
+        ...
+
+    def critical(self, frame: Tensor) -> int:
+        """Leading bytes of an encoded frame without which its values cannot be read."""
+        ...
+
+    def places(self, frame: Tensor, stretch: Stretch, missing: Ranges) -> Tensor:
+        """The elements of the stretch whose values lie in the missing byte ranges of the frame."""
         ...

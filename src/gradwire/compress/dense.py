@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gradwire.compress.base import Encoded, Stretch
-from gradwire.compress.frame import HEADER, aligned, open_frame, seal
-from gradwire.compress.values import CODECS
+from gradwire.compress.frame import HEADER, aligned, counts, open_frame, seal
+from gradwire.compress.values import CODECS, Ranges, values_within
 from gradwire.errors import IntegrityError
 from gradwire.level import Level
 
@@ -32,8 +32,16 @@ class Dense:
         seal(frame, self.level, numel, numel, body)
         return Encoded(numel, nonfinite)
 
-    def decode(self, frame: Tensor, out: Tensor, stretch: Stretch, weight: float = 1.0, add: bool = False) -> None:
-        header = open_frame(frame, self.level, out.numel())
+    def decode(
+        self, frame: Tensor, out: Tensor, stretch: Stretch, weight: float = 1.0, add: bool = False, whole: bool = True
+    ) -> None:
+        header = open_frame(frame, self.level, out.numel(), whole)
         if header.body != CODECS[self.level.values].nbytes(out.numel()):
             raise IntegrityError(f"payload body of {header.body} bytes does not hold {out.numel()} values")
         CODECS[self.level.values].decode(frame[HEADER : HEADER + header.body], out, weight, add)
+
+    def critical(self, frame: Tensor) -> int:
+        return HEADER + CODECS[self.level.values].head(counts(frame)[0])
+
+    def places(self, frame: Tensor, stretch: Stretch, missing: Ranges) -> Tensor:
+        return values_within(CODECS[self.level.values], stretch.numel, missing, HEADER)

@@ -67,8 +67,11 @@ def seal(frame: Tensor, level: Level, numel: int, count: int, body: int, index: 
         frame[:HEADER].copy_(torch.frombuffer(head, dtype=torch.uint8))
 
 
-def open_frame(frame: Tensor, level: Level, numel: int) -> Header:
-    """Verify a frame against what the receiver expects and return its header."""
+def open_frame(frame: Tensor, level: Level, numel: int, whole: bool = True) -> Header:
+    """Verify a frame against what the receiver expects and return its header.
+
+    A frame of which values are missing (not `whole`) cannot match its checksum: the wire that loses packets is the one
+    that authenticates each of them."""
     if frame.numel() < HEADER:
         raise IntegrityError(f"payload of {frame.numel()} bytes is shorter than its {HEADER}-byte header")
     head = frame[:HEADER].cpu().numpy().tobytes()
@@ -89,6 +92,12 @@ def open_frame(frame: Tensor, level: Level, numel: int) -> Header:
         raise IntegrityError(f"payload is truncated: {body} bytes announced, {frame.numel() - HEADER} there")
     if index > body:
         raise IntegrityError(f"payload announces {index} bytes of indices in a body of {body}")
-    if checksum != crc32(head[: HEADER - 4]) ^ kernels.checksum(frame[HEADER : HEADER + body]):
+    if whole and checksum != crc32(head[: HEADER - 4]) ^ kernels.checksum(frame[HEADER : HEADER + body]):
         raise IntegrityError("payload checksum does not match: corrupted on the way")
     return Header(_SELECTS[select], VALUES[values], got_numel, count, index, body)
+
+
+def counts(frame: Tensor) -> tuple[int, int]:
+    """Values carried and bytes of indices, from the header of a frame of one's own."""
+    fields = _STRUCT.unpack(frame[:HEADER].cpu().numpy().tobytes())
+    return fields[5], fields[6]

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from gradwire.compress.base import Codec, Encoded, Stretch
+from gradwire.compress.values import Ranges
 from gradwire.errors import IntegrityError
 from gradwire.level import Level
 
@@ -62,8 +63,17 @@ class Lossless:
         frame[:PREFIX].copy_(torch.frombuffer(bytearray(prefix), dtype=torch.uint8))
         return done
 
-    def decode(self, frame: Tensor, out: Tensor, stretch: Stretch, weight: float = 1.0, add: bool = False) -> None:
+    def decode(
+        self, frame: Tensor, out: Tensor, stretch: Stretch, weight: float = 1.0, add: bool = False, whole: bool = True
+    ) -> None:
         self.inner.decode(self._unsqueeze(frame, self.inner.size_of(out.numel())), out, stretch, weight, add)
+
+    def critical(self, frame: Tensor) -> int:
+        """Everything: one lost byte spoils what zstd made of all the others."""
+        return frame.numel()
+
+    def places(self, frame: Tensor, stretch: Stretch, missing: Ranges) -> Tensor:
+        raise IntegrityError("a squeezed frame cannot be read in part")
 
     @staticmethod
     def used(frame: Tensor) -> int:

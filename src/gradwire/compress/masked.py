@@ -14,9 +14,9 @@ from torch import Tensor
 
 from gradwire.compress import kernels
 from gradwire.compress.base import Encoded, Stretch
-from gradwire.compress.frame import HEADER, aligned, open_frame, seal
+from gradwire.compress.frame import HEADER, aligned, counts, open_frame, seal
 from gradwire.compress.sparse import index_bound, write_values
-from gradwire.compress.values import CODECS
+from gradwire.compress.values import CODECS, Ranges, values_within
 from gradwire.errors import IntegrityError
 from gradwire.level import Level
 
@@ -80,8 +80,10 @@ class Masked:
         seal(frame, self.level, gradient.numel(), mask.numel(), body)
         return Encoded(mask.numel(), nonfinite, mask)
 
-    def decode_at(self, frame: Tensor, out: Tensor, mask: Tensor, weight: float = 1.0, add: bool = False) -> None:
-        header = open_frame(frame, self.level, out.numel())
+    def decode_at(
+        self, frame: Tensor, out: Tensor, mask: Tensor, weight: float = 1.0, add: bool = False, whole: bool = True
+    ) -> None:
+        header = open_frame(frame, self.level, out.numel(), whole)
         if header.count != mask.numel() or header.body != CODECS[self.level.values].nbytes(header.count):
             raise IntegrityError(f"payload carries {header.count} values for a mask of {mask.numel()} places")
         values = torch.empty(header.count, dtype=torch.float32, device=out.device)
@@ -95,5 +97,14 @@ class Masked:
     ) -> Encoded:
         return self.encode_at(gradient, residual, self.random_mask(stretch, gradient.device), frame, seed)
 
-    def decode(self, frame: Tensor, out: Tensor, stretch: Stretch, weight: float = 1.0, add: bool = False) -> None:
-        self.decode_at(frame, out, self.random_mask(stretch, out.device), weight, add)
+    def decode(
+        self, frame: Tensor, out: Tensor, stretch: Stretch, weight: float = 1.0, add: bool = False, whole: bool = True
+    ) -> None:
+        self.decode_at(frame, out, self.random_mask(stretch, out.device), weight, add, whole)
+
+    def critical(self, frame: Tensor) -> int:
+        return HEADER + CODECS[self.level.values].head(counts(frame)[0])
+
+    def places(self, frame: Tensor, stretch: Stretch, missing: Ranges) -> Tensor:
+        mask = self.random_mask(stretch, frame.device)
+        return mask[values_within(CODECS[self.level.values], mask.numel(), missing, HEADER)].long()

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gradwire.compress import kernels
 from gradwire.compress.base import Codec, Encoded, Stretch
+from gradwire.compress.values import Ranges
 from gradwire.errors import IntegrityError
 from gradwire.level import Level
 
@@ -61,13 +62,22 @@ class Pruned:
         places = None if done.places is None else keep[done.places.long()]
         return Encoded(done.sent, nonfinite, places)
 
-    def decode(self, frame: Tensor, out: Tensor, stretch: Stretch, weight: float = 1.0, add: bool = False) -> None:
+    def decode(
+        self, frame: Tensor, out: Tensor, stretch: Stretch, weight: float = 1.0, add: bool = False, whole: bool = True
+    ) -> None:
         keep = self.kept_places(stretch)
         compact = torch.empty(keep.numel(), dtype=torch.float32, device=out.device)
-        self._inner.decode(frame, compact, self._compacted(stretch, keep), weight)
+        self._inner.decode(frame, compact, self._compacted(stretch, keep), weight, whole=whole)
         if not add:
             out.zero_()
         out.index_add_(0, keep, compact)
+
+    def critical(self, frame: Tensor) -> int:
+        return self._inner.critical(frame)
+
+    def places(self, frame: Tensor, stretch: Stretch, missing: Ranges) -> Tensor:
+        keep = self.kept_places(stretch)
+        return keep[self._inner.places(frame, self._compacted(stretch, keep), missing)]
 
     def kept_places(self, stretch: Stretch) -> Tensor:
         """Places that travel at this step, ascending."""

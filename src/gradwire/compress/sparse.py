@@ -16,8 +16,8 @@ from torch import Tensor
 
 from gradwire.compress import kernels
 from gradwire.compress.base import Encoded, Stretch
-from gradwire.compress.frame import HEADER, aligned, open_frame, seal
-from gradwire.compress.values import CODECS
+from gradwire.compress.frame import HEADER, aligned, counts, open_frame, seal
+from gradwire.compress.values import CODECS, Ranges, values_within
 from gradwire.errors import IntegrityError
 from gradwire.level import Level
 
@@ -58,9 +58,11 @@ class TopK:
         seal(frame, self.level, numel, count, body, packed)
         return Encoded(count, picked.nonfinite, indices[:count])
 
-    def decode(self, frame: Tensor, out: Tensor, stretch: Stretch, weight: float = 1.0, add: bool = False) -> None:
+    def decode(
+        self, frame: Tensor, out: Tensor, stretch: Stretch, weight: float = 1.0, add: bool = False, whole: bool = True
+    ) -> None:
         numel = out.numel()
-        header = open_frame(frame, self.level, numel)
+        header = open_frame(frame, self.level, numel, whole)
         cut = aligned(header.index)
         if cut + self._values(header.count) != header.body:
             raise IntegrityError(f"payload body of {header.body} bytes does not hold {header.count} values")
@@ -72,6 +74,16 @@ class TopK:
         if not add:
             out.zero_()
         kernels.scatter_add(indices, values, header.count, out, weight=weight)
+
+    def critical(self, frame: Tensor) -> int:
+        count, index = counts(frame)
+        return HEADER + aligned(index) + CODECS[self.level.values].head(count)
+
+    def places(self, frame: Tensor, stretch: Stretch, missing: Ranges) -> Tensor:
+        count, index = counts(frame)
+        indices = torch.empty(count, dtype=torch.int32, device=frame.device)
+        kernels.unpack_indices(frame[HEADER : HEADER + index], count, stretch.numel, indices)
+        return indices[values_within(CODECS[self.level.values], count, missing, HEADER + aligned(index))].long()
 
     def _values(self, count: int) -> int:
         return CODECS[self.level.values].nbytes(count)

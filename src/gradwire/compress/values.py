@@ -17,10 +17,21 @@ from gradwire.level import Values
 
 INT8_BLOCK: Final = 256
 INT4_BLOCK: Final = 64
+# Byte ranges (offset, length) of a frame.
+Ranges = tuple[tuple[int, int], ...]
 
 
 class ValueCodec(Protocol):
     """One way to write numbers."""
+
+    @property
+    def bits(self) -> int:
+        """Bits of one value."""
+        ...
+
+    def head(self, count: int) -> int:
+        """Leading bytes that many values need: scales. After them, value i is at bit i x `bits`; zeros are zero."""
+        ...
 
     def nbytes(self, count: int) -> int: ...
 
@@ -34,6 +45,11 @@ class ValueCodec(Protocol):
 @dataclass(frozen=True, slots=True)
 class Float32:
     """Values as they are; nothing is rounded, so nothing is left in the residual."""
+
+    bits: int = 32
+
+    def head(self, count: int) -> int:
+        return 0
 
     def nbytes(self, count: int) -> int:
         return 4 * count
@@ -59,6 +75,10 @@ class Half:
     """fp16 or bf16, saturated at the largest finite value."""
 
     dtype: torch.dtype
+    bits: int = 16
+
+    def head(self, count: int) -> int:
+        return 0
 
     def nbytes(self, count: int) -> int:
         return 2 * count
@@ -74,8 +94,13 @@ class Half:
 class Int8:
     """Blocks of 256 whole numbers in -127..127 with one float32 scale each: 1.016 bytes a value."""
 
+    bits: int = 8
+
+    def head(self, count: int) -> int:
+        return 4 * _blocks(count, INT8_BLOCK)
+
     def nbytes(self, count: int) -> int:
-        return 4 * _blocks(count, INT8_BLOCK) + count
+        return self.head(count) + count
 
     def encode(self, values: Tensor, residual: Tensor | None, out: Tensor, seed: int | None) -> int:
         scales, numbers = self._split(out, values.numel())
@@ -95,8 +120,13 @@ class Int8:
 class Int4:
     """Blocks of 64 whole numbers in -7..7, two to a byte, with one float32 scale each: 0.56 bytes a value."""
 
+    bits: int = 4
+
+    def head(self, count: int) -> int:
+        return 4 * _blocks(count, INT4_BLOCK)
+
     def nbytes(self, count: int) -> int:
-        return 4 * _blocks(count, INT4_BLOCK) + (count + 1) // 2
+        return self.head(count) + (count + 1) // 2
 
     def encode(self, values: Tensor, residual: Tensor | None, out: Tensor, seed: int | None) -> int:
         scales, numbers = self._split(out, values.numel())
@@ -110,6 +140,16 @@ class Int4:
     def _split(data: Tensor, count: int) -> tuple[Tensor, Tensor]:
         cut = 4 * _blocks(count, INT4_BLOCK)
         return data[:cut].view(torch.float32), data[cut : cut + (count + 1) // 2]
+
+
+def values_within(codec: ValueCodec, count: int, missing: Ranges, start: int) -> Tensor:
+    """Which of `count` values, whose bytes begin at `start`, lie (even in part) in the missing ranges; ascending."""
+    first = start + codec.head(count)
+    spans = []
+    for offset, length in missing:
+        low, high = max(offset - first, 0), max(offset + length - first, 0)
+        spans.append(torch.arange(min(low * 8 // codec.bits, count), min(-(-high * 8 // codec.bits), count)))
+    return torch.cat(spans) if spans else torch.empty(0, dtype=torch.int64)
 
 
 def _blocks(count: int, block: int) -> int:

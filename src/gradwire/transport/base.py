@@ -6,18 +6,41 @@ every rank, and hands back something to wait for. Waiting ends by completion or 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import Tensor
 
+# Byte ranges (offset, length) of one part.
+Ranges = tuple[tuple[int, int], ...]
+
+
+@dataclass(slots=True)
+class Losses:
+    """What an AllToAll may lose, and, once it is done, what it lost. Lanes that lose nothing leave it as it is.
+
+    At least the share `tolerance` of each part arrives, and always the first `critical[r]` bytes of the one for rank r.
+    `came[r]` is what is missing (and zero) in the part from rank r. `returned()` waits until every receiver has said
+    what did not reach it, and gives that by receiver; until then the parts sent must not be changed.
+    """
+
+    tolerance: float
+    critical: tuple[int, ...]
+    came: dict[int, Ranges] = field(default_factory=dict)
+    returned: Callable[[], dict[int, Ranges]] = dict
+
 
 @dataclass(frozen=True, slots=True)
 class AllToAll:
-    """Part r of `send` goes to rank r; part r of `receive` comes from rank r. Parts are equal."""
+    """Part r of `send` goes to rank r; part r of `receive` comes from rank r. Parts are equal.
+
+    With `losses`, a lane may lose some of the parts and says what; without, every byte arrives.
+    """
 
     send: Tensor
     receive: Tensor
+    losses: Losses | None = None
 
     def wire_bytes(self, world_size: int) -> int:
         return self.send.nbytes * (world_size - 1) // world_size

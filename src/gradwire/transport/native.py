@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, Self
 import numpy as np
 
 from gradwire._native import LtpResult
-from gradwire.errors import ConfigError, LinkError
+from gradwire.errors import ConfigError, LinkError, NoAnswerError
 from gradwire.flow import LinkView
 from gradwire.transport.wire import RELIABLE, Contract, Delivery, Reason
 
@@ -155,7 +155,8 @@ class NativeWire:
         for rank, (host, port) in peers.items():
             state = self._connected(rank, deadline)
             if state != "connected":
-                raise LinkError(f"rank {rank} at {host} port {port} {self.explain(state)}")
+                kind = NoAnswerError if state == "no_answer" else LinkError
+                raise kind(f"rank {rank} at {host} port {port} {self.explain(state)}")
 
     def _connected(self, rank: int, deadline: float) -> str:
         state = "waiting"
@@ -206,18 +207,11 @@ class NativeWire:
 
     def view(self, peer: int) -> LinkView:
         """The link to `peer` as `sense` wants it; nothing known when it is not connected."""
-        link = self.stats().get(peer)
-        if link is None:
-            return LinkView()
-        known = link["bottleneck"] > 0
-        return LinkView(
-            rtprop=link["rtprop"],
-            bandwidth=link["bottleneck"] if known else None,
-            queueing=max(0.0, link["srtt"] - link["rtprop"]),
-            variation=link["rtt_variation"],
-            loss=link["loss"],
-            confidence=1.0 if known else 0.5,
-        )
+        return self.views().get(peer, LinkView())
+
+    def views(self) -> dict[int, LinkView]:
+        """All links at once, by peer."""
+        return {peer: _view(link) for peer, link in self.stats().items()}
 
     def close(self) -> None:
         """Says goodbye to all peers and stops the thread. Unfinished transfers end with LinkError."""
@@ -233,6 +227,18 @@ class NativeWire:
     def _track(self, peer: int, token: int, buffer: object) -> NativeTransfer:
         transfer = self.pending[token] = NativeTransfer(self, peer, token, buffer)
         return transfer
+
+
+def _view(link: Mapping[str, float]) -> LinkView:
+    known = link["bottleneck"] > 0
+    return LinkView(
+        rtprop=link["rtprop"],
+        bandwidth=link["bottleneck"] if known else None,
+        queueing=max(0.0, link["srtt"] - link["rtprop"]),
+        variation=link["rtt_variation"],
+        loss=link["loss"],
+        confidence=1.0 if known else 0.5,
+    )
 
 
 def check_identity(rank: int, secret: bytes) -> None:

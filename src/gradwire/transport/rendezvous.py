@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
-from gradwire.errors import ConfigError, LinkError
+from gradwire.errors import ConfigError, LinkError, NoAnswerError
 from gradwire.transport.address import own_address, port_range
 from gradwire.transport.notes import Notes
 
@@ -35,17 +35,39 @@ class Connecting(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class Neighbourly(Protocol):
+    """A wire with a shorter way to peers on its own host."""
+
+    def nearby(self) -> tuple[str, int]:
+        """The identity of this host, and the number under which neighbours reach us."""
+        ...
+
+    def meet(self, others: Mapping[int, tuple[str, int]]) -> None:
+        """What `nearby` says on every other rank; told before `connect`."""
+        ...
+
+
 W = TypeVar("W", bound=Connecting)
 # Address and port to listen on (port 0: any) -> endpoint; ConfigError when it cannot listen there.
 Open = Callable[[str, int], W]
 
 
 class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a rank listens; `error` says why it does not."""
+    """Where a rank listens; `error` says why it does not. `host` and `near` are what a Neighbourly wire adds."""
 
     address: str = ""
     port: int = 0
+    host: str = ""
+    near: int = 0
     error: str = ""
+
+
+class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How connecting went for one rank: nothing to say, or what failed and whether that was mere silence."""
+
+    error: str = ""
+    silent: bool = False
 
 
 def rendezvous(notes: Notes, make: Open[W], environment: Mapping[str, str] | None = None) -> W:
@@ -56,11 +78,8 @@ def rendezvous(notes: Notes, make: Open[W], environment: Mapping[str, str] | Non
         for rank, other in enumerate(places):
             _check(rank, other)
         assert wire is not None
-        failure = _connect(wire, notes, places)  # 3
-        failures = notes.gather("connection", failure, str)  # 4
-        reported = [text for text in failures if text]
-        if reported:
-            raise LinkError(failure or reported[0])
+        outcome = _connect(wire, notes, places)  # 3
+        _judge(outcome, notes.gather("connection", outcome, Outcome))  # 4
     except BaseException:
         if wire is not None:
             wire.close()
@@ -81,7 +100,7 @@ def _listen(make: Open[W], environment: Mapping[str, str] | None) -> tuple[W | N
         except ConfigError as mistake:
             error = str(mistake)
         else:
-            return wire, Place(host, wire.port)
+            return wire, Place(host, wire.port, *(wire.nearby() if isinstance(wire, Neighbourly) else ()))
     if len(ports) > 1:
         error = f"GRADWIRE_PORTS: none of the {len(ports)} ports is free on {host}; the last said: {error}"
     return None, Place(error=error)
@@ -98,21 +117,32 @@ def _check(rank: int, place: Place) -> None:
         raise LinkError(
             f"rank {rank} told {place.address!r}, which is no address; another gradwire version?"
         ) from error
-    if not 1 <= place.port <= 65535:
+    if not 1 <= place.port <= 65535 or not 0 <= place.near <= 65535:
         raise LinkError(f"rank {rank} told port {place.port}, which is no port; another gradwire version?")
 
 
-def _connect(wire: Connecting, notes: Notes, places: list[Place]) -> str:
-    """Connect to all others; what went wrong as a sentence, or nothing."""
+def _judge(own: Outcome, outcomes: list[Outcome]) -> None:
+    """Raise if anybody failed: the own failure first. Silence everywhere is NoAnswerError, anything else is worse."""
+    failed = [one for one in outcomes if one.error]
+    if failed:
+        kind = NoAnswerError if all(one.silent for one in failed) else LinkError
+        loud = [one for one in (own, *failed) if one.error and not one.silent]
+        raise kind((loud or [own if own.error else failed[0]])[0].error)
+
+
+def _connect(wire: Connecting, notes: Notes, places: list[Place]) -> Outcome:
+    """Connect to all others."""
     own = places[notes.rank]
     peers = {rank: (place.address, place.port) for rank, place in enumerate(places) if rank != notes.rank}
+    if isinstance(wire, Neighbourly):
+        wire.meet({rank: (place.host, place.near) for rank, place in enumerate(places) if rank != notes.rank})
     try:
         wire.connect(peers)
     except LinkError as error:
-        return (
-            f"rank {notes.rank} at {own.address} port {own.port} cannot reach a peer: {error}. {_advice(own, places)}"
-        )
-    return ""
+        where = f"rank {notes.rank} at {own.address} port {own.port}"
+        text = f"{where} cannot reach a peer: {error}. {_advice(own, places)}"
+        return Outcome(text, isinstance(error, NoAnswerError))
+    return Outcome()
 
 
 def _advice(own: Place, places: list[Place]) -> str:

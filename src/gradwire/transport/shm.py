@@ -39,9 +39,7 @@ class ShmConfig:
             raise ConfigError(f"port: {self.port} lies outside 0..65535; write 0 to have a free number chosen")
         if not 4096 <= self.ring <= 64 << 20 or self.ring & (self.ring - 1):
             raise ConfigError(f"ring: {self.ring} bytes; write a power of two from 4096 to {64 << 20}")
-        if not 0 <= self.spin <= 0.01:
-            raise ConfigError(f"spin: {self.spin} s lies outside 0..0.01; a longer one takes the core from other ranks")
-        check_stream(self.credit, self.keepalive, self.dead_after, self.connect_timeout)
+        check_stream(self.credit, self.spin, self.keepalive, self.dead_after, self.connect_timeout)
 
 
 class ShmEndpoint(NativeWire):

@@ -135,6 +135,10 @@ class Wire(Protocol):
         """The link to `peer` as `sense` wants it; nothing known when it is not connected."""
         ...
 
+    def views(self) -> dict[int, LinkView]:
+        """All links at once, by peer."""
+        ...
+
     def close(self) -> None:
         """Says goodbye to all peers and stops. Unfinished transfers end with LinkError."""
         ...

@@ -1,0 +1,115 @@
+"""Carry: what a job's lanes run on, chosen once for all ranks: the group's collectives, or LTP.
+
+LTP needs every pair of ranks to reach each other by UDP. Where a pair gets no answer, every rank learns it in the
+rendezvous, rank 0 says so once, and all go on over the group's own collectives. A wrong secret or a rank claimed twice
+is an error instead: nothing falls back to a wire without keys because somebody knocked with a wrong one.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Protocol
+
+import torch.distributed as dist
+
+from gradwire.clock import Clock
+from gradwire.config import TransportConfig
+from gradwire.errors import NoAnswerError
+from gradwire.flow import LinkView
+from gradwire.transport.base import Lane
+from gradwire.transport.lanes import open_lanes
+from gradwire.transport.ltp import Endpoint, LtpConfig
+from gradwire.transport.ltp_lane import LtpLane
+from gradwire.transport.notes import Notes
+from gradwire.transport.rendezvous import rendezvous
+from gradwire.transport.secret import job_secret
+
+
+class Carrier(Protocol):
+    """Opens lanes; all ranks open the same numbers in the same order."""
+
+    @property
+    def tolerance(self) -> float:
+        """The least share of a frame's values that arrives at its owner."""
+        ...
+
+    def open(self, count: int) -> list[Lane]: ...
+
+    def links(self) -> dict[int, LinkView]:
+        """What acknowledgements tell of the links to other ranks; empty where the lanes tell nothing."""
+        ...
+
+    def close(self) -> None:
+        """After the last lane was closed."""
+        ...
+
+
+class GroupCarrier:
+    """Lanes over the members of somebody else's process group."""
+
+    tolerance = 1.0
+
+    def __init__(self, group: dist.ProcessGroup, timeout: float, clock: Clock) -> None:
+        self._group, self._timeout, self._clock = group, timeout, clock
+
+    def open(self, count: int) -> list[Lane]:
+        return open_lanes(self._group, count, self._timeout, self._clock)
+
+    def links(self) -> dict[int, LinkView]:
+        return {}
+
+    def close(self) -> None:
+        """Lanes release their own groups."""
+
+
+class LtpCarrier:
+    """Lanes over one endpoint of this process."""
+
+    def __init__(self, endpoint: Endpoint, world_size: int, config: TransportConfig, clock: Clock) -> None:
+        self._endpoint = endpoint
+        self._world_size = world_size
+        self._config, self._clock = config, clock
+        self._opened = 0
+        self.tolerance = config.tolerance
+
+    def open(self, count: int) -> list[Lane]:
+        numbers = range(self._opened, self._opened + count)
+        self._opened += count
+        return [LtpLane(self._endpoint, self._world_size, n, self._config.timeout, self._clock) for n in numbers]
+
+    def links(self) -> dict[int, LinkView]:
+        return self._endpoint.views()
+
+    def close(self) -> None:
+        self._endpoint.close()
+
+
+def open_carrier(config: TransportConfig, group: dist.ProcessGroup, clock: Clock, needed: bool) -> Carrier:
+    """Every member of the group calls this at the same point. `needed`: whether any lane will be opened."""
+    fallback = GroupCarrier(group, config.timeout, clock)
+    if config.kind == "group" or not needed:
+        return fallback
+    try:
+        return LtpCarrier(meet(config, group), group.size(), config, clock)
+    except NoAnswerError as error:
+        if group.rank() == 0:
+            warnings.warn(
+                f"gradwire: LTP over UDP is not possible here, so gradients go by {dist.get_backend(group)} instead. "
+                f"{error}",
+                stacklevel=2,
+            )
+        return fallback
+
+
+def meet(config: TransportConfig, group: dist.ProcessGroup) -> Endpoint:
+    """An LTP endpoint connected to every other rank of the group, by torch's store."""
+    store = dist.distributed_c10d._get_default_store()
+    rank, world_size = group.rank(), group.size()
+    notes = Notes.open(store, f"ltp/{group.group_name}", rank, world_size, config.timeout)
+    secret = job_secret(notes)
+
+    def listen(host: str, port: int) -> Endpoint:
+        settings = LtpConfig(host, port, config.encrypt, dead_after=config.dead_after, connect_timeout=config.connect)
+        return Endpoint(rank, secret, settings)
+
+    return rendezvous(notes, listen)

@@ -1,0 +1,141 @@
+"""Training on LTP: real processes on loopback. The same promises as over the group's collectives."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import warnings
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from gradwire.errors import LinkError
+from tests.train import jobs
+from tests.train.ranks import Ranks
+
+LTP = {"transport": {"kind": "ltp", "timeout": 30.0, "dead_after": 4.0}}
+
+
+def train(rank: int, world: int, level: str | None) -> dict[str, Any]:
+    return jobs.train_small(rank, world, level and {**LTP, "level": level})
+
+
+@pytest.mark.parametrize(
+    "level", ["fp16", "int8", "topk:0.05+int8", "sharedk:0.1+fp16", "int8+zstd", "lowrank:2", "auto"]
+)
+def test_replicas_are_identical_after_every_step(ranks: Ranks, level: str) -> None:
+    results = ranks.run(3, train, level)
+    assert all(result["agreed"] for result in results)
+    assert results[0]["summary"].steps == 12
+
+
+def test_off_is_plain_ddp_bit_for_bit(ranks: Ranks) -> None:
+    plain, off = ranks.run(3, train, None), ranks.run(3, train, "off")
+    for one, other in zip(plain, off, strict=True):
+        assert torch.equal(one["weights"], other["weights"])
+
+
+def test_a_dense_level_trains_as_it_does_over_gloo(ranks: Ranks) -> None:
+    gloo, ltp = ranks.run(3, jobs.train_small, "fp16"), ranks.run(3, train, "fp16")
+    torch.testing.assert_close(ltp[0]["weights"], gloo[0]["weights"], atol=2e-2, rtol=2e-2)
+
+
+def with_secret(rank: int, world: int, secrets: list[str]) -> str:
+    """Trains under a secret of its own; returns how attaching failed, and the warnings it gave."""
+    os.environ["GRADWIRE_SECRET"] = secrets[rank]
+    try:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            jobs.train_small(rank, world, {"level": "fp16", "transport": {"kind": "ltp", "connect": 1.0}})
+            return " ".join(str(warning.message) for warning in said)
+    except LinkError as error:
+        return str(error)
+    finally:
+        del os.environ["GRADWIRE_SECRET"]
+
+
+def test_a_wrong_secret_stops_every_rank_and_never_falls_back(ranks: Ranks) -> None:
+    secrets = ["0123456789abcdef", "0123456789abcdef", "another secret of length"]
+    for text in ranks.run(3, with_secret, secrets):
+        assert "GRADWIRE_SECRET differs" in text
+
+
+def until_it_fails(rank: int, world: int, victim: int, how: int) -> tuple[str, float, float]:
+    """Step until a peer is lost; the victim kills itself at step 3. Returns the error, and seconds of its last step."""
+    net = jobs.small_net()
+    model = DistributedDataParallel(net, bucket_cap_mb=0.02)
+    handle = gradwire.attach(model, {**LTP, "level": "fp16"})
+    began, longest = time.monotonic(), 0.0
+    try:
+        for step in range(8):
+            began = time.monotonic()
+            if rank == victim and step == 3:
+                os.kill(os.getpid(), how)
+            inputs, labels = jobs.batch(rank, step)
+            F.cross_entropy(model(inputs), labels).backward()
+            longest = max(longest, time.monotonic() - began)
+    except LinkError as error:
+        return str(error), time.monotonic() - began, longest
+    finally:
+        handle.close()
+    return "", 0.0, longest
+
+
+def vanish(rank: int, world: int) -> tuple[str, float, float]:
+    return until_it_fails(rank, world, victim=2, how=signal.SIGKILL)
+
+
+def test_a_vanished_peer_is_a_link_error_on_every_rank_in_the_stated_time() -> None:
+    own = Ranks()  # its processes die
+    try:
+        with pytest.raises(AssertionError, match="exit code -9") as failure:
+            own.run(3, told, timeout=60)
+        assert "no answer" not in str(failure.value)
+        assert str(failure.value).count("LOST-IN-TIME") == 2
+    finally:
+        own.close()
+
+
+def told(rank: int, world: int) -> None:
+    """Fails with what happened, so that the survivors' stories come out beside the victim's end."""
+    text, seconds, _ = vanish(rank, world)
+    # dead_after, plus one keepalive until silence begins, plus slack for a busy machine.
+    verdict = "LOST-IN-TIME" if seconds < 4.0 + 1.0 + 5.0 and "rank" in text else "LATE"
+    raise AssertionError(f"{verdict}: {seconds:.1f} s: {text}")
+
+
+def pause(rank: int, world: int) -> tuple[str, float, float]:
+    if rank == 0:
+        pid = os.getpid()
+        if os.fork() == 0:  # wakes rank 0 up again; no torch, no gradwire in it
+            time.sleep(6.0)
+            os.kill(pid, signal.SIGCONT)
+            os._exit(0)
+    settings = {"level": "fp16", "transport": {"kind": "ltp", "timeout": 60.0, "dead_after": 15.0}}
+    model = DistributedDataParallel(jobs.small_net(), bucket_cap_mb=0.02)
+    handle = gradwire.attach(model, settings)
+    longest = 0.0
+    for step in range(6):
+        began = time.monotonic()
+        if rank == 0 and step == 3:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        inputs, labels = jobs.batch(rank, step)
+        F.cross_entropy(model(inputs), labels).backward()
+        longest = max(longest, time.monotonic() - began)
+    handle.close()
+    if rank == 0:
+        os.wait()
+    dist.barrier()
+    return "", 0.0, longest
+
+
+def test_a_paused_peer_is_waited_for(ranks: Ranks) -> None:
+    results = ranks.run(3, pause, timeout=80)
+    assert all(error == "" for error, _, _ in results)
+    assert results[1][2] > 2.0
