@@ -73,7 +73,7 @@ class GradwireGroup(dist.ProcessGroup):
         super().__init__(options.group_rank, options.group_size)  # type: ignore[call-arg]
         self.shared = shared
         self._timeout: timedelta = options.timeout
-        self._circle = convene(shared, options.store, options.group_rank, members)
+        self._circle = convene(shared, options.store, options.group_rank, members, options.timeout.total_seconds())
         self._engine = Engine(self._circle, options.group_id or "default")
         self._points = Points(self._circle, options.timeout.total_seconds())
         self._roll_calls = 0
