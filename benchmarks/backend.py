@@ -127,9 +127,9 @@ def in_lab(ranks: int, program: str, argument: str, options: argparse.Namespace)
         Bytes(max(512 << 10, int(options.mbit * 1e6 / 8 * options.delay_ms / 1e3))),
     )
     access = LinkSpec(Rate.from_mbit(options.mbit), delay, queue=queue, loss=options.loss / 2)
-    network = Network("benchmark", machines, star(machines, access), (SWITCH,))
+    network = Network("benchmark", machines, star(machines, access), (SWITCH,), congestion=options.congestion)
     os.environ.update(GRADWIRE_WIRE=options.wire, OMP_NUM_THREADS="1")
-    with Lab(network, congestion=options.congestion) as lab:
+    with Lab(network) as lab:
         result = lab.run([sys.executable, "-W", "ignore", "-c", program, argument], timeout=280)
     if result.code:
         sys.exit(f"a rank failed with code {result.code}\n{result.hosts[0].output[-3000:]}")

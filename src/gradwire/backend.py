@@ -10,6 +10,7 @@ torch's calls into operations of `collective/`: lists of tensors in, flat memory
 from __future__ import annotations
 
 import atexit
+import logging
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -43,6 +44,7 @@ from gradwire.collective.work import Joined, Outputs, Work
 from gradwire.errors import ConfigError
 
 NAME = "gradwire"
+_log = logging.getLogger(NAME)
 _NO_TIMEOUT = timedelta(milliseconds=-1)
 
 
@@ -53,6 +55,7 @@ def create(options: Any, _: object = None) -> GradwireGroup:
     if shared is None:
         shared = SharedWire(open_wire(options.store, rank, size, options.timeout.total_seconds()), options.store)
         members: Sequence[int] = range(size)
+        _log.info("rank %d of %d: %s, port %d", rank, size, type(shared.wire).__name__, shared.wire.port)
     else:
         members = options.global_ranks_in_group
     return GradwireGroup(shared, options, members)
@@ -70,7 +73,7 @@ class GradwireGroup(dist.ProcessGroup):
         super().__init__(options.group_rank, options.group_size)  # type: ignore[call-arg]
         self.shared = shared
         self._timeout: timedelta = options.timeout
-        self._circle = convene(shared, options.store, options.group_rank, members)
+        self._circle = convene(shared, options.store, options.group_rank, members, options.timeout.total_seconds())
         self._engine = Engine(self._circle, options.group_id or "default")
         self._points = Points(self._circle, options.timeout.total_seconds())
         self._roll_calls = 0

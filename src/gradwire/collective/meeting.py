@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import Final
 
 from torch._C._distributed_c10d import Store
 
 from gradwire.collective.circle import Circle
 from gradwire.collective.tags import GROUPS_MOST
 from gradwire.errors import ConfigError
+from gradwire.transport.notes import Notes
 from gradwire.transport.wire import Wire
 
-_GROUPS, _NUMBER = "gradwire/groups", "gradwire/number"
+_GROUPS: Final = "gradwire/groups"
 
 
 class SharedWire:
@@ -40,13 +42,13 @@ class SharedWire:
             self.wire.close()
 
 
-def convene(shared: SharedWire, store: Store, rank: int, members: Sequence[int]) -> Circle:
-    """The circle of a new group: its first rank draws the number, the others read it. Every member calls this."""
+def convene(shared: SharedWire, store: Store, rank: int, members: Sequence[int], timeout: float) -> Circle:
+    """The circle of a new group: its first rank draws the number and tells the others. Every member calls this."""
+    notes = Notes.open(store, "group", rank, len(members), timeout)
     if rank == 0:
-        number = shared.store.add(_GROUPS, 1)
-        store.set(_NUMBER, str(number))
-    number = int(store.get(_NUMBER))
+        notes.tell("number", shared.store.add(_GROUPS, 1))
+    number = notes.hear("number", 0, int)
     if not 0 <= number < GROUPS_MOST:
-        raise ConfigError(f"new_group: more than {GROUPS_MOST} groups were made in this job; destroy what is not used")
+        raise ConfigError(f"new_group: more than {GROUPS_MOST} groups were made in this job")
     shared.join()
     return Circle(shared.wire, number, rank, members)
