@@ -106,27 +106,31 @@ def run(spec: dict[str, Any], numel: int, zero: float) -> dict[str, Any]:
     mean = sum(torch.randn(numel, generator=torch.Generator().manual_seed(r)) for r in range(world)) / world
     way = Ring() if spec["config"] is None else OnTrees(spec, numel, notes)
     steps, began = [], 0.0
-    for number in range(1 + spec["most"]):
-        gradient = own.clone()
-        dist.barrier()
-        start = time.monotonic()
-        version = way.step(number, gradient)
-        end = time.monotonic()
-        tell = torch.tensor([end - start, end - began if number else 0.0], dtype=torch.float64)
-        dist.all_reduce(tell, dist.ReduceOp.MAX)
-        steps.append({"at": start - zero, "seconds": float(tell[0]), "version": version})
-        error = float((gradient - mean).norm() / mean.norm())
-        digest = torch.tensor([kernels.checksum(gradient.view(torch.uint8))], dtype=torch.int64)
-        highest, lowest = digest.clone(), digest.clone()
-        dist.all_reduce(highest, dist.ReduceOp.MAX)
-        dist.all_reduce(lowest, dist.ReduceOp.MIN)
-        assert int(highest) == int(lowest), f"step {number}: replicas differ"
-        if spec["config"] is None or spec["config"]["level"] == "off":
-            assert error < 1e-5, f"step {number}: off by {error:.2g}"
-        if number == 0:
-            began = time.monotonic()
-        elif float(tell[1]) > spec["seconds"]:
-            break
+    try:
+        for number in range(1 + spec["most"]):
+            gradient = own.clone()
+            dist.barrier()
+            start = time.monotonic()
+            version = way.step(number, gradient)
+            end = time.monotonic()
+            tell = torch.tensor([end - start, end - began if number else 0.0], dtype=torch.float64)
+            dist.all_reduce(tell, dist.ReduceOp.MAX)
+            steps.append({"at": start - zero, "seconds": float(tell[0]), "version": version})
+            error = float((gradient - mean).norm() / mean.norm())
+            digest = torch.tensor([kernels.checksum(gradient.view(torch.uint8))], dtype=torch.int64)
+            highest, lowest = digest.clone(), digest.clone()
+            dist.all_reduce(highest, dist.ReduceOp.MAX)
+            dist.all_reduce(lowest, dist.ReduceOp.MIN)
+            assert int(highest) == int(lowest), f"step {number}: replicas differ"
+            if spec["config"] is None or spec["config"]["level"] == "off":
+                assert error < 1e-5, f"step {number}: off by {error:.2g}"
+            if number == 0:
+                began = time.monotonic()
+            elif float(tell[1]) > spec["seconds"]:
+                break
+    except BaseException:
+        way.close()
+        raise
     sideways = way.sideways
     way.close()
     dist.barrier()

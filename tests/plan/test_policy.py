@@ -145,3 +145,10 @@ def test_the_next_lowest_rank_takes_over_when_the_coordinator_goes() -> None:
         exchange(*members, 0.0)
     assert [member.members for member in members] == [(1, 2), (1, 2)]
     assert members[0].version == members[1].version > 1
+
+
+def test_a_proposer_never_gives_two_plans_one_number() -> None:
+    member = Member(0, (0, 1), star_plan((0, 1), 1), lambda members, version: star_plan(members, version))
+    versions = [member.propose(star_plan((0, 1), 1), now=0.0) for _ in range(3)]
+    assert len(set(versions)) == 3
+    assert member.proposing

@@ -155,7 +155,8 @@ class Steward:
             plan, why = self._wishes.get()
             version = self._member.propose(plan, now)
             self._on_change(plan, f"proposed plan {version}: {why}")
-        if now - self._looked < LOOK or (self._planning and self._planning.is_alive()):
+        busy = self._member.proposing or (self._planning is not None and self._planning.is_alive())
+        if now - self._looked < LOOK or busy:
             return
         self._looked = now
         if self._config.probe:

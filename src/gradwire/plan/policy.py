@@ -73,6 +73,12 @@ class Member:
         return min(self.alive & set(self.members), default=self.rank)
 
     @property
+    def proposing(self) -> bool:
+        """Whether a proposal of ours is still on its way into force."""
+        proposal = self._proposal
+        return proposal is not None and proposal.epoch == self.epoch and proposal.version > self.version
+
+    @property
     def stopped(self) -> bool:
         """Between epochs: no step may begin or end."""
         return self._promised > self.epoch or self.behind is not None or self.rank not in self.members
@@ -118,7 +124,8 @@ class Member:
     # ---- control -------------------------------------------------------------------------------------------------
     def propose(self, plan: Plan, now: float) -> int:
         """Announce a plan (its version is given here); a proposal still under way is given up for it."""
-        version = self._next(self._highest)
+        # A number is used once: members may hold, and even have acknowledged, the plan that this one replaces.
+        version = self._highest = self._next(self._highest)
         self._proposal = Proposal(self.epoch, version, self.members, plan)
         self.plans[version] = self._proposal.plan
         self._proposal.acked.add(self.rank)
