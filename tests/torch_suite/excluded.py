@@ -7,7 +7,7 @@ torch's words.
 from __future__ import annotations
 
 _GPU = "moves tensors to a GPU without asking whether there is one"
-_NCCL = "an NCCL test that torch runs everywhere by mistake; ranks part before its barrier"
+_NCCL = "written for NCCL; here its ranks part before the last barrier, which then times out"
 _BY_NAME = "dist.monitored_barrier refuses every backend that is not called gloo; ours is tested in tests/collective"
 
 EXCLUDED: dict[str, str] = {
