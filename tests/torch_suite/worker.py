@@ -16,6 +16,8 @@ BACKEND = "gradwire"
 # Torch's tests ask by name what a backend can do. Ours takes gloo's place, with the tests written for gloo.
 IN_PLACE_OF = "gloo"
 TIMEOUT = 20.0
+# Of torch's barrier over files, before and after a test; its own 10 s are few on a busy machine.
+PATIENCE = 50.0
 
 
 def names() -> list[str]:
@@ -36,11 +38,11 @@ def run(rank: int, world_size: int, name: str, folder: str) -> str:
     case.rank, case.file_name = rank, str(Path(folder, "store"))
     timeout = timedelta(seconds=CUSTOM_PG_TIMEOUT.get(name, TIMEOUT))
     dist.init_process_group(BACKEND, init_method=case.init_method, world_size=world_size, rank=rank, timeout=timeout)
-    case._barrier()
+    case._barrier(timeout=PATIENCE)
     common_utils.set_rng_seed()
     try:
         getattr(case, name)()
-        case._barrier()
+        case._barrier(timeout=PATIENCE)
     except unittest.SkipTest as skipped:
         return str(skipped)
     except SystemExit as ended:
