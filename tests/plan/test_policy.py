@@ -148,7 +148,7 @@ def test_the_next_lowest_rank_takes_over_when_the_coordinator_goes() -> None:
 
 
 def test_a_proposer_never_gives_two_plans_one_number() -> None:
-    member = Member(0, (0, 1), star_plan((0, 1), 1), lambda members, version: star_plan(members, version))
+    member = Member(0, (0, 1), star_plan((0, 1), 1), star_plan)
     versions = [member.propose(star_plan((0, 1), 1), now=0.0) for _ in range(3)]
     assert len(set(versions)) == 3
     assert member.proposing
