@@ -122,7 +122,8 @@ class JobWorld:
         group = self.group()
         # Usually the coordinator; sometimes a rival who believes to be it.
         member = group[0] if self.draw.random() < 0.6 else self.draw.choice(group)
-        member.propose(star_plan(member.members, 1), self.now)
+        if not member.proposing:  # as the steward does: what is under way is not given up for the next
+            member.propose(star_plan(member.members, 1), self.now)
         self.advance(member.rank)
 
     def on_die(self) -> None:
