@@ -64,7 +64,9 @@ def assemble(config: Config, group: dist.ProcessGroup, parameters: int, plain: P
         stopwatch.operation(timing.started, timing.finished, timing.nbytes)
 
     planned = open_planned(config, group, parameters, clock, watch)
-    carrier = open_carrier(config.transport, group, clock, needed=not_only_off(config, world_size))
+    # A plan over TCP has its own wire; only pulses are left for lanes, and the group carries those.
+    needed = not_only_off(config, world_size) and not (config.plan and config.transport.kind == "tcp")
+    carrier = open_carrier(config.transport, group, clock, needed)
     pipeline = Pipeline(carrier.open(lanes_needed(config, world_size)), on_timing, stopwatch.worked)
     footprint = planned.footprint if planned else Footprints(world_size)
     governor = govern(config, group, carrier, (stopwatch, clock, watch, footprint))

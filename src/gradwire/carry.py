@@ -1,8 +1,9 @@
-"""Carry: what a job's lanes run on, chosen once for all ranks: the group's collectives, or LTP.
+"""Carry: what a job's lanes run on, chosen once for all ranks: the group's collectives, or a wire of our own.
 
 LTP needs every pair of ranks to reach each other by UDP. Where a pair gets no answer, every rank learns it in the
-rendezvous, rank 0 says so once, and all go on over the group's own collectives. A wrong secret or a rank claimed twice
-is an error instead: nothing falls back to a wire without keys because somebody knocked with a wrong one.
+rendezvous, rank 0 says so once, and all go on over our TCP, or, where that gets no answer either, over the group's own
+collectives. A wrong secret or a rank claimed twice is an error instead: nothing falls back to a wire without keys
+because somebody knocked with a wrong one.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from gradwire.transport.base import Lane
 from gradwire.transport.lanes import open_lanes
 from gradwire.transport.ltp import Endpoint, LtpConfig
 from gradwire.transport.ltp_lane import LtpLane
+from gradwire.transport.native import NativeWire
 from gradwire.transport.notes import Notes
 from gradwire.transport.rendezvous import rendezvous
 from gradwire.transport.secret import job_secret
+from gradwire.transport.tcp import TcpConfig, TcpEndpoint
 
 
 class Carrier(Protocol):
@@ -62,10 +65,10 @@ class GroupCarrier:
         """Lanes release their own groups."""
 
 
-class LtpCarrier:
+class WireCarrier:
     """Lanes over one endpoint of this process."""
 
-    def __init__(self, endpoint: Endpoint, world_size: int, config: TransportConfig, clock: Clock) -> None:
+    def __init__(self, endpoint: NativeWire, world_size: int, config: TransportConfig, clock: Clock) -> None:
         self._endpoint = endpoint
         self._world_size = world_size
         self._config, self._clock = config, clock
@@ -86,19 +89,18 @@ class LtpCarrier:
 
 def open_carrier(config: TransportConfig, group: dist.ProcessGroup, clock: Clock, needed: bool) -> Carrier:
     """Every member of the group calls this at the same point. `needed`: whether any lane will be opened."""
-    fallback = GroupCarrier(group, config.timeout, clock)
-    if config.kind != "ltp" or not needed:
-        return fallback
-    try:
-        return LtpCarrier(meet(config, group), group.size(), config, clock)
-    except NoAnswerError as error:
-        if group.rank() == 0:
-            warnings.warn(
-                f"gradwire: LTP over UDP is not possible here, so gradients go by {dist.get_backend(group)} instead. "
-                f"{error}",
-                stacklevel=2,
-            )
-        return fallback
+    if config.kind == "group" or not needed:
+        return GroupCarrier(group, config.timeout, clock)
+    ways = (meet, meet_tcp) if config.kind == "ltp" else (meet_tcp,)
+    for way, instead in zip(ways, ("TCP", dist.get_backend(group))[-len(ways) :], strict=True):
+        try:
+            return WireCarrier(way(config, group), group.size(), config, clock)
+        except NoAnswerError as error:
+            if group.rank() == 0:
+                wire = "LTP over UDP" if way is meet else "gradwire's TCP"
+                text = f"gradwire: {wire} is not possible here, so gradients go by {instead} instead. {error}"
+                warnings.warn(text, stacklevel=2)
+    return GroupCarrier(group, config.timeout, clock)
 
 
 def meet(config: TransportConfig, group: dist.ProcessGroup) -> Endpoint:
@@ -111,5 +113,19 @@ def meet(config: TransportConfig, group: dist.ProcessGroup) -> Endpoint:
     def listen(host: str, port: int) -> Endpoint:
         settings = LtpConfig(host, port, config.encrypt, dead_after=config.dead_after, connect_timeout=config.connect)
         return Endpoint(rank, secret, settings)
+
+    return rendezvous(notes, listen)
+
+
+def meet_tcp(config: TransportConfig, group: dist.ProcessGroup) -> TcpEndpoint:
+    """As `meet`, over kernel TCP: for networks that let no UDP through."""
+    rank, world_size = group.rank(), group.size()
+    store = dist.distributed_c10d._get_default_store()
+    notes = Notes.open(store, f"tcp/{group.group_name}", rank, world_size, config.timeout)
+    secret = job_secret(notes)
+
+    def listen(host: str, port: int) -> TcpEndpoint:
+        settings = TcpConfig(host, port, config.encrypt, dead_after=config.dead_after, connect_timeout=config.connect)
+        return TcpEndpoint(rank, secret, settings)
 
     return rendezvous(notes, listen)

@@ -47,8 +47,7 @@ class TransportConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Seconds before an operation whose peer does not answer becomes a LinkError on every rank.
     timeout: Positive = 120.0
     # "group" uses the collectives of the model's process group, "ltp" gradwire's own loss-tolerant transport over UDP.
-    # Plans need a wire of their own: "ltp" (also where "group" is written) or "tcp", which only they use.
-    # GRADWIRE_TRANSPORT is short for GRADWIRE_TRANSPORT_KIND.
+    # Plans need a wire of their own: "ltp" (also where "group" is written) or "tcp".
     kind: Literal["group", "ltp", "tcp"] = "group"
     # LTP: the share of each frame's values that must arrive on the way up; the rest may wait in the sender's residual.
     tolerance: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.98
@@ -123,8 +122,6 @@ def resolve(
 
 def checked(config: Config) -> Config:
     """Parse what is text at the edge, so that a mistake surfaces here and not in the first backward."""
-    if config.transport.kind == "tcp" and not config.plan:
-        raise ConfigError("transport: tcp carries plans only; name a planner (plan='loadaware'), or write group or ltp")
     if config.plan and config.plan not in PLANNERS:
         raise ConfigError(f"plan: {config.plan!r} is no planner; choose one of {', '.join(PLANNERS)}")
     if not is_controller(config.level):
@@ -143,7 +140,7 @@ def with_plan(config: Config, planner: str) -> Config:
 def with_transport(config: Config, kind: str) -> Config:
     """The same configuration over another transport."""
     if kind not in ("group", "ltp", "tcp"):
-        raise ConfigError(f"transport: {kind!r} is not known; write group, ltp, or (with a plan) tcp")
+        raise ConfigError(f"transport: {kind!r} is not known; write group, ltp or tcp")
     transport = msgspec.structs.replace(config.transport, kind=kind)
     return checked(msgspec.structs.replace(config, transport=transport))
 

@@ -17,9 +17,9 @@ from gradwire.aggregate.parcel import Parcel
 from gradwire.aggregate.portion import check_summable, frame_bytes
 from gradwire.aggregate.steward import Steward, StewardConfig
 from gradwire.aggregate.walker import WalkConfig, Walker
-from gradwire.carry import meet
+from gradwire.carry import meet, meet_tcp
 from gradwire.clock import Clock
-from gradwire.config import Config, PlanningConfig, TransportConfig
+from gradwire.config import Config, PlanningConfig
 from gradwire.decide.registry import is_controller
 from gradwire.errors import ConfigError, LinkError
 from gradwire.events import Planned as PlannedEvent
@@ -38,9 +38,6 @@ from gradwire.plan.trees import sources_of
 from gradwire.site import Site, ask_sites, open_groups
 from gradwire.transport.native import NativeWire
 from gradwire.transport.notes import Notes
-from gradwire.transport.rendezvous import rendezvous
-from gradwire.transport.secret import job_secret
-from gradwire.transport.tcp import TcpConfig, TcpEndpoint
 
 
 class Crossing:
@@ -155,20 +152,6 @@ def _cross(config: Config, group: dist.ProcessGroup, numel: int, clock: Clock, s
     changed(plan, plan.reason)
     walker.start()
     return Crossing(wire, walker, steward)
-
-
-def meet_tcp(config: TransportConfig, group: dist.ProcessGroup) -> TcpEndpoint:
-    """As `carry.meet`, over kernel TCP: for networks that let no UDP through."""
-    rank, world_size = group.rank(), group.size()
-    store = dist.distributed_c10d._get_default_store()
-    notes = Notes.open(store, f"tcp/{group.group_name}", rank, world_size, config.timeout)
-    secret = job_secret(notes)
-
-    def listen(host: str, port: int) -> TcpEndpoint:
-        settings = TcpConfig(host, port, config.encrypt, dead_after=config.dead_after, connect_timeout=config.connect)
-        return TcpEndpoint(rank, secret, settings)
-
-    return rendezvous(notes, listen)
 
 
 def known_network(config: PlanningConfig, world_size: int) -> Matrix:

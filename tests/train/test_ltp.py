@@ -15,7 +15,8 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.errors import LinkError
+from gradwire import carry
+from gradwire.errors import LinkError, NoAnswerError
 from tests.train import jobs
 from tests.train.ranks import Ranks
 
@@ -139,3 +140,37 @@ def test_a_paused_peer_is_waited_for(ranks: Ranks) -> None:
     results = ranks.run(3, pause, timeout=80)
     assert all(error == "" for error, _, _ in results)
     assert results[1][2] > 2.0
+
+
+def over_tcp(rank: int, world: int, level: str) -> dict[str, Any]:
+    return jobs.train_small(rank, world, {"level": level, "transport": {"kind": "tcp", "timeout": 30.0}})
+
+
+@pytest.mark.parametrize("level", ["int8", "topk:0.05+int8", "auto"])
+def test_the_same_lanes_run_over_tcp(ranks: Ranks, level: str) -> None:
+    results = ranks.run(3, over_tcp, level)
+    assert all(result["agreed"] for result in results)
+
+
+def without_udp(rank: int, world: int) -> tuple[bool, str]:
+    """As behind a firewall that drops UDP: nobody answers."""
+
+    def silence(*_: object) -> None:
+        raise NoAnswerError("rank 1 at 127.0.0.1 port 9 does not answer")
+
+    known, carry.meet = carry.meet, silence  # type: ignore[assignment]
+    try:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            told = train(rank, world, "int8")
+        return bool(told["agreed"]), " ".join(str(warning.message) for warning in said)
+    finally:
+        carry.meet = known
+
+
+def test_where_udp_is_blocked_tcp_carries_with_one_warning(ranks: Ranks) -> None:
+    (agreed, said), *others = ranks.run(3, without_udp)
+    assert agreed
+    assert said.count("is not possible here") == 1
+    assert "gradients go by TCP instead" in said
+    assert all(agreed and "not possible" not in said for agreed, said in others)

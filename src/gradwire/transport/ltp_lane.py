@@ -1,4 +1,4 @@
-"""A lane over an LTP endpoint: every operation is direct transfers between every two ranks.
+"""A lane over a wire (LTP, or TCP where UDP is blocked): every operation is direct transfers between every two ranks.
 
 Operations are reliable but for an AllToAll with `losses`: its parts travel under that tolerance, their leading bytes
 critical, and both sides learn what did not arrive. All lanes of a process share one endpoint; tags keep them apart:
@@ -16,7 +16,7 @@ from torch import Tensor
 from gradwire.clock import Clock
 from gradwire.errors import LinkError
 from gradwire.transport.base import AllGather, AllReduce, AllToAll, Losses, Op, Pending, Ranges, Timing
-from gradwire.transport.ltp import RELIABLE, Contract, Delivery, Endpoint, Transfer
+from gradwire.transport.wire import RELIABLE, Contract, Delivery, Transfer, Wire
 
 LANE_SHIFT: Final = 48
 # Up to this many bytes everybody sums what everybody sent; above, each rank sums one part and sends it on.
@@ -26,7 +26,7 @@ SMALL_SUM: Final = 64 * 1024
 class LtpLane:
     """One lane of one rank; `timeout` is how many seconds an operation may take."""
 
-    def __init__(self, endpoint: Endpoint, world_size: int, number: int, timeout: float, clock: Clock) -> None:
+    def __init__(self, endpoint: Wire, world_size: int, number: int, timeout: float, clock: Clock) -> None:
         self._endpoint = endpoint
         self._world_size = world_size
         self._tag = number << LANE_SHIFT
