@@ -184,8 +184,8 @@ def attach(
     """Let gradwire synchronise this model's gradients. Every rank calls it at the same point.
 
     `transport` is "group" (the collectives of the model's process group), "ltp" (gradwire's own, over UDP; TCP where
-    that is blocked) or "tcp". `plan` names a planner: gradients then travel its trees (docs/planning.md), over a wire of
-    ours. `record` names a directory for the ranks' event files, as GRADWIRE_RECORD and the setting do.
+    that is blocked) or "tcp". `plan` names a planner: gradients then travel its trees (docs/planning.md), over a wire
+    of ours. `record` names a directory for the ranks' event files, as GRADWIRE_RECORD and the setting do.
     A model that is attached already (by `gradwire.run`) gives its handle back when no configuration is passed. What
     `torch.compile` made of a DDP model is taken for that model: Accelerate compiles last.
     """
