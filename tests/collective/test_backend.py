@@ -68,7 +68,7 @@ def test_an_absent_rank_is_named_after_the_timeout(ranks: Ranks, asynchronous: b
     *waited, (late, _) = ranks.run(3, jobs.absent_rank, asynchronous)
     for error, seconds in waited:
         assert "rank 2" in error
-        assert 1.5 < seconds < 3.9
+        assert 1.5 < seconds < 5.9, "after its own timeout, before the late rank came"
     assert late
 
 

@@ -6,7 +6,6 @@ Every test runs at world size 4, where torch skips the fewest; the collectives r
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +22,12 @@ ALIKE = frozenset({"passed"})
 
 
 @pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all: a store that is collected after its file is gone aborts its process."""
+    return tmp_path_factory.mktemp("torch")
+
+
+@pytest.fixture(scope="module")
 def ranks() -> Iterator[Ranks]:
     pool = Ranks("")
     yield pool
@@ -34,11 +39,11 @@ def test_every_excluded_test_exists() -> None:
 
 
 @pytest.mark.parametrize(("world_size", "name"), [case for case in CASES if case[1] not in EXCLUDED])
-def test_torch(ranks: Ranks, world_size: int, name: str) -> None:
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        for part in ("barrier", "test_dir", "init_dir"):
-            Path(folder, part).mkdir()
-        outcomes = set(ranks.run(world_size, worker.run, name, folder, timeout=60))
+def test_torch(ranks: Ranks, folder: Path, world_size: int, name: str) -> None:
+    place = folder / f"{name}-{world_size}"
+    for part in ("barrier", "test_dir", "init_dir"):
+        (place / part).mkdir(parents=True)
+    outcomes = set(ranks.run(world_size, worker.run, name, str(place), timeout=60))
     if outcomes != ALIKE:
         assert "passed" not in outcomes, outcomes
         pytest.skip(f"torch: {', '.join(sorted(outcomes))}")

@@ -24,15 +24,18 @@ class Ranks:
         self._backend = backend
         self._context = multiprocessing.get_context("spawn")
         self._workers: list[tuple[Any, Connection]] = []
+        # A store may outlive its test by a turn of the garbage collector, and aborts the process if its file is gone.
+        self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self._runs = 0
 
     def run(self, world_size: int, function: Callable[..., Any], *args: Any, timeout: float = 90.0) -> list[Any]:
         while len(self._workers) < world_size:
             self._workers.append(self._spawn())
-        with tempfile.TemporaryDirectory() as folder:
-            store = os.path.join(folder, "store")
-            for rank in range(world_size):
-                self._ask(rank, (function, args, rank, world_size, store, self._backend))
-            answers = [self._answer(rank, timeout) for rank in range(world_size)]
+        self._runs += 1
+        store = os.path.join(self._folder.name, f"store{self._runs}")
+        for rank in range(world_size):
+            self._ask(rank, (function, args, rank, world_size, store, self._backend))
+        answers = [self._answer(rank, timeout) for rank in range(world_size)]
         failures = [f"rank {rank}:\n{text}" for rank, (ok, text) in enumerate(answers) if not ok]
         if failures:
             raise AssertionError("\n".join(failures))
@@ -46,6 +49,7 @@ class Ranks:
                 process.kill()
                 process.join()
         self._workers.clear()
+        self._folder.cleanup()
 
     def _spawn(self) -> tuple[Any, Connection]:
         ours, theirs = self._context.Pipe()
@@ -65,6 +69,8 @@ class Ranks:
             raise AssertionError(f"the process of rank {rank} had died, exit code {process.exitcode}") from None
 
     def _answer(self, rank: int, timeout: float) -> tuple[bool, Any]:
+        if rank >= len(self._workers):
+            return False, "ended because another rank did"
         process, pipe = self._workers[rank]
         if pipe.poll(timeout):
             try:
