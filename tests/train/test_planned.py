@@ -50,8 +50,6 @@ def test_a_level_that_does_not_add_up_is_named(ranks: Ranks) -> None:
 def test_an_unknown_planner_is_named() -> None:
     with pytest.raises(ConfigError, match="loadaware"):
         resolve({"plan": "best"})
-    with pytest.raises(ConfigError, match="plans only"):
-        resolve({"transport": {"kind": "tcp"}})
     assert resolve(None, {"GRADWIRE_PLAN": "ring", "GRADWIRE_PLANNING_GAIN": "0.2"}).plan == "ring"
 
 
