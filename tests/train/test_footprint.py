@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.train import footprint
 from tests.train.ranks import Ranks
 
 WORLD = 2
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    """Processes of its own: what earlier tests left in shared ones would be counted."""
+    pool = Ranks()
+    yield pool
+    pool.close()
 
 
 @pytest.mark.parametrize("level", ["off", "fp16", "int8", "topk:0.01+int8", "lowrank:4", "auto"])
