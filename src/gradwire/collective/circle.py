@@ -25,6 +25,8 @@ from gradwire.transport.wire import Transfer, Wire
 _NOTICE_BYTES: Final = 1024
 # How long a closing group waits for its last small messages to be acknowledged.
 _LINGER: Final = 5.0
+# A member that fails says why before it withdraws; over a wire without order the word may come this much later.
+_WORD: Final = 1.0
 
 
 class Circle:
@@ -65,6 +67,14 @@ class Circle:
         """Raise what has failed: this rank's own failure or one that another member told of."""
         if self.failure is None:
             self._hear()
+        self.check_quickly()
+
+    def check_patiently(self) -> None:
+        """The same where a peer withdrew or left: gives its reason time to arrive."""
+        deadline = time.monotonic() + _WORD
+        while self.failure is None and time.monotonic() < deadline:
+            self.check()
+            time.sleep(0.005)
         self.check_quickly()
 
     def check_quickly(self) -> None:

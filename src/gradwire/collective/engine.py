@@ -66,13 +66,14 @@ class Operation:
             if time.monotonic() >= self._deadline:
                 raise CollectiveError(self._late()) from None
         except LinkError:
-            self.flight.circle.check()  # a member that fails says why before it leaves
+            self.flight.circle.check_patiently()
             raise
         else:
             self._resume(delivery)
 
     def _resume(self, delivery: Delivery | None) -> None:
         if delivery is not None and delivery.reason == "cancelled":
+            self.flight.circle.check_patiently()
             raise CollectiveError(f"rank {self._peer()} withdrew from {self.flight.call}, number {self.flight.number}")
         if delivery is not None and delivery.reason == "refused" and delivery.arrived != delivery.size:
             raise CollectiveError(
