@@ -195,6 +195,7 @@ def test_auto_backs_off_when_the_guard_says_so() -> None:
     decision = auto.decide(job, view, facts, 1000.0)
     assert index_of(decision.level) < 7
     assert "backing off" in decision.reason
+    assert decision.guarded
 
 
 def test_auto_asks_now_and_then_when_its_traffic_tells_nothing_of_the_network() -> None:

@@ -13,6 +13,7 @@ The reason names the numbers that decided.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from gradwire.decide.base import Job
@@ -62,7 +63,8 @@ class Auto:
         least = min(p.to_accuracy for p in allowed)
         best = next(p for p in allowed if p.to_accuracy <= (1 + AS_GOOD) * least)  # 2
         if here not in allowed:
-            return self._move(best.rung.level, f"{self._guard.reason}; backing off to {best.rung.level}")
+            moved = self._move(best.rung.level, f"{self._guard.reason}; backing off to {best.rung.level}")
+            return replace(moved, guarded=True)
         lossier = allowed.index(best) > allowed.index(here)
         self._silent = self._silent + 1 if view.group.age > 0 else 0
         if best is here or (lossier and here.to_accuracy <= (1 + WORSE) * least):  # 3
