@@ -16,7 +16,9 @@ import torch.distributed as dist
 from gradwire.clock import Clock
 from gradwire.config import TransportConfig
 from gradwire.errors import NoAnswerError
+from gradwire.events import Faulted, Sink
 from gradwire.flow import LinkView
+from gradwire.traffic import Source
 from gradwire.transport.base import Lane
 from gradwire.transport.lanes import open_lanes
 from gradwire.transport.ltp import Endpoint, LtpConfig
@@ -42,6 +44,10 @@ class Carrier(Protocol):
         """What acknowledgements tell of the links to other ranks; empty where the lanes tell nothing."""
         ...
 
+    def source(self) -> Source | None:
+        """What tells of this carrier's traffic; None where only the operations' timings do."""
+        ...
+
     def close(self) -> None:
         """After the last lane was closed."""
         ...
@@ -60,6 +66,9 @@ class GroupCarrier:
 
     def links(self) -> dict[int, LinkView]:
         return {}
+
+    def source(self) -> Source | None:
+        return None
 
     def close(self) -> None:
         """Lanes release their own groups."""
@@ -83,11 +92,14 @@ class WireCarrier:
     def links(self) -> dict[int, LinkView]:
         return self._endpoint.views()
 
+    def source(self) -> Source | None:
+        return Source(self._endpoint.ledger, self._endpoint.stats)
+
     def close(self) -> None:
         self._endpoint.close()
 
 
-def open_carrier(config: TransportConfig, group: dist.ProcessGroup, clock: Clock, needed: bool) -> Carrier:
+def open_carrier(config: TransportConfig, group: dist.ProcessGroup, clock: Clock, needed: bool, sink: Sink) -> Carrier:
     """Every member of the group calls this at the same point. `needed`: whether any lane will be opened."""
     if config.kind == "group" or not needed:
         return GroupCarrier(group, config.timeout, clock)
@@ -98,8 +110,9 @@ def open_carrier(config: TransportConfig, group: dist.ProcessGroup, clock: Clock
         except NoAnswerError as error:
             if group.rank() == 0:
                 wire = "LTP over UDP" if way is meet else "gradwire's TCP"
-                text = f"gradwire: {wire} is not possible here, so gradients go by {instead} instead. {error}"
-                warnings.warn(text, stacklevel=2)
+                text = f"{wire} is not possible here, so gradients go by {instead} instead. {error}"
+                warnings.warn(f"gradwire: {text}", stacklevel=2)
+                sink.emit(Faulted(clock.now(), 0, "fallback", text))
     return GroupCarrier(group, config.timeout, clock)
 
 

@@ -227,7 +227,7 @@ def _incidents(story: _Story, done: float) -> None:
             missing = int(4 * PARAMETERS * 0.004 * story.congested)
             closes = {"complete": 6, "threshold": 2} if missing else {"complete": 8}
             nbytes = int(4 * PARAMETERS * LEVELS[story.level][0])
-            told = Transferred(story.at, story.step, peer, 8, nbytes, missing, missing, 0.05, closes, missing // 1200)
+            told = Transferred(story.at, story.step, peer, 8, nbytes, missing, missing, 0.05, closes, missing)
             story.tell(rank, told)
     if story.step % 900 == 0:
         _plan(story, "sample: the link between two sites changed by a third")
