@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
+import gradwire
 from gradwire.aggregate.exchange import phases
 from gradwire.aggregate.footprint import Footprints
 from gradwire.carry import Carrier, open_carrier
@@ -32,7 +33,9 @@ from gradwire.pipeline import Pipeline
 from gradwire.planned import open_planned
 from gradwire.sense.stopwatch import Stopwatch
 from gradwire.session import Plain, Rooms, Session
+from gradwire.transport.alike import require_alike
 from gradwire.transport.base import Timing
+from gradwire.transport.notes import Notes
 
 # Somebody else's controller may choose any level; these take the most operations in a row.
 LONGEST = [Level.parse("sharedk:0.1"), Level.parse("int8+zstd")]
@@ -55,6 +58,7 @@ def assemble(config: Config, group: dist.ProcessGroup, parameters: int, plain: P
     `plain` is what `off` does: DDP's all-reduce, unless the door's own framework does it another way.
     """
     rank, world_size = dist.get_rank(group), group.size()
+    check_alike(config, group)
     clock, stopwatch = MonotonicClock(), Stopwatch()
     feedback = Feedback(rank, world_size)
     watch = open_watch(config, rank, world_size, clock)
@@ -70,10 +74,21 @@ def assemble(config: Config, group: dist.ProcessGroup, parameters: int, plain: P
     pipeline = Pipeline(carrier.open(lanes_needed(config, world_size)), on_timing, stopwatch.worked)
     footprint = planned.footprint if planned else Footprints(world_size)
     governor = govern(config, group, carrier, (stopwatch, clock, watch, footprint))
+    # A job that only ever does what DDP does also waits as DDP does.
+    patience = config.transport.timeout if is_controller(config.level) else None
     parts = (plain or plain_all_reduce(group), watch, clock, stopwatch)
-    rooms = Rooms(governor, feedback, pipeline, *parts, carrier.tolerance, carrier.close, planned)
+    rooms = Rooms(governor, feedback, pipeline, *parts, carrier.tolerance, carrier.close, planned, patience)
     session = Session(rank, world_size, config.compress, rooms, config.observe.verify)
     return Assembly(session, feedback, watch.tally, governor, watch)
+
+
+def check_alike(config: Config, group: dist.ProcessGroup) -> None:
+    """One release and one way of sending on all ranks; what differs is named before anything is sent."""
+    store = dist.distributed_c10d._get_default_store()
+    if group.size() > 1 and store is not None:
+        notes = Notes.open(store, f"alike/{group.group_name}", group.rank(), group.size(), config.transport.timeout)
+        facts = {"level": config.level, "plan": config.plan, "transport": config.transport.kind}
+        require_alike(notes, {"gradwire's version": gradwire.__version__, **facts})
 
 
 def open_watch(config: Config, rank: int, world_size: int, clock: Clock) -> Watch:
