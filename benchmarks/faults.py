@@ -222,8 +222,8 @@ def page(cases: list[Case], told: dict[str, Any]) -> str:
         "    python benchmarks/faults.py --out docs/results",
         "",
         f"{len(rows)} cases, {good} as promised. {HOSTS} hosts at 100 Mbit/s in the lab, handwritten digits, 20 ms of "
-        f"compute a step. `transport.timeout` {TIMEOUT:g} s, `dead_after` {DEAD:g} s, `connect` {CONNECT:g} s (the 30 % "
-        f"loss has the defaults: 120, 15, 30). A promise includes {SLACK:g} s for a busy machine. "
+        f"compute a step. `transport.timeout` {TIMEOUT:g} s, `dead_after` {DEAD:g} s, `connect` {CONNECT:g} s "
+        f"(defaults in the 30 % loss: 120, 15, 30). A promise includes {SLACK:g} s for a busy machine. "
         f"gradwire {machine['revision']}, torch {machine['torch']}, {machine['cores']} cores.",
         "",
         "*Detected in*: from the fault to the first and to the last rank that raised. *Recovered in*: from the fault "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +41,8 @@ from gradwire.transport.notes import Notes
 # Somebody else's controller may choose any level; these take the most operations in a row.
 LONGEST = [Level.parse("sharedk:0.1"), Level.parse("int8+zstd")]
 
+Agree = Callable[[Mapping[str, str]], None]
+
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
@@ -50,6 +53,7 @@ class Assembly:
     tally: Tally
     governor: Governor
     watch: Watch
+    agree: Agree
 
 
 def assemble(config: Config, group: dist.ProcessGroup, parameters: int, plain: Plain | None = None) -> Assembly:
@@ -58,7 +62,9 @@ def assemble(config: Config, group: dist.ProcessGroup, parameters: int, plain: P
     `plain` is what `off` does: DDP's all-reduce, unless the door's own framework does it another way.
     """
     rank, world_size = dist.get_rank(group), group.size()
-    check_alike(config, group)
+    agree = agreeing(config, group)
+    facts = {"level": config.level, "plan": config.plan, "transport": config.transport.kind}
+    agree({"gradwire's version": gradwire.__version__, **facts})
     clock, stopwatch = MonotonicClock(), Stopwatch()
     feedback = Feedback(rank, world_size)
     watch = open_watch(config, rank, world_size, clock)
@@ -79,16 +85,19 @@ def assemble(config: Config, group: dist.ProcessGroup, parameters: int, plain: P
     parts = (plain or plain_all_reduce(group), watch, clock, stopwatch)
     rooms = Rooms(governor, feedback, pipeline, *parts, carrier.tolerance, carrier.close, planned, patience)
     session = Session(rank, world_size, config.compress, rooms, config.observe.verify)
-    return Assembly(session, feedback, watch.tally, governor, watch)
+    return Assembly(session, feedback, watch.tally, governor, watch, agree)
 
 
-def check_alike(config: Config, group: dist.ProcessGroup) -> None:
-    """One release and one way of sending on all ranks; what differs is named before anything is sent."""
-    store = dist.distributed_c10d._get_default_store()
-    if group.size() > 1 and store is not None:
-        notes = Notes.open(store, f"alike/{group.group_name}", group.rank(), group.size(), config.transport.timeout)
-        facts = {"level": config.level, "plan": config.plan, "transport": config.transport.kind}
-        require_alike(notes, {"gradwire's version": gradwire.__version__, **facts})
+def agreeing(config: Config, group: dist.ProcessGroup) -> Agree:
+    """Facts in, ConfigError on every rank when one rank's differ. All ranks ask at the same points."""
+
+    def agree(facts: Mapping[str, str]) -> None:
+        store = dist.distributed_c10d._get_default_store()
+        if group.size() > 1 and store is not None:
+            place = group.rank(), group.size()
+            require_alike(Notes.open(store, f"alike/{group.group_name}", *place, config.transport.timeout), facts)
+
+    return agree
 
 
 def open_watch(config: Config, rank: int, world_size: int, clock: Clock) -> Watch:
