@@ -25,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.demo.data import load
+from gradwire.events import LinksSensed
 from harness.faulty import MARK
 
 BATCH = 16
@@ -98,6 +99,8 @@ def train(job: dict[str, Any], rank: int) -> None:
     model = DistributedDataParallel(net, broadcast_buffers=False)
     say(told="attaching")
     handle = gradwire.attach(model, job["config"])  # 1
+    links: dict[int, list[str]] = {}
+    handle.add_sink(lambda event: links.update(known(event)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     say(told="attached")
     for step in range(job["steps"]):  # 2
@@ -112,8 +115,16 @@ def train(job: dict[str, Any], rank: int) -> None:
         handle.note(loss=float(loss.detach()))
         say(told="step", step=step, hash=hash_of(net))
         time.sleep(job["pace"])
-    say(told="trained", hash=hash_of(net), accuracy=accuracy(net, data))
+    say(told="trained", hash=hash_of(net), accuracy=accuracy(net, data), known=links)
     handle.close()  # 3
+
+
+def known(event: Any) -> dict[int, list[str]]:
+    """By peer, what an event of links knows of the way there."""
+    if not isinstance(event, LinksSensed):
+        return {}
+    names = ("rate", "rtt", "loss", "queueing")
+    return {link.destination: [name for name in names if getattr(link, name) is not None] for link in event.links}
 
 
 def accuracy(net: nn.Module, data: Any) -> float:

@@ -65,6 +65,16 @@ class Scene:
             link = f"{host}{way}" if way.startswith("-") else f"{way}{host}"
             self.lab.apply(Change(Seconds(0), link, loss=loss))
 
+    def block(self, rank: int, protocol: int) -> None:
+        """A firewall at a rank's host: it lets no packet of this IP protocol out."""
+        # Classic BPF on the byte that names the protocol: 2 drops, 0 passes. No firewall's modules are needed.
+        program = f"4,48 0 0 9,21 0 1 {protocol},6 0 0 2,6 0 0 0"
+        host = self.lab.network.ranks[rank].name
+        for words in ("qdisc replace dev eth0 clsact", "filter add dev eth0 egress bpf da bytecode"):
+            entry = self.lab.spawn(host, ["tc", *words.split(), *([program] if words.startswith("filter") else [])])
+            if entry.process.wait(10):
+                raise OSError(f"tc {words}: {entry.process.communicate()[0].decode()}")
+
     def turn(self) -> None:
         due = [entry for entry in self.later if entry[0] <= time.monotonic()]
         self.later = [entry for entry in self.later if entry not in due]
@@ -84,6 +94,8 @@ class Fault:
     # Variables of the fault's rank alone, and a place that exists while the job runs (its path fills `{place}`).
     env: Mapping[str, str] = field(default_factory=dict)
     place: Callable[[], AbstractContextManager[str]] = lambda: nullcontext("")
+    # What is done to the network before anybody starts.
+    before: Callable[[Scene, int], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +134,8 @@ class Outcome:
     errors: dict[int, str]
     left: tuple[str, ...]
     lab: str
+    # What rank 0 knew of its links at the end, where it says: by peer, the names of what was known.
+    known: dict[int, list[str]] = field(default_factory=dict)
 
     @property
     def good(self) -> bool:
@@ -138,6 +152,7 @@ class Story:
         self.injected: float | None = None
         self.attaching: dict[int, float] = {}
         self.noise: list[str] = []
+        self.known: dict[int, list[str]] = {}
 
     def take(self, told: dict[str, Any]) -> None:
         rank, at = told["rank"], told["at"]
@@ -148,6 +163,8 @@ class Story:
                 self.failed[rank] = (at, f"{told['error']}: {told['text']}")
             case "trained":
                 self.trained[rank] = told["hash"]
+                if rank == 0:
+                    self.known = {int(peer): names for peer, names in told["known"].items()}
             case "injected":
                 self.injected = at
             case "attaching":
@@ -167,6 +184,8 @@ def run(case: Case, limit: float) -> Outcome:
         job.write_text(json.dumps(_job(case, place)))
         with Lab(case.network) as lab:
             scene = Scene(lab)
+            if case.fault.before:
+                case.fault.before(scene, case.fault.rank)
             hanging = _play(case, scene, story, job, place, limit)
             emulator, verdict = lab.emulator.pid, lab.stats().verdict
         left = tuple(
@@ -289,7 +308,7 @@ def judge(case: Case, story: Story, hanging: list[int], left: tuple[str, ...], l
             print(f"    {line}", file=sys.stderr)
     return Outcome(
         case.name, problem or "as promised", (times[0], times[-1]) if times else None, recovered, pause, lost,
-        story.same, errors, left, lab,
+        story.same, errors, left, lab, story.known,
     )  # fmt: skip
 
 

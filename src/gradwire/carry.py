@@ -91,16 +91,27 @@ def open_carrier(config: TransportConfig, group: dist.ProcessGroup, clock: Clock
     """Every member of the group calls this at the same point. `needed`: whether any lane will be opened."""
     if config.kind == "group" or not needed:
         return GroupCarrier(group, config.timeout, clock)
-    ways = (meet, meet_tcp) if config.kind == "ltp" else (meet_tcp,)
-    for way, instead in zip(ways, ("TCP", dist.get_backend(group))[-len(ways) :], strict=True):
-        try:
-            return WireCarrier(way(config, group), group.size(), config, clock)
-        except NoAnswerError as error:
-            if group.rank() == 0:
-                wire = "LTP over UDP" if way is meet else "gradwire's TCP"
-                text = f"gradwire: {wire} is not possible here, so gradients go by {instead} instead. {error}"
-                warnings.warn(text, stacklevel=2)
+    try:
+        return WireCarrier(open_wire(config, group), group.size(), config, clock)
+    except NoAnswerError as error:
+        _tell(group, "gradwire's TCP", dist.get_backend(group), error)
     return GroupCarrier(group, config.timeout, clock)
+
+
+def open_wire(config: TransportConfig, group: dist.ProcessGroup) -> NativeWire:
+    """LTP, unless TCP is asked for or LTP gets no answer; NoAnswerError on every rank when TCP gets none either."""
+    if config.kind != "tcp":
+        try:
+            return meet(config, group)
+        except NoAnswerError as error:
+            _tell(group, "LTP over UDP", "TCP", error)
+    return meet_tcp(config, group)
+
+
+def _tell(group: dist.ProcessGroup, wire: str, instead: str, error: NoAnswerError) -> None:
+    if group.rank() == 0:
+        text = f"gradwire: {wire} is not possible here, so gradients go by {instead} instead. {error}"
+        warnings.warn(text, stacklevel=3)
 
 
 def meet(config: TransportConfig, group: dist.ProcessGroup) -> Endpoint:
