@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import sys
 import tempfile
 from dataclasses import dataclass, replace
@@ -134,7 +135,8 @@ def run(entry: Contestant, options: argparse.Namespace) -> dict[str, Any]:
         path.write_text(json.dumps(spec))
         curve = Curve(lab, options.target, options.limit)
         before = lab.stats()
-        env = {"PYTHONPATH": str(WORKER.parent), "TORCH_CPP_LOG_LEVEL": "ERROR"}
+        path_list = os.pathsep.join(filter(None, (str(WORKER.parent), os.environ.get("PYTHONPATH"))))
+        env = {"PYTHONPATH": path_list, "TORCH_CPP_LOG_LEVEL": "ERROR"}
         with contextlib.suppress(DoneError):
             lab.run([sys.executable, str(WORKER), str(path)], env=env, timeout=START + options.limit, on_line=curve)
         stats = lab.stats().since(before)
@@ -190,7 +192,8 @@ def page(results: dict[str, Any]) -> str:
         f"{REDRAWN:g} s, {LOSS:.0%} loss on every cable. Fashion-MNIST, 784-{WIDTH}-10 "
         f"({(785 * WIDTH + (WIDTH + 1) * 10) * 4 / 1e6:.1f} MB of gradients), batch {BATCH} a site, "
         f"{COMPUTE * 1e3:g} ms of paced compute a step and what two cores take for nine ranks. One seed, one run each, "
-        "alone on the machine; `> x`: not reached when the limit ended. Those with trees are told the links and their first rates. "
+        "alone on the machine; `> x`: not reached when the limit ended. Those with trees are told the links "
+        "and their first rates. "
         f"gradwire {machine['revision']}, torch {machine['torch']}, {machine['cores']} cores.",
         "",
         f"| {' | '.join(head)} |",
