@@ -112,8 +112,8 @@ def page(told: dict[str, Any]) -> str:
     )  # fmt: skip
     lines = ["# What sensing costs", "", "    python benchmarks/sensing.py --out docs/results", ""]
     lines += [
-        f"Paced ResNet-18, {WORLD} hosts, `auto`; means over {told['steps']} steps on rank 0. Promised: less than 0.5 % "
-        "of a step's time and less than 0.1 % of its bytes. "
+        f"Paced ResNet-18, {WORLD} hosts, `auto`; means over {told['steps']} steps on rank 0. Promised: less than "
+        "0.5 % of a step's time and less than 0.1 % of its bytes. "
         f"gradwire {machine['revision']}, {machine['cores']} cores, load {machine['load_before']} before.",
         "",
         f"| {' | '.join(head)} |",
