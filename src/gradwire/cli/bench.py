@@ -60,7 +60,11 @@ CLAIMS: Final[dict[str, Claim]] = {
     ),
     "peers": Claim(
         "torch's hooks, plain gloo, torchft and hivemind where installed",
-        (("compressors.py --out {out}", "--repeat 1 --seconds 2"),),
+        (("peers.py --out {out}", "--net lan100 --repeat 1 --seconds 2"),),
+    ),
+    "sensing": Claim(
+        "what sensing costs of a step's time and bytes",
+        (("sensing.py --out {out}", "--steps 20"),),
     ),
     "backend": Claim(
         "all_reduce against gloo",
