@@ -26,7 +26,7 @@ NO_SYNC = "no-sync"
 # Buckets of a few megabytes overlap with backward and still fill a pipe.
 GRADWIRE_BUCKET_MB = 5.0
 # A controller has measured the network and made up its mind after this many steps; a training run has thousands.
-ADAPTIVE_WARMUP = 10
+ADAPTIVE_WARMUP = 40
 
 
 class Installed(Protocol):
