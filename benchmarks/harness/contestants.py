@@ -140,6 +140,7 @@ CONTESTANTS: dict[str, Contestant] = {
         Contestant("fp16-hook", "torch's fp16_compress_hook on gloo, 25 MB buckets", _fp16),
         # More than one bucket makes its collectives, issued inside callbacks, mismatch on gloo.
         Contestant("powersgd-r1", "torch's PowerSGD, rank 1, warm start, one bucket", _powersgd(1), 1000, 4),
+        Contestant("powersgd-r2", "torch's PowerSGD, rank 2, warm start, one bucket", _powersgd(2), 1000, 4),
         Contestant("powersgd-r4", "torch's PowerSGD, rank 4, warm start, one bucket", _powersgd(4), 1000, 4),
         Contestant("topk-0.1", "fixed top 10 % with error feedback, torch ops, fp32 + int32 all-gather", _topk(0.1), 5),
         Contestant(
