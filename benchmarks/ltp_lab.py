@@ -294,9 +294,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--system", action="append", help='only these, such as "ltp bbr"')
     parser.add_argument("--warm", type=int, default=1, help="first steps of a cell that are not counted, in any system")
     parser.add_argument("--mbit", type=float, action="append", help="clean: only these rates")
-    parser.add_argument(
-        "--json", type=Path, help="rows are added here; one measured again replaces the old one"
-    )
+    parser.add_argument("--json", type=Path, help="rows are added here; one measured again replaces the old one")
     options = parser.parse_args(arguments)
     began = time.monotonic()
     CASES[options.case](options)
