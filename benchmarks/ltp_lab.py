@@ -255,9 +255,9 @@ def ablation(options: argparse.Namespace) -> None:
 
 
 def soak(options: argparse.Namespace) -> None:
-    chance = random.Random(5)
+    chance = random.Random(options.leg)
     with nodes(pair(200, 0.01)) as (lab, group):
-        order = {"do": "soak", "seconds": 60 * options.minutes, "seed": 11}
+        order = {"do": "soak", "seconds": 60 * options.minutes, "seed": 10 + options.leg}
         answers: dict[int, dict[str, Any]] = {}
         worker = threading.Thread(target=lambda: answers.update(group.everyone(order, 60 * options.minutes + 120)))
         worker.start()
@@ -272,7 +272,7 @@ def soak(options: argparse.Namespace) -> None:
         memory = answer.pop("rss_mb")
         quarter = max(1, len(memory) // 4)
         halves = [statistics.mean(memory[quarter : 2 * quarter]), statistics.mean(memory[-quarter:])]
-        rows.add({"rank": rank, "minutes": options.minutes, "changes": changes, **answer,
+        rows.add({"leg": options.leg, "rank": rank, "minutes": options.minutes, "changes": changes, **answer,
                   "rss_second_quarter_mb": halves[0], "rss_last_quarter_mb": halves[1]})  # fmt: skip
 
 
@@ -287,6 +287,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--limit", type=float, default=15.0, help="seconds after which a cell is cut off")
     parser.add_argument("--seconds", type=float, default=8.0, help="length of a stream")
     parser.add_argument("--minutes", type=float, default=10.0, help="length of the soak")
+    parser.add_argument("--leg", type=int, default=1, help="soak: number of this part of it, and its seed")
     parser.add_argument("--tolerance", type=float, default=0.98)
     parser.add_argument("--bursty", action="store_true", help="losses in bursts of five packets on average")
     parser.add_argument("--loss", type=float, action="append", help="only these loss rates")
@@ -294,9 +295,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--system", action="append", help='only these, such as "ltp bbr"')
     parser.add_argument("--warm", type=int, default=1, help="first steps of a cell that are not counted, in any system")
     parser.add_argument("--mbit", type=float, action="append", help="clean: only these rates")
-    parser.add_argument(
-        "--json", type=Path, help="rows are added here; one measured again replaces the old one"
-    )
+    parser.add_argument("--json", type=Path, help="rows are added here; one measured again replaces the old one")
     options = parser.parse_args(arguments)
     began = time.monotonic()
     CASES[options.case](options)

@@ -92,9 +92,7 @@ def shared_secret(path: Path) -> str:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; set {VARIABLE} instead: {_HOW}") from error
     if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
-        raise ConfigError(
-            f"{path} is not this user's alone, so it holds no secret; set {VARIABLE} instead: {_HOW}"
-        )
+        raise ConfigError(f"{path} is not this user's alone, so it holds no secret; set {VARIABLE} instead: {_HOW}")
     return text
 
 
