@@ -42,6 +42,10 @@ class Carrier(Protocol):
         """What acknowledgements tell of the links to other ranks; empty where the lanes tell nothing."""
         ...
 
+    def moved(self) -> dict[int, tuple[float, float]]:
+        """Per link: bytes acknowledged while data was under way, and the seconds that took; empty as above."""
+        ...
+
     def close(self) -> None:
         """After the last lane was closed."""
         ...
@@ -59,6 +63,9 @@ class GroupCarrier:
         return open_lanes(self._group, count, self._timeout, self._clock)
 
     def links(self) -> dict[int, LinkView]:
+        return {}
+
+    def moved(self) -> dict[int, tuple[float, float]]:
         return {}
 
     def close(self) -> None:
@@ -82,6 +89,10 @@ class WireCarrier:
 
     def links(self) -> dict[int, LinkView]:
         return self._endpoint.views()
+
+    def moved(self) -> dict[int, tuple[float, float]]:
+        links = self._endpoint.stats().items()
+        return {peer: (link["moved"], link["moving"]) for peer, link in links if link["moved"]}
 
     def close(self) -> None:
         self._endpoint.close()
