@@ -84,7 +84,7 @@ def soak(rows: Rows) -> str:
          f"{r['rss_second_quarter_mb']:.1f} -> {r['rss_last_quarter_mb']:.1f}"]
         for r in rows
     ]  # fmt: skip
-    head = ["leg", "rank", "minutes", "changes of the link", "transfers", "MB", "not delivered", "bytes wrong", "RSS, MB"]
+    head = ["leg", "rank", "minutes", "link changes", "transfers", "MB", "not delivered", "bytes wrong", "RSS, MB"]
     return table(head, cells)
 
 
