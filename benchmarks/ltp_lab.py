@@ -139,11 +139,15 @@ def server_star(worker_mbit: float, server_mbit: float, queue: int | None = None
     return Network("star", hosts, star(hosts, access), routers=("switch",), congestion="cubic")
 
 
+def chosen(options: argparse.Namespace, systems: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [system for system in systems if not options.system or " ".join(system) in options.system]
+
+
 def clean(options: argparse.Namespace) -> None:
     rows = Rows(options.json)
     for mbit in options.mbit or (100.0, 1000.0):
         with nodes(pair(mbit, 0.002)) as (_, group):
-            for kind, congestion in (*SYSTEMS, ("ltp", "cubic")):
+            for kind, congestion in chosen(options, (*SYSTEMS, ("ltp", "cubic"))):
                 order = {"do": "stream" if kind == "ltp" else "tcp_stream", "congestion": congestion, "size": 1 << 20}
                 order["seconds"] = options.seconds
                 answers = group.ask(
@@ -184,7 +188,7 @@ def cell(lab: Lab, loss: float, rtt: float, bursty: bool) -> None:
 
 def grid(options: argparse.Namespace) -> None:
     rows = Rows(options.json)
-    systems = [system for system in SYSTEMS if not options.system or " ".join(system) in options.system]
+    systems = chosen(options, SYSTEMS)
     with nodes(server_star(100, 1000)) as (lab, group):
         for rtt in options.rtt or RTTS:
             for loss in options.loss or LOSSES:
