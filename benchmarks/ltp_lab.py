@@ -139,11 +139,15 @@ def server_star(worker_mbit: float, server_mbit: float, queue: int | None = None
     return Network("star", hosts, star(hosts, access), routers=("switch",), congestion="cubic")
 
 
+def chosen(options: argparse.Namespace, systems: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [system for system in systems if not options.system or " ".join(system) in options.system]
+
+
 def clean(options: argparse.Namespace) -> None:
     rows = Rows(options.json)
     for mbit in options.mbit or (100.0, 1000.0):
         with nodes(pair(mbit, 0.002)) as (_, group):
-            for kind, congestion in (*SYSTEMS, ("ltp", "cubic")):
+            for kind, congestion in chosen(options, (*SYSTEMS, ("ltp", "cubic"))):
                 order = {"do": "stream" if kind == "ltp" else "tcp_stream", "congestion": congestion, "size": 1 << 20}
                 order["seconds"] = options.seconds
                 answers = group.ask(
@@ -184,7 +188,7 @@ def cell(lab: Lab, loss: float, rtt: float, bursty: bool) -> None:
 
 def grid(options: argparse.Namespace) -> None:
     rows = Rows(options.json)
-    systems = [system for system in SYSTEMS if not options.system or " ".join(system) in options.system]
+    systems = chosen(options, SYSTEMS)
     with nodes(server_star(100, 1000)) as (lab, group):
         for rtt in options.rtt or RTTS:
             for loss in options.loss or LOSSES:
@@ -255,9 +259,9 @@ def ablation(options: argparse.Namespace) -> None:
 
 
 def soak(options: argparse.Namespace) -> None:
-    chance = random.Random(5)
+    chance = random.Random(options.leg)
     with nodes(pair(200, 0.01)) as (lab, group):
-        order = {"do": "soak", "seconds": 60 * options.minutes, "seed": 11}
+        order = {"do": "soak", "seconds": 60 * options.minutes, "seed": 10 + options.leg}
         answers: dict[int, dict[str, Any]] = {}
         worker = threading.Thread(target=lambda: answers.update(group.everyone(order, 60 * options.minutes + 120)))
         worker.start()
@@ -272,7 +276,7 @@ def soak(options: argparse.Namespace) -> None:
         memory = answer.pop("rss_mb")
         quarter = max(1, len(memory) // 4)
         halves = [statistics.mean(memory[quarter : 2 * quarter]), statistics.mean(memory[-quarter:])]
-        rows.add({"rank": rank, "minutes": options.minutes, "changes": changes, **answer,
+        rows.add({"leg": options.leg, "rank": rank, "minutes": options.minutes, "changes": changes, **answer,
                   "rss_second_quarter_mb": halves[0], "rss_last_quarter_mb": halves[1]})  # fmt: skip
 
 
@@ -287,6 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--limit", type=float, default=15.0, help="seconds after which a cell is cut off")
     parser.add_argument("--seconds", type=float, default=8.0, help="length of a stream")
     parser.add_argument("--minutes", type=float, default=10.0, help="length of the soak")
+    parser.add_argument("--leg", type=int, default=1, help="soak: number of this part of it, and its seed")
     parser.add_argument("--tolerance", type=float, default=0.98)
     parser.add_argument("--bursty", action="store_true", help="losses in bursts of five packets on average")
     parser.add_argument("--loss", type=float, action="append", help="only these loss rates")

@@ -96,6 +96,8 @@ LinkStats Connection::stats() const {
   stats.pacing_rate = recovery_.congestion().pacing_rate();
   stats.delivery_rate = recovery_.delivery_rate();
   stats.loss = recovery_.loss();
+  stats.moved = recovery_.moved();
+  stats.moving = recovery_.moving();
   stats.in_flight = recovery_.in_flight();
   stats.window = recovery_.congestion().window();
   stats.datagram = static_cast<std::uint16_t>(pmtu_.current());

@@ -73,7 +73,7 @@ void Connection::handle_frames(Time now, std::uint64_t number, Bytes frames) {
       fail(now, Failure::closed);
     }
   }
-  if (placed) acks_.on_packet(now, number, eliciting);
+  if (placed) acks_.on_packet(now, number, eliciting, recovery_.rtt().least());
 }
 
 }  // namespace gradwire::ltp

@@ -152,7 +152,7 @@ def govern(
     start = Decision(START, "the network has not been measured yet")
     controller = make_controller(config.level)
     chooser = Summable(controller) if config.plan else controller
-    return Adaptive(rank, chooser, start, line, parts, world_size, carrier.links)
+    return Adaptive(rank, chooser, start, line, parts, world_size, (carrier.links, carrier.moved))
 
 
 def enter(ledger: Ledger, timing: Timing) -> None:

@@ -52,6 +52,10 @@ class Carrier(Protocol):
         """What tells of this carrier's traffic; None where only the operations' timings do."""
         ...
 
+    def moved(self) -> dict[int, tuple[float, float]]:
+        """Per link: bytes acknowledged while data was under way, and the seconds that took; empty as above."""
+        ...
+
     def close(self) -> None:
         """After the last lane was closed."""
         ...
@@ -73,6 +77,9 @@ class GroupCarrier:
 
     def source(self) -> Source | None:
         return None
+
+    def moved(self) -> dict[int, tuple[float, float]]:
+        return {}
 
     def close(self) -> None:
         """Lanes release their own groups."""
@@ -98,6 +105,10 @@ class WireCarrier:
 
     def source(self) -> Source | None:
         return Source(self._endpoint.ledger, self._endpoint.stats)
+
+    def moved(self) -> dict[int, tuple[float, float]]:
+        links = self._endpoint.stats().items()
+        return {peer: (link["moved"], link["moving"]) for peer, link in links if link["moved"]}
 
     def close(self) -> None:
         self._endpoint.close()

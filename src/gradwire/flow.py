@@ -71,6 +71,19 @@ class LinkView:
 
 
 @dataclass(frozen=True, slots=True)
+class Acks:
+    """What acknowledgements say of all links of one rank together; None where they say nothing yet.
+
+    `rtprop`, `queueing` and `loss` are its worst link's; `bandwidth` is what it delivered per second of moving bytes.
+    """
+
+    rtprop: float | None = None
+    bandwidth: float | None = None
+    queueing: float = 0.0
+    loss: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """What the network is like now: the group as one link, and each known directed pair (source, destination)."""
 

@@ -31,10 +31,10 @@ from gradwire.decide.fixed import Fixed
 from gradwire.decide.ladder import LADDER
 from gradwire.errors import GradwireError, LinkError
 from gradwire.events import Advised, Failed, Faulted, Sensed, Sink, Stepped
-from gradwire.flow import Bucket, Decision, Footprint, LinkView, StepFacts, View
+from gradwire.flow import Acks, Bucket, Decision, Footprint, LinkView, StepFacts, View
 from gradwire.level import Level
 from gradwire.pipeline import Pipeline
-from gradwire.sense.acknowledged import acknowledged
+from gradwire.sense.acknowledged import Acknowledged, Meter, Moved
 from gradwire.sense.estimate import Estimator, Observation
 from gradwire.sense.late import Lateness
 from gradwire.sense.peer import Peer
@@ -48,6 +48,8 @@ from gradwire.units import Seconds
 SETTLED = 16
 
 FootprintOf = Callable[[Level, Bucket], Footprint]
+# What the transport's acknowledgements say of each link, and what moved over it; nothing where there are none.
+Heard = tuple[Callable[[], dict[int, LinkView]], Callable[[], dict[int, Moved]]]
 
 
 class Governor(Protocol):
@@ -117,10 +119,11 @@ class Adaptive:
         line: Pipeline,
         parts: tuple[Instruments, FootprintOf],
         world_size: int,
-        links: Callable[[], dict[int, LinkView]] = dict,
+        heard: Heard = (dict, dict),
     ) -> None:
         self._rank, self._world_size = rank, world_size
-        self._links = links
+        self._links, self._moved = heard
+        self._meter, self._acknowledged = Meter(), Acknowledged()
         self._controller = controller
         self._decision = self._wish = start
         self._line = line
@@ -203,7 +206,8 @@ class Adaptive:
             observations.append(Observation(exchange.facts, exchange.ready))
         now = self._clock.now()
         view = self._estimator.update(observations, list(self._peers.values()), now)
-        self.view = acknowledged(view, self._rank, self._links())
+        told = [exchange.acks, *(pulse.acks for pulse in pulses.values())]
+        self.view = self._acknowledged.update(view, self._rank, self._links(), told, now)
         if observations and exchange.facts is not None:
             facts = replace(merge([seen.facts for seen in observations], exchange.facts), level=exchange.level)
             job = Job(self._world_size, tuple(b for _, b in sorted(self._buckets.items())), self._footprint)
@@ -259,12 +263,13 @@ class Adaptive:
         self._number += 1
         last = self._exchange
         exchange = _Exchange(self._wish, self._own, self._ready)
+        exchange.acks = self._meter.take(self._links(), self._moved())
         rows = []
         for peer in range(self._world_size):
             stamps = Stamps(now, self._ready)
             if last is not None and peer != self._rank:
                 stamps = replace(stamps, echo=last.sent[peer], arrived=last.arrivals[peer])
-            rows.append(pack(Pulse(self._number, self._own, stamps, self._wish)))
+            rows.append(pack(Pulse(self._number, self._own, stamps, self._wish, exchange.acks)))
         exchange.begin(self._line, rows, self._rank)
         return exchange
 
@@ -275,6 +280,7 @@ class _Exchange:
     def __init__(self, wish: Decision, facts: StepFacts | None, ready: float) -> None:
         self.wish, self.facts, self.ready = wish, facts, ready
         self.level = wish.level  # of the step that `facts` describe
+        self.acks = Acks()
         self.sent: dict[int, float] = {}
         self.arrivals: dict[int, float] = {}
         self._done = threading.Event()
