@@ -42,6 +42,7 @@ class Acks {
     ack.words = static_cast<std::uint8_t>(last - first + 1);
     for (std::uint64_t w = first; w <= last; ++w) ack.bits[w - first] = arrived_.around(w * 64);
     ack.delay_us = static_cast<std::uint32_t>(std::clamp<Time>((now - newest_at_) / kMicrosecond, 0, 0xffffffff));
+    ack.stamp_us = static_cast<std::uint32_t>(now / kMicrosecond);
     pending_ = 0;
     deadline_ = kNever;
     lowest_new_ = ~std::uint64_t{0};

@@ -13,6 +13,10 @@ constexpr double kStartupGain = 2.885;  // 2 / ln 2: the least gain that doubles
 // bandwidth-delay product between them for ever (0.86 / 0.11 of the link); with 1.65 they end near equal shares.
 constexpr double kWindowGain = 1.65;
 constexpr std::array<double, 8> kCycle{1.25, 0.75, 1, 1, 1, 1, 1, 1};
+// Where both directions carry data, ACKs wait behind the peer's. That is no queue of ours: without room for it the window
+// would end the sending early, and the rate measured then shrink the window further. At most so many RTprops; what is less than
+// an eighth of one is the clumping of ACKs.
+constexpr Time kBackMost = 8, kBackLeast = 8;
 constexpr double kGrowth = 1.25;  // a pipe whose rate grows less than this for three rounds is full
 constexpr Time kRtpropWindow = 10 * kSecond;
 constexpr Time kProbeRttTime = 200 * kMillisecond;
@@ -58,7 +62,9 @@ std::uint64_t Bbr::window() const {
   // Emptied this far, flows that probe together see the true RTprop; at half a product the later comer keeps a larger one.
   if (mode_ == Mode::probe_rtt) return static_cast<std::uint64_t>(least);
   double slack = std::clamp(best_rate() * static_cast<double>(kLoopSlack) / kSecond, 6 * packet_, 3 * Pacer::kBurstMost);
-  double wanted = std::min(product(window_gain_) + slack, ceiling_);
+  Time waiting = back_queue_ < rtprop_ / kBackLeast ? 0 : std::min(back_queue_, kBackMost * rtprop_);
+  double back = best_rate() * static_cast<double>(waiting) / kSecond;
+  double wanted = std::min(product(window_gain_) + slack, ceiling_) + back;
   // Before the first rate sample the window is the initial one; it never falls under it while starting.
   if (mode_ == Mode::startup) wanted = std::max(wanted, static_cast<double>(kInitialPackets) * packet_);
   return static_cast<std::uint64_t>(std::max(least, wanted));
@@ -70,6 +76,7 @@ void Bbr::on_sent(Time, std::uint64_t, std::uint64_t in_flight) { most_in_flight
 void Bbr::on_timeout(Time) {}
 
 void Bbr::on_ack(const AckSample& sample) {
+  back_queue_ = sample.back_queue;
   count_rounds(sample);
   update_rate(sample);
   update_rtprop(sample);

@@ -43,6 +43,7 @@ class Bbr : public Congestion {
   double first_rate_;
   Time rtprop_;
   Time rtprop_at_ = 0;
+  Time back_queue_ = 0;
   bool rtprop_known_ = false;
   // Rounds are counted in deliveries, not in time.
   std::uint64_t round_ = 0;

@@ -19,6 +19,7 @@ struct AckSample {
   Time sent = 0;                      // when that packet was sent
   Time rtt = 0;                       // of that packet, less the peer's delay; 0 when not measurable
   double rate = 0;  // delivery rate in bytes per second; 0 when not measurable
+  Time back_queue = 0;  // what ACKs wait on their way here, behind the other direction's data
   bool app_limited = false;
 };
 

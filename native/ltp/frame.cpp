@@ -17,6 +17,7 @@ bool read_padding(Reader& in) {
 bool read(Reader& in, AckFrame& ack) {
   ack.base = in.u48();
   ack.delay_us = in.u32();
+  ack.stamp_us = in.u32();
   ack.words = in.u8();
   if (ack.words == 0 || ack.words > kAckWords) return false;
   for (std::size_t w = 0; w < ack.words; ++w) ack.bits[w] = in.u64();
@@ -113,6 +114,7 @@ void write(Writer& out, const AckFrame& ack) {
   start(out, FrameType::ack);
   out.u48(ack.base);
   out.u32(ack.delay_us);
+  out.u32(ack.stamp_us);
   out.u8(ack.words);
   for (std::size_t w = 0; w < ack.words; ++w) out.u64(ack.bits[w]);
 }

@@ -33,6 +33,7 @@ struct PingFrame {};
 struct AckFrame {
   std::uint64_t base = 0;
   std::uint32_t delay_us = 0;  // how long the newest packet waited for this ACK
+  std::uint32_t stamp_us = 0;  // when the ACK left, by its sender's clock: shows the queue on its way
   std::uint8_t words = 0;
   std::array<std::uint64_t, kAckWords> bits;
 

@@ -56,6 +56,7 @@ bool Recovery::pacing_allows(Time now, std::uint64_t packet) {
 bool Recovery::on_ack(Time now, const AckFrame& ack, FateListener& listener) {
   std::uint64_t largest = ack.largest();
   if (largest >= sent_.end()) return false;
+  way_back_.sample(now, ack.stamp_us);
   AckSample sample;
   sample.now = now;
   newest_ = nullptr;
@@ -139,6 +140,7 @@ void Recovery::detect_losses(Time now, AckSample& sample, FateListener& listener
 
 void Recovery::finish_sample(Time now, AckSample& sample) {
   sample.in_flight = in_flight_;
+  sample.back_queue = way_back_.queue();
   sample.delivered = delivered_;
   if (newest_) {
     sample.prior_delivered = newest_->delivered;

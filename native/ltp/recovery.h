@@ -9,6 +9,7 @@
 #include "ltp/rtt.h"
 #include "ltp/sent.h"
 #include "ltp/stats.h"
+#include "ltp/way_back.h"
 
 namespace gradwire::ltp {
 
@@ -82,6 +83,7 @@ class Recovery {
   Counters& counters_;
   SentRing sent_;
   Rtt rtt_;
+  WayBack way_back_;
   std::unique_ptr<Congestion> congestion_;
   Pacer pacer_;
   std::uint64_t in_flight_ = 0, in_flight_packets_ = 0;

@@ -181,9 +181,35 @@ void one_lost_control_packet_does_not_end_startup() {
   CHECK(bbr.pacing_rate() >= before);
 }
 
+// Trees send both ways at once. The slow direction's data stands before the fast one's ACKs, which must not hold it back.
+void data_on_the_way_back_does_not_slow_the_way_there() {
+  World world(1);
+  Host &one = world.add(0), &other = world.add(1);
+  PipeSpec there = link(5 * kMillisecond, 4), back = there;
+  back.rate = kRate / 8;
+  back.queue = 64e3;
+  world.route(0, 1, world.pipe(there));
+  world.route(1, 0, world.pipe(back));
+  world.connect(one, other);
+  std::vector<std::uint8_t> source(50'000'000, 7), destination(source.size());
+  for (auto [from, to] : {std::pair(&one, &other), std::pair(&other, &one)}) {
+    to->endpoint->post(world.now, from->rank, {1, destination.data(), destination.size(), 1, 0, 0});
+    from->endpoint->send(world.now, to->rank, {1, source.data(), source.size(), 1, 4, 0, kWhole, {}, 1});
+  }
+  auto acked = [](Host& host, std::uint32_t peer) { return static_cast<double>(host.endpoint->peer(peer)->connection->stats().counters.bytes_acked); };
+  world.run(2 * kSecond);
+  double fast = acked(one, 1), slow = acked(other, 0);
+  world.run(4 * kSecond);
+  fast = (acked(one, 1) - fast) / (4 * there.rate), slow = (acked(other, 0) - slow) / (4 * back.rate);
+  std::printf("both ways: %.3f of the fast direction, %.3f of the slow one\n", fast, slow);
+  CHECK(fast > 0.85);
+  CHECK(slow > 0.6);  // ACKs for eight times its rate take their part
+}
+
 }  // namespace
 
 int main() {
+  data_on_the_way_back_does_not_slow_the_way_there();
   a_side_that_only_received_starts_at_the_initial_rate();
   one_lost_control_packet_does_not_end_startup();
   phases_that_alternate_do_not_crawl();

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gradwire.errors import ConfigError
-from gradwire.link import load_network
+from gradwire.link import Network, load_network
 from gradwire.link.presets import PRESETS
 from gradwire.plan.matrix_io import Named, aws10, from_json, generated, netstorm9, skyplane
 from gradwire.simulate.underlay import matrix_of
@@ -37,6 +37,13 @@ def network(text: str, latency: str | None = None) -> Named:
             skyplanes = "throughput_received" in file.readline()
         return skyplane(path, Path(latency) if latency else None) if skyplanes else aws10(path)
     raise ConfigError(f"net: {text!r} is no network; write {HELP}")
+
+
+def linked(text: str) -> Network:
+    """The same with its links, which only the lab's networks have."""
+    if Path(text).suffix != ".toml" and text not in PRESETS:
+        raise ConfigError(f"packets: {text!r} has rates between sites but no links; write a preset or a TOML file")
+    return load_network(text)
 
 
 def _numbers(words: list[str], text: str, most: int) -> list[int]:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from gradwire.cli.networks import HELP, network
+from gradwire.cli.networks import HELP, linked, network
 from gradwire.errors import GradwireError
 from gradwire.plan.job import DEFAULT_CHUNK, Job
-from gradwire.plan.registry import DEFAULT, PLANNERS
+from gradwire.plan.registry import DEFAULT, PLANNERS, make_plan
 from gradwire.simulate.compare import Row, compare
 from gradwire.simulate.models import gradient_bytes
+from gradwire.simulate.packets import simulate_packets
+from gradwire.simulate.underlay import matrix_of
 from gradwire.units import Bytes, Seconds, parse_bytes
 
 
@@ -29,17 +32,21 @@ from gradwire.units import Bytes, Seconds, parse_bytes
 @click.option("--ratio", default=1.0, show_default=True, help="Wire bytes per gradient byte, after compression.")
 @click.option("--growth", default=0.0, show_default=True, help="How sums of compressed parts grow, 0 (not) to 1 (add).")
 @click.option("--aux", is_flag=True, help="Let chunks take side routes where their own link is busy.")
+@click.option(
+    "--packets", is_flag=True, help="Also packet by packet, on LTP itself: presets and TOML files, small ones."
+)
 @click.option("--json", "as_json", is_flag=True, help="Rows as JSON on stdout.")
 def simulate_command(  # noqa: PLR0913, PLR0917 - click hands over every option as an argument
     net: str, latency: str | None, model: str, planner: str, chunk: str,
-    ratio: float, growth: float, aux: bool, as_json: bool,
+    ratio: float, growth: float, aux: bool, packets: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Simulate one synchronisation, flow by flow, in virtual time."""
+    """Simulate one synchronisation, flow by flow or packet by packet, in virtual time."""
     names = list(PLANNERS) if planner == "all" else [name.strip() for name in planner.split(",")]
     try:
         named = network(net, latency)
         job = Job(gradient_bytes(model), parse_bytes(chunk, "chunk"), ratio, growth)
-        rows = sorted(compare(named.matrix, job, names, aux), key=_time)
+        found = compare(named.matrix, job, names, aux)
+        rows = sorted(_with_packets(found, net, job) if packets else found, key=_time)
     except GradwireError as error:
         raise click.ClickException(str(error)) from error
     if as_json:
@@ -54,18 +61,30 @@ def simulate_command(  # noqa: PLR0913, PLR0917 - click hands over every option 
     Console().print(_table(f"{named.name}, {named.matrix.size} members, {Bytes(job.nbytes)}", rows))
 
 
+def _with_packets(rows: Iterable[Row], net: str, job: Job) -> Iterator[Row]:
+    """Each row with a second synchronisation followed packet by packet; the first is spent on finding rates."""
+    lab = linked(net)
+    for row in rows:
+        plan = make_plan(matrix_of(lab), job, row.planner)
+        yield replace(row, packets=simulate_packets(lab, plan, job).seconds[-1])
+
+
 def _time(row: Row) -> float:
     return row.simulated if row.simulated is not None else row.predicted
 
 
 def _table(title: str, rows: list[Row]) -> Table:
     table = Table(title=title)
-    for column in ("planner", "simulated", "predicted", "against best", "trees", "planned in"):
+    followed = any(row.packets is not None for row in rows)
+    columns = ("planner", "simulated", *(("packets",) if followed else ()), "predicted", "against best", "trees")
+    for column in (*columns, "planned in"):
         table.add_column(column, justify="left" if column == "planner" else "right")
     best = _time(rows[0])
     for row in rows:
         simulated = str(Seconds(row.simulated)) if row.simulated is not None else "too many flows"
         ratio = f"{_time(row) / best:.2f}x" if best else "-"
         planning = str(Seconds(row.planning))
-        table.add_row(row.planner, simulated, str(Seconds(row.predicted)), ratio, str(row.trees), planning)
+        packets = (str(Seconds(row.packets)),) if row.packets is not None else ()
+        rest = (str(Seconds(row.predicted)), ratio, str(row.trees), planning)
+        table.add_row(row.planner, simulated, *packets, *rest)
     return table

@@ -25,7 +25,10 @@ MOST, TOO_MANY = 200_000, 400_000
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One planner's result in seconds, `planning` by this machine's clock. `simulated` None: too large to follow."""
+    """One planner's result in seconds, `planning` by this machine's clock. `simulated` None: too large to follow.
+
+    `packets` is what it takes packet by packet, once connections know their links; None unless asked for.
+    """
 
     planner: str
     simulated: float | None
@@ -34,6 +37,7 @@ class Row:
     trees: int
     sideways: int
     reason: str
+    packets: float | None = None
 
 
 def simulate(matrix: Matrix, plan: Plan, job: Job, side_routes: bool = False) -> Run | None:

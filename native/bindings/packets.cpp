@@ -1,0 +1,58 @@
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings/bindings.h"
+#include "bindings/names.h"
+#include "virtual/packet_world.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace gradwire {
+namespace {
+
+using packets::PacketWorld;
+using Row = std::tuple<double, std::uint32_t, std::uint64_t, bool>;
+
+ltp::Time nanoseconds(double seconds) { return static_cast<ltp::Time>(seconds * 1e9); }
+double seconds(ltp::Time time) { return static_cast<double>(time) / 1e9; }
+
+void bind_link(nb::module_& m) {
+  using Values = emulator::LinkValues;
+  nb::class_<Values>(m, "PacketLink", "One direction of a link; bytes per second, seconds, bytes.")
+      .def(nb::init<>())
+      .def_rw("rate", &Values::rate)
+      .def_prop_rw("delay", [](const Values& v) { return seconds(v.delay); }, [](Values& v, double s) { v.delay = nanoseconds(s); })
+      .def_prop_rw("jitter", [](const Values& v) { return seconds(v.jitter); }, [](Values& v, double s) { v.jitter = nanoseconds(s); })
+      .def_rw("loss", &Values::loss)
+      .def_rw("burst_enter", &Values::burst_enter)
+      .def_rw("burst_leave", &Values::burst_leave)
+      .def_rw("burst_loss", &Values::burst_loss)
+      .def_rw("queue", &Values::queue)
+      .def_rw("mtu", &Values::mtu);
+}
+
+}  // namespace
+
+void bind_packets(nb::module_& m) {
+  bind_link(m);
+  nb::class_<PacketWorld>(m, "PacketWorld", "LTP on the lab's link model, packet by packet, in virtual time.")
+      .def(nb::init<std::uint32_t, std::uint64_t>(), "hosts"_a, "seed"_a)
+      .def("add_link", &PacketWorld::add_link, "values"_a, "seed"_a, "overhead"_a)
+      .def("set_path", &PacketWorld::set_path, "source"_a, "target"_a, "links"_a)
+      .def("connect", &PacketWorld::connect, "one"_a, "other"_a)
+      .def("expect", &PacketWorld::expect, "host"_a, "peer"_a, "token"_a, "size"_a)
+      .def("send", &PacketWorld::send, "host"_a, "peer"_a, "token"_a, "size"_a)
+      .def("run", [](PacketWorld& world, double limit) {
+             std::vector<Row> rows;
+             for (const auto& one : world.run(nanoseconds(limit))) rows.emplace_back(seconds(one.at), one.host, one.token, one.sent);
+             return rows; }, "limit"_a, nb::call_guard<nb::gil_scoped_release>(),
+           "Until something lands: (seconds, host, token, whether it is the sender's news).")
+      .def_prop_ro("now", [](const PacketWorld& world) { return seconds(world.now()); })
+      .def("stats", [](const PacketWorld& world, std::uint32_t host, std::uint32_t peer) {
+             return describe(world.stats(host, peer)); }, "host"_a, "peer"_a);
+}
+
+}  // namespace gradwire
