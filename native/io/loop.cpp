@@ -263,11 +263,12 @@ void Loop::run() {
 void Loop::serve() {
   bool running = true;
   while (running) {
+    running = run_commands(monotonic_now());
+    // The clock is read after a datagram is: where this thread waits for a core in between, an earlier reading would make
+    // round trips shorter than the path, and with them the window, for as long as RTprop is remembered.
+    auto take = [&](const ltp::Address& from, ltp::MutableBytes bytes) { endpoint_.handle_datagram(monotonic_now(), from, bytes); };
+    for (int reads = 0; reads < 4 && socket_.receive(take);) ++reads;
     ltp::Time now = monotonic_now();
-    running = run_commands(now);
-    auto take = [&](const ltp::Address& from, ltp::MutableBytes bytes) { endpoint_.handle_datagram(now, from, bytes); };
-    for (int reads = 0; reads < 4 && socket_.receive(take); ++reads) now = monotonic_now();
-    now = monotonic_now();
     if (endpoint_.poll_timeout(now) <= now) endpoint_.handle_timeout(now);
     transmit(now);
     publish();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
+import gradwire
 from gradwire.aggregate.exchange import phases
 from gradwire.aggregate.footprint import Footprints
 from gradwire.carry import Carrier, open_carrier
@@ -32,11 +34,15 @@ from gradwire.planned import open_planned
 from gradwire.sense.stopwatch import Stopwatch
 from gradwire.session import Plain, Rooms, Session
 from gradwire.traffic import Source, Traffic
+from gradwire.transport.alike import require_alike
 from gradwire.transport.base import Timing
 from gradwire.transport.ledger import EVERYBODY, Ledger
+from gradwire.transport.notes import Notes
 
 # Somebody else's controller may choose any level; these take the most operations in a row.
 LONGEST = [Level.parse("sharedk:0.1"), Level.parse("int8+zstd")]
+
+Agree = Callable[[Mapping[str, str]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,7 @@ class Assembly:
     tally: Tally
     governor: Governor
     watch: Watch
+    agree: Agree
 
 
 def assemble(config: Config, group: dist.ProcessGroup, parameters: int, plain: Plain | None = None) -> Assembly:
@@ -56,6 +63,9 @@ def assemble(config: Config, group: dist.ProcessGroup, parameters: int, plain: P
     `plain` is what `off` does: DDP's all-reduce, unless the door's own framework does it another way.
     """
     rank, world_size = dist.get_rank(group), group.size()
+    agree = agreeing(config, group)
+    facts = {"level": config.level, "plan": config.plan, "transport": config.transport.kind}
+    agree({"gradwire's version": gradwire.__version__, **facts})
     clock, stopwatch = MonotonicClock(), Stopwatch()
     feedback = Feedback(rank, world_size)
     watch = open_watch(config, rank, world_size, clock)
@@ -84,10 +94,24 @@ def assemble(config: Config, group: dist.ProcessGroup, parameters: int, plain: P
     sources = [source for source in (Source(groups), wire, across) if source is not None]
     traffic = Traffic(rank, watch, clock, sources)
     governor = govern(config, group, carrier, (Instruments(stopwatch, clock, watch, traffic), footprint))
+    # A job that only ever does what DDP does also waits as DDP does.
+    patience = config.transport.timeout if is_controller(config.level) else None
     parts = (plain or plain_all_reduce(group), watch, clock, stopwatch, on_plain)
-    rooms = Rooms(governor, feedback, pipeline, *parts, carrier.tolerance, carrier.close, planned)
+    rooms = Rooms(governor, feedback, pipeline, *parts, carrier.tolerance, carrier.close, planned, patience)
     session = Session(rank, world_size, config.compress, rooms, config.observe.verify)
-    return Assembly(session, feedback, watch.tally, governor, watch)
+    return Assembly(session, feedback, watch.tally, governor, watch, agree)
+
+
+def agreeing(config: Config, group: dist.ProcessGroup) -> Agree:
+    """Facts in, ConfigError on every rank when one rank's differ. All ranks ask at the same points."""
+
+    def agree(facts: Mapping[str, str]) -> None:
+        store = dist.distributed_c10d._get_default_store()
+        if group.size() > 1 and store is not None:
+            place = group.rank(), group.size()
+            require_alike(Notes.open(store, f"alike/{group.group_name}", *place, config.transport.timeout), facts)
+
+    return agree
 
 
 def open_watch(config: Config, rank: int, world_size: int, clock: Clock) -> Watch:

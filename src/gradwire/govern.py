@@ -205,7 +205,7 @@ class Adaptive:
         view = self._estimator.update(observations, list(self._peers.values()), now)
         self.view = acknowledged(view, self._rank, self._links())
         if observations and exchange.facts is not None:
-            facts = merge([seen.facts for seen in observations], exchange.facts)
+            facts = replace(merge([seen.facts for seen in observations], exchange.facts), level=exchange.level)
             job = Job(self._world_size, tuple(b for _, b in sorted(self._buckets.items())), self._footprint)
             plain = predict(LADDER[0], job, self.view, facts, exchange.level, scale=1.0)
             self._wish = sendable(self._controller.decide(job, self.view, facts, now))

@@ -61,21 +61,32 @@ class PlainJoint:
     """
 
     def __init__(
-        self, teller: Teller, done: Future[list[Tensor]], bucket: Bucket, buffer: Tensor, wire: int, started: float
+        self,
+        teller: Teller,
+        done: Future[list[Tensor]],
+        bucket: Bucket,
+        buffer: Tensor,
+        wire: int,
+        patience: float | None,
     ) -> None:
         self._teller = teller
         self._bucket = bucket
         self._stamps: list[float] = []
+        self._ended = threading.Event()
+        self._patience = patience
         self.restored = buffer
         self.wire = wire
-        self.started = started
-        self.future: Future[Tensor] = done.then(_stamping(self._stamps, teller.clock))
+        self.started = teller.clock.now()
+        self.future: Future[Tensor] = done.then(_stamping(self._stamps, self._ended, teller.clock))
 
     @property
     def finished(self) -> float:
         return self._stamps[0]
 
     def wait(self) -> None:
+        """Until the backend has ended it, or patience has; without any, the backend's own timeout holds."""
+        if not self._ended.wait(self._patience):
+            raise LinkError(explain(RuntimeError(f"no answer for {self._patience:g} s"), "AllReduce"))
         try:
             self.future.wait()
         except RuntimeError as error:
@@ -85,9 +96,10 @@ class PlainJoint:
         self._teller.synchronised(self._bucket, Level(), self.wire, self._bucket.numel, self.finished - self.started)
 
 
-def _stamping(stamps: list[float], clock: Clock) -> Callable[[Future[list[Tensor]]], Tensor]:
+def _stamping(stamps: list[float], ended: threading.Event, clock: Clock) -> Callable[[Future[list[Tensor]]], Tensor]:
     def stamp(done: Future[list[Tensor]]) -> Tensor:
         stamps.append(clock.now())
+        ended.set()
         return done.value()[0]
 
     return stamp

@@ -17,7 +17,7 @@ from gradwire.aggregate.parcel import Parcel
 from gradwire.aggregate.portion import check_summable, frame_bytes
 from gradwire.aggregate.steward import Steward, StewardConfig
 from gradwire.aggregate.walker import WalkConfig, Walker
-from gradwire.carry import meet, meet_tcp
+from gradwire.carry import open_wire, telling
 from gradwire.clock import Clock
 from gradwire.config import Config, PlanningConfig
 from gradwire.decide.registry import is_controller
@@ -146,7 +146,7 @@ def _cross(config: Config, group: dist.ProcessGroup, ranks: Sequence[int], numel
         return plan if config.planning.relay else replace(plan, routes={})
 
     plan = first_plan(_notes("plan", config, group), lambda: planned(known))
-    wire = meet_tcp(config.transport, group) if config.transport.kind == "tcp" else meet(config.transport, group)
+    wire = open_wire(config.transport, group, telling(group, clock, sink))
     replan = lambda members, version: planned(known.only(members), version)  # noqa: E731
 
     member = Member(group.rank(), range(group.size()), plan, replan)

@@ -62,6 +62,8 @@ class Rooms:
     release: Callable[[], None] = lambda: None
     # Trees instead of exchanges, where a plan was asked for.
     planned: Planned | None = None
+    # Seconds that an `off` step may wait; None leaves it to the group's own timeout, as plain DDP does.
+    patience: float | None = None
 
 
 class Session:
@@ -154,9 +156,8 @@ class Session:
         """What DDP itself would do; what waited from compressed steps goes along, once."""
         if self._rooms.feedback.pending(bucket.index):
             self._rooms.feedback.flush(bucket, buffer)
-        started = self._rooms.clock.now()
         wire = 2 * buffer.nbytes * (self._world_size - 1) // self._world_size
-        plain = PlainJoint(self._teller, self._rooms.plain(buffer), bucket, buffer, wire, started)
+        plain = PlainJoint(self._teller, self._rooms.plain(buffer), bucket, buffer, wire, self._rooms.patience)
         self._under_way.append(plain)
         return plain.future
 
