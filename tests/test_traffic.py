@@ -56,6 +56,17 @@ def test_what_was_sent_again_is_told_as_a_difference() -> None:
     assert seen == [[500], [], [1200]]
 
 
+def test_the_last_that_was_known_of_a_link_outlives_its_peer() -> None:
+    hand, seen = Hand(), [{1: stats(rate=5e6)}, {}]
+    traffic = Traffic(0, hand, hand, [Source(Ledger(), lambda: seen.pop(0))])
+    traffic.tell(0, last=True)
+    hand.time += 2.0
+    traffic.tell(1, lambda: {1: (0.5, 0.4)}, last=True)
+    *_, last = hand.taken()
+    assert isinstance(last, LinksSensed)
+    assert (last.links[0].rate, last.links[0].age) == (5e6, 2.0)
+
+
 def test_two_wires_to_a_peer_are_one_link_and_members_have_the_jobs_ranks() -> None:
     hand, pulses, across = Hand(), Ledger(), Ledger()
     pulses.came(4, 256, 0.001)

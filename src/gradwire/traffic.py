@@ -55,6 +55,8 @@ class Traffic:
         self._rank, self._sink, self._clock = rank, sink, clock
         self._sources = list(sources)
         self._told = clock.now()
+        # The last that was known of each link and when: at the end some peers have left already.
+        self._known: dict[int, tuple[float, Mapping[str, float]]] = {}
 
     def tell(self, step: int, trips: Callable[[], Trips] = dict, *, last: bool = False) -> None:
         """`step` is the one that has just ended. Told once a second, and when it is the last."""
@@ -77,16 +79,16 @@ class Traffic:
                     links[rank] = link
         for rank in sorted(accounts.keys() | {rank for rank, count in again.items() if count}):
             self._sink.emit(_transferred(now, step, rank, accounts.get(rank, Account()), again.get(rank, 0)))
-        told = self._links(links, trips())
+        self._known.update({rank: (now, link) for rank, link in links.items()})
+        told = self._links(now, trips())
         if told:
             self._sink.emit(LinksSensed(now, step, told))
 
-    def _links(self, links: Mapping[int, Mapping[str, float]], trips: Trips) -> tuple[Link, ...]:
-        peers = sorted(links.keys() | {peer for peer, (trip, _) in trips.items() if trip is not None})
-        return tuple(
-            _link(self._rank, peer, links[peer]) if peer in links else Link(self._rank, peer, None, *trips[peer])
-            for peer in peers
-        )
+    def _links(self, now: float, trips: Trips) -> tuple[Link, ...]:
+        """What wires know of each link; of others, what pulses do."""
+        told = {peer: Link(self._rank, peer, None, *trip) for peer, trip in trips.items() if trip[0] is not None}
+        told |= {peer: _link(self._rank, peer, link, now - at) for peer, (at, link) in self._known.items()}
+        return tuple(told[peer] for peer in sorted(told))
 
 
 def _transferred(at: float, step: int, peer: int, account: Account, again: int) -> Transferred:
@@ -94,9 +96,9 @@ def _transferred(at: float, step: int, peer: int, account: Account, again: int) 
     return Transferred(at, step, peer, *sums, account.closes, again)
 
 
-def _link(source: int, destination: int, stats: Mapping[str, float]) -> Link:
+def _link(source: int, destination: int, stats: Mapping[str, float], age: float) -> Link:
     """A wire's estimate as an event tells it; 0 is what the wire says where it knows nothing."""
     trip, least = stats["srtt"] or None, stats["rtprop"] or None
     queueing = max(0.0, trip - least) if trip is not None and least is not None else None
     known = (stats["bottleneck"] or None, trip, least, stats["loss"], queueing, int(stats["window"]) or None)
-    return Link(source, destination, *known)
+    return Link(source, destination, *known, age)
