@@ -74,10 +74,12 @@ function onMap(groups: [string, Member[]][]): Layout {
   const places = new Map<number, Place>();
   const sites = spots.map((spot, index) => settle(spot, groups[index]![1], places, 0));
   const land = LAND.map((coast) => `M${coast.map((at) => { const { x, y } = project(at); return `${x.toFixed(0)} ${y.toFixed(0)}`; }).join("L")}Z`);
-  // As wide as the drawing, as high as what is on it needs.
+  // As wide as the drawing, as high as what is on it needs, and nothing beyond the poles.
   const [top, bottom] = [Math.min(...sites.map((at) => at.y - at.radius)) - 60, Math.max(...sites.map((at) => at.y + at.radius)) + 60];
   const height = Math.max(bottom - top, SIZE.height * 0.62);
-  return { box: `0 ${(top + bottom - height) / 2} ${SIZE.width} ${height}`, places, sites, land };
+  const middle = (top + bottom - height) / 2;
+  const first = Math.min(top, Math.max(middle, project([0, 84]).y));
+  return { box: `0 ${first} ${SIZE.width} ${height}`, places, sites, land };
 }
 
 // What the map shows: all sites, never less than a third of a continent, and all around where sites are on both sides.
