@@ -99,6 +99,7 @@ class Curve:
         self._lab, self._target, self._limit = lab, target, limit
         self.points: list[tuple[float, int, float, float]] = []
         self.hashes: dict[int, set[int]] = {}
+        self.chosen: list[dict[str, Any]] = []
         self.reached: float | None = None
         self.noise: list[str] = []
         self._begun = False
@@ -115,6 +116,9 @@ class Curve:
             self._lab.emulator.begin()  # the links begin to change when training begins, for everybody
         elif told["told"] == "tested":
             self.points.append((told["seconds"], told["step"], told["loss"], told["accuracy"]))
+            chosen = {name: told[name] for name in ("level", "plan", "reason")}
+            if chosen["level"] and (not self.chosen or chosen.items() - self.chosen[-1].items()):
+                self.chosen.append({"seconds": told["seconds"], **chosen})
             if told["accuracy"] >= self._target:
                 self.reached = told["seconds"]
             if self.reached is not None or told["seconds"] >= self._limit:
@@ -146,7 +150,7 @@ def run(entry: Contestant, options: argparse.Namespace) -> dict[str, Any]:
     return {
         "reached": curve.reached, "points": curve.points, "same": same and bool(curve.hashes),
         "error": "" if curve.points else _why(curve.noise), "lab": stats.verdict, "machine": machine_facts(),
-        "limit": options.limit, "target": options.target,
+        "chosen": curve.chosen, "limit": options.limit, "target": options.target,
     }  # fmt: skip
 
 

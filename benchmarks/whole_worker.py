@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.demo.data import Dataset, load
+from gradwire.events import Decided, Event, Planned
 from harness.contestants import CONTESTANTS
 
 MARK = "WHOLE "
@@ -35,11 +36,26 @@ def say(**facts: Any) -> None:
     print(MARK + json.dumps({"rank": dist.get_rank(), **facts}), flush=True)
 
 
-def install(model: DistributedDataParallel, spec: dict[str, Any]) -> None:
+class Heard:
+    """What gradwire last said of its level and its plan."""
+
+    def __init__(self) -> None:
+        self.level, self.plan, self.reason = "", 0, ""
+
+    def emit(self, event: Event) -> None:
+        if isinstance(event, Decided):
+            self.level, self.reason = event.level, event.reason
+        elif isinstance(event, Planned):
+            self.plan = event.version
+
+
+def install(model: DistributedDataParallel, spec: dict[str, Any]) -> Heard:
+    heard = Heard()
     if spec["config"] is not None:
-        gradwire.attach(model, spec["config"], record=spec.get("record"))
+        gradwire.attach(model, spec["config"]).add_sink(heard)
     else:
         CONTESTANTS[spec["hook"]].install(model)
+    return heard
 
 
 def net_of(width: int) -> nn.Module:
@@ -61,7 +77,7 @@ def train(spec: dict[str, Any], data: Dataset) -> None:
     net = net_of(spec["width"])
     bucket = 5.0 if spec["config"] is not None else CONTESTANTS[spec["hook"]].bucket_mb
     model = DistributedDataParallel(net, bucket_cap_mb=bucket, init_sync=False, gradient_as_bucket_view=True)
-    install(model, spec)
+    heard = install(model, spec)
     optimizer = torch.optim.SGD(model.parameters(), lr=spec["rate"], momentum=0.9)
     generator = torch.Generator().manual_seed(1000 + rank)
     dist.barrier()
@@ -81,7 +97,8 @@ def train(spec: dict[str, Any], data: Dataset) -> None:
             say(told="hash", step=step, hash=hash_of(net))
         if rank == 0 and spent - tested >= EVALUATE:
             tested = spent
-            say(told="tested", step=step, seconds=spent, loss=float(loss.detach()), accuracy=accuracy(net, data))
+            right = accuracy(net, data)
+            say(told="tested", step=step, seconds=spent, loss=float(loss.detach()), accuracy=right, **vars(heard))
 
 
 def main() -> None:

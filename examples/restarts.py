@@ -1,7 +1,9 @@
 """DDP that survives a killed rank: checkpoints every few steps, and torchrun starts all ranks again from the last one.
 
+    export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
     torchrun --nproc-per-node 2 --max-restarts 3 examples/restarts.py --checkpoint /tmp/restarts-example
 
+The variable gives every life a store of its own; without it gloo finds the addresses of the last one (torch 2.13).
 Every rank saves its own residuals; rank 0 also the model and the optimizer. A checkpoint counts when all ranks have
 written their part of it, so that a rank killed while saving costs one interval and never mixes two steps.
 """

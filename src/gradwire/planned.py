@@ -34,7 +34,7 @@ from gradwire.plan.news import pack, unpack
 from gradwire.plan.policy import Member
 from gradwire.plan.registry import make_plan
 from gradwire.plan.replan import ReplanConfig
-from gradwire.plan.trees import sources_of
+from gradwire.plan.trees import children_of, sources_of
 from gradwire.site import Site, ask_sites, open_groups
 from gradwire.traffic import Source
 from gradwire.transport.native import NativeWire
@@ -61,6 +61,7 @@ class Planned:
 
     def __init__(self, crossing: Crossing | None, site: Site | None) -> None:
         self._crossing, self._site = crossing, site
+        self._weighed: tuple[Plan | None, float] = None, 1.0
 
     def source(self) -> Source | None:
         """What tells of the traffic between sites; None on a rank that sends nothing across."""
@@ -70,6 +71,18 @@ class Planned:
     def plan(self) -> Plan | None:
         """The plan in force; None on a rank that sends nothing across."""
         return self._crossing.walker.member.plan if self._crossing else None
+
+    @property
+    def burden(self) -> float:
+        """Energy of what this rank encodes against its own gradient's: a member re-encodes the sum of everybody below
+        it, so what waits in its residual is as much larger."""
+        plan = self.plan
+        if plan is None or self._crossing is None:
+            return 1.0
+        if plan is not self._weighed[0]:  # once per plan: a thousand members' trees take a while
+            member = self._crossing.walker.member.rank
+            self._weighed = plan, sum(tree.share * _below(tree, member) ** 2 for tree in plan.trees)
+        return self._weighed[1]
 
     @property
     def sideways(self) -> int:
@@ -211,6 +224,15 @@ def _edges(plan: Plan, tree: Tree) -> int:
     ups = [(child, parent) for child, parent in tree.parents.items() if child != parent]
     downs = [(source, heir) for heir, source in sources_of(tree).items() if heir != source]
     return sum(len(plan.routes.get(edge, edge)) - 1 for edge in ups + downs)
+
+
+def _below(tree: Tree, member: int) -> int:
+    """How many members' gradients a member's sum holds, its own included."""
+    children, waiting, count = children_of(tree.parents), [member], 0
+    while waiting:
+        count += 1
+        waiting += children[waiting.pop()]
+    return count
 
 
 def _depth(tree: Tree) -> int:

@@ -167,7 +167,7 @@ class Session:
         joint = Joint(self._teller, self._world_size, bucket, level, buffer, work)
         self._under_way.append(joint)
         residual = self._rooms.feedback.worker(bucket, work.device)
-        self._sample_energy(residual, work)
+        self._sample_energy(residual, work, planned.burden)
         wire, started = planned.footprint(level, bucket).wire_bytes, self._rooms.clock.now()
         joint.expect(1)
         joint.carried(wire, bucket.numel)
@@ -214,11 +214,14 @@ class Session:
             self._rooms.pipeline.submit(ops, joint.finished)
         return joint.future
 
-    def _sample_energy(self, residual: Tensor, gradient: Tensor) -> None:
-        """Energies of a short stretch, another one every step; the whole would cost a pass over memory."""
+    def _sample_energy(self, residual: Tensor, gradient: Tensor, burden: float = 1.0) -> None:
+        """Energies of a short stretch, another one every step; the whole would cost a pass over memory.
+
+        `burden` is how much more energy what this rank encodes has than its own gradient.
+        """
         start = (self.step * 7919 * SAMPLE) % max(1, residual.numel() - SAMPLE)
         waits, fresh = residual[start : start + SAMPLE], gradient[start : start + SAMPLE]
-        self._rooms.stopwatch.energies(float(waits.dot(waits)), float(fresh.dot(fresh)))
+        self._rooms.stopwatch.energies(float(waits.dot(waits)), burden * float(fresh.dot(fresh)))
 
     def _exchange(self, bucket: Bucket, chunk: Chunk, level: Level) -> Iterator[Op]:
         if level.select == "lowrank":
