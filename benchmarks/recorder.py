@@ -8,7 +8,7 @@ With --out the row joins those of other settings in recorder.json.
 Ranks train on loopback with level auto: the demo's CNN (422 k parameters, batch 32: about as short as steps
 get), or ResNet-18's shapes with no arithmetic at all (nothing but synchronisation). A difference of half a per cent
 drowns in the noise between two runs, so the recorder's own time is clocked where it is spent: wall time of every
-`emit`, of counting every transfer and of telling about them, and processor time of every flush, wherever it runs.
+`emit`, processor time of counting every transfer, of telling about them and of every flush, wherever they run.
 Clocking itself takes about as long as counting does, and is counted in.
 """
 
@@ -59,7 +59,7 @@ class Clocked(module.Recorder):
 
 
 class Clock:
-    """Wraps a method so that its wall time is added up."""
+    """Wraps a method so that the processor time it takes is added up; none of them runs in the training thread."""
 
     spent = 0.0
 
@@ -68,11 +68,11 @@ class Clock:
         method = getattr(owner, name)
 
         def clocked(*args: Any, **named: Any) -> Any:
-            begin = time.perf_counter()
+            begin = time.thread_time()
             try:
                 return method(*args, **named)
             finally:
-                cls.spent += time.perf_counter() - begin
+                cls.spent += time.thread_time() - begin
 
         setattr(owner, name, clocked)
 

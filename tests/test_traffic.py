@@ -1,7 +1,12 @@
-"""Traffic tells what ledgers and wires hold, once a second and at the end, under the job's ranks."""
+"""Traffic tells what ledgers and wires hold, about once a second and at the end, under the job's ranks."""
 
 from __future__ import annotations
 
+import time
+
+import pytest
+
+from gradwire import traffic as module
 from gradwire.events import Event, LinksSensed, Transferred
 from gradwire.traffic import Source, Traffic
 from gradwire.transport.ledger import Ledger
@@ -30,20 +35,35 @@ def stats(sent: float = 1e6, again: float = 0.0, rate: float = 5e6) -> dict[str,
     return {**known, "bytes_sent": sent, "retransmitted_bytes": again}
 
 
-def test_sums_are_told_once_a_second_and_whole_at_the_end() -> None:
+def test_sums_are_told_while_it_runs_and_whole_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EVERY", 0.01)
     hand, ledger = Hand(), Ledger()
     traffic = Traffic(0, hand, hand, [Source(ledger)])
-    for step in range(10):
+    traffic.begin()
+    for step in range(20):
         ledger.came(1, 1000, 0.01)
-        hand.time += 0.3
-        traffic.tell(step)
+        traffic.ended(step)
+        time.sleep(0.005)
+    between = len(hand.events)
+    traffic.finish(20)
     told = [event for event in hand.taken() if isinstance(event, Transferred)]
-    assert [event.step for event in told] == [3, 7]
-    assert [event.transfers for event in told] == [4, 4]
-    traffic.tell(9, last=True)
-    (rest,) = hand.taken()
-    assert isinstance(rest, Transferred)
-    assert (rest.step, rest.transfers, rest.nbytes, rest.closes) == (9, 2, 2000, {"complete": 2})
+    assert between >= 1
+    assert [event.step for event in told] == sorted({event.step for event in told})
+    assert sum(event.transfers for event in told) == 20
+    assert sum(event.nbytes for event in told) == 20_000
+
+
+def test_where_no_step_ends_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EVERY", 0.005)
+    hand = Hand()
+    traffic = Traffic(0, hand, hand, [Source(Ledger(), lambda: {1: stats()})])
+    traffic.begin()
+    time.sleep(0.03)
+    assert not hand.events
+    traffic.ended(0)
+    time.sleep(0.05)
+    assert len([event for event in hand.events if isinstance(event, LinksSensed)]) == 1
+    traffic.finish(0)
 
 
 def test_what_was_sent_again_is_told_as_a_difference() -> None:
@@ -51,9 +71,20 @@ def test_what_was_sent_again_is_told_as_a_difference() -> None:
     traffic = Traffic(0, hand, hand, [Source(ledger, lambda: {1: stats(again=counted.pop(0))})])
     seen = []
     for _ in range(3):
-        traffic.tell(0, last=True)
+        traffic.tell()
         seen.append([event.retransmitted for event in hand.taken() if isinstance(event, Transferred)])
     assert seen == [[500], [], [1200]]
+
+
+def test_the_last_that_was_known_of_a_link_outlives_its_peer() -> None:
+    hand, seen = Hand(), [{1: stats(rate=5e6)}, {}]
+    traffic = Traffic(0, hand, hand, [Source(Ledger(), lambda: seen.pop(0))])
+    traffic.tell()
+    hand.time += 2.0
+    traffic.finish(1, lambda: {1: (0.5, 0.4)})
+    *_, last = hand.taken()
+    assert isinstance(last, LinksSensed)
+    assert (last.links[0].rate, last.links[0].age) == (5e6, 2.0)
 
 
 def test_two_wires_to_a_peer_are_one_link_and_members_have_the_jobs_ranks() -> None:
@@ -65,7 +96,7 @@ def test_two_wires_to_a_peer_are_one_link_and_members_have_the_jobs_ranks() -> N
         Source(pulses, lambda: {4: stats(sent=1e3, rate=1.0)}),
         Source(across, lambda: {1: stats(sent=1e9, rate=7e6)}, ranks=(0, 4)),
     ]
-    Traffic(0, hand, hand, sources).tell(5, lambda: {4: (0.5, 0.4), 2: (0.2, 0.1), 3: (None, None)}, last=True)
+    Traffic(0, hand, hand, sources).finish(5, lambda: {4: (0.5, 0.4), 2: (0.2, 0.1), 3: (None, None)})
     moved, links = hand.taken()
     assert isinstance(moved, Transferred)
     assert (moved.peer, moved.transfers, moved.missing, moved.returned) == (4, 2, 100, 40)

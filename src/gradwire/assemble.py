@@ -99,6 +99,8 @@ def assemble(config: Config, group: dist.ProcessGroup, parameters: int, plain: P
     parts = (plain or plain_all_reduce(group), watch, clock, stopwatch, on_plain)
     rooms = Rooms(governor, feedback, pipeline, *parts, carrier.tolerance, carrier.close, planned, patience)
     session = Session(rank, world_size, config.compress, rooms, config.observe.verify)
+    if world_size > 1:
+        traffic.begin()
     return Assembly(session, feedback, watch.tally, governor, watch, agree)
 
 

@@ -92,11 +92,11 @@ class Steady:
 
     def finish(self) -> None:
         self._tell(self._step, self._instruments.stopwatch.finish(0))
-        self._instruments.traffic.tell(self._step, last=True)
+        self._instruments.traffic.finish(self._step)
 
     def _turn(self, step: int) -> None:
         self._tell(step - 1, self._instruments.stopwatch.lap(self._instruments.clock.now(), 0))
-        self._instruments.traffic.tell(step - 1)
+        self._instruments.traffic.ended(step - 1)
         self._step = step
 
     def _tell(self, step: int, facts: StepFacts | None) -> None:
@@ -156,7 +156,7 @@ class Adaptive:
         last = self._stopwatch.finish(self._hops, self.loss)
         if last is not None:
             self._tell_step(self._step, last, str(self._decision.level))
-        self._traffic.tell(self._step, self._trips, last=True)
+        self._traffic.finish(self._step, self._trips)
 
     def _late_at_last(self, exchange: _Exchange) -> float:
         try:
@@ -237,7 +237,7 @@ class Adaptive:
         if exchange.facts is not None:
             late = exchange.lateness(self._ready_elsewhere(pulses))
             self._tell_step(step - 2, exchange.facts, str(exchange.level), late)
-        self._traffic.tell(step - 1, self._trips)
+        self._traffic.ended(step - 1, self._trips)
 
     def _tell_step(self, step: int, facts: StepFacts, level: str, late: float = 0.0) -> None:
         self._sink.emit(Stepped.of(self._clock.now(), step, facts, level, self._world_size, late))

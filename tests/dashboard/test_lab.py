@@ -13,7 +13,7 @@ import pytest
 from gradwire.events import Decided, Faulted, LinksSensed, Noted, Planned, Stepped, Transferred
 from gradwire.observe.reader import Record
 from gradwire.observe.state import RunState
-from tests.dashboard.conftest import Served, Tab, serve_folder
+from tests.dashboard.conftest import Served, Tab, new_tab, serve_folder
 from tests.dashboard.shown import events, number
 from tests.observe.recordings import fold
 
@@ -58,6 +58,7 @@ class Watched:
     """A finished run in the lab, the tab that saw it train, and what was recorded."""
 
     served: Served
+    tab: Tab
     seen_live: int
     state: RunState
     records: list[Record]
@@ -72,8 +73,8 @@ def watched(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     net.write_text(NETWORK)
     lab = [sys.executable, "-m", "gradwire", "lab", "run", "--net", str(net), "--timeout", "120", "--"]
     training = [sys.executable, str(script), str(runs / "live"), str(stop)]
-    served = serve_folder(runs)
-    page = browser.new_page()
+    served, seen = serve_folder(runs), new_tab(browser)
+    page = seen.page
     job = subprocess.Popen([*lab, *training], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         page.goto(f"{served.address}/#/overview")
@@ -87,26 +88,27 @@ def watched(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         page.wait_for_selector(".status.finished", timeout=20_000)
         state, records = fold(runs / "live")
         page.wait_for_function(f"() => {STEPS} === {state.steps}", timeout=20_000)
-        yield Watched(served, before, state, records)
+        yield Watched(served, seen, before, state, records)
     finally:
         stop.touch()
         if job.poll() is None:
             job.terminate()
             job.wait(20)
-        page.close()
-        served.close()
+        try:
+            seen.close()
+        finally:
+            served.close()
 
 
 @pytest.fixture
-def opened(watched: Watched, tab: Callable[..., Tab]) -> Callable[[str], Any]:
-    """A view of the run, with its screenshot kept."""
+def opened(watched: Watched) -> Callable[..., Any]:
+    """A view of the run in the same tab, with its screenshot kept."""
 
     def show(view: str, ready: str) -> Any:
-        seen = tab()
-        seen.open(f"{watched.served.address}/#/{view}?run=live")
-        seen.page.wait_for_selector(ready)
-        seen.shot(f"lab-{view}")
-        return seen.page
+        watched.tab.open(f"{watched.served.address}/#/{view}?run=live")
+        watched.tab.page.wait_for_selector(f"[data-view={view}] {ready}")
+        watched.tab.shot(f"lab-{view}")
+        return watched.tab.page
 
     return show
 
@@ -190,7 +192,7 @@ def test_the_transport(watched: Watched, opened: Callable[..., Any]) -> None:
 
 
 def test_the_faults(watched: Watched, opened: Callable[..., Any]) -> None:
-    page = opened("faults", "main li")
+    page = opened("faults", "li")
     told = events(watched.records, Faulted)
     assert page.locator("main li").count() == sum(watched.state.faults.values())
     late = next(event for event in told if event.kind == "late_rank")

@@ -158,9 +158,9 @@ def test_the_transport_page_adds_up(served: Served, tab: Callable[..., Tab], rec
     assert number(value) == sum(event.transfers for event in told)
     shown = seen.page.locator("[data-close=complete] b").inner_text()
     assert number(shown) == sum(event.closes.get("complete", 0) for event in told)
-    assert seen.page.locator("[data-pair]").count() == len(
-        {(e.peer, r.rank) for r in records for e in [r.event] if isinstance(e, Transferred)}
-    )
+    each = [(record.rank, record.event) for record in records if isinstance(record.event, Transferred)]
+    came, went = {(event.peer, rank) for rank, event in each}, {(rank, e.peer) for rank, e in each if e.returned}
+    assert seen.page.locator("[data-pair]").count() == len(came | went)
 
 
 def test_two_runs_lie_over_each_other(served: Served, tab: Callable[..., Tab]) -> None:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [
     ROOT / "README.md",
     *(ROOT / "docs" / name for name in ("tutorial.md", "observe.md", "planning.md")),
-    *(ROOT / "docs" / "howto" / name for name in ("attach.md", "backend.md", "frameworks.md")),
+    *(ROOT / "docs" / "howto" / name for name in ("attach.md", "backend.md", "frameworks.md", "faults.md")),
     *(
         ROOT / "docs" / "howto" / name
         for name in ("wan.md", "planner.md", "compressor.md", "kubernetes.md", "slurm.md")

@@ -74,17 +74,23 @@ function onMap(groups: [string, Member[]][]): Layout {
   const places = new Map<number, Place>();
   const sites = spots.map((spot, index) => settle(spot, groups[index]![1], places, 0));
   const land = LAND.map((coast) => `M${coast.map((at) => { const { x, y } = project(at); return `${x.toFixed(0)} ${y.toFixed(0)}`; }).join("L")}Z`);
-  return { box: `0 0 ${SIZE.width} ${SIZE.height}`, places, sites, land };
+  // As wide as the drawing, as high as what is on it needs, and nothing beyond the poles.
+  const [top, bottom] = [Math.min(...sites.map((at) => at.y - at.radius)) - 60, Math.max(...sites.map((at) => at.y + at.radius)) + 60];
+  const height = Math.max(bottom - top, SIZE.height * 0.62);
+  const middle = (top + bottom - height) / 2;
+  const first = Math.min(top, Math.max(middle, project([0, 84]).y));
+  return { box: `0 ${first} ${SIZE.width} ${height}`, places, sites, land };
 }
 
-// What the map shows: all sites, and never less than a third of a continent.
+// What the map shows: all sites, never less than a third of a continent, and all around where sites are on both sides.
 function extent(points: [number, number][]): [number, number, number, number] {
   const [longitudes, latitudes] = [points.map((at) => at[0]), points.map((at) => at[1])];
   const widen = (low: number, high: number, least: number) => {
     const more = Math.max(0, least - (high - low)) / 2;
     return [low - more, high + more] as const;
   };
-  const [west, east] = widen(Math.min(...longitudes), Math.max(...longitudes), 24);
+  const across = Math.max(...longitudes) - Math.min(...longitudes);
+  const [west, east] = across > 150 ? [-140, 160] : widen(Math.min(...longitudes), Math.max(...longitudes), 24);
   const [south, north] = widen(Math.min(...latitudes), Math.max(...latitudes), 14);
   return [west, east, south, north];
 }

@@ -73,7 +73,8 @@ class Walker:
         self.member = member
         self._config = config or WalkConfig()
         self._clock = clock or MonotonicClock()
-        self.port = Port(wire, self._clock, self._config.timeout)
+        # Where others go on without a lost member, a goodbye is a loss too: they must agree on who is left.
+        self.port = Port(wire, self._clock, self._config.timeout, part_in_peace=not self._config.elastic)
         self.sides = Sides(member.rank, self.port) if self._config.side else None
         self._inbox: queue.SimpleQueue[Parcel | Callable[[], object] | None] = queue.SimpleQueue()
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()

@@ -155,7 +155,8 @@ class Book:
         if not 0 <= event.peer < MAX_MEMBERS or event.peer == rank:
             return
         self.pairs.setdefault((event.peer, rank), PairTotals()).came(at, event)
-        self.pairs.setdefault((rank, event.peer), PairTotals()).sent(event)
+        if event.returned or event.retransmitted:
+            self.pairs.setdefault((rank, event.peer), PairTotals()).sent(event)
         whole = event.nbytes + event.missing
         if whole > 0:
             self._put(f"missing@{rank}", at, event.missing / whole)

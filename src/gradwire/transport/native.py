@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, Self
 import numpy as np
 
 from gradwire._native import LtpResult
-from gradwire.errors import ConfigError, LinkError, NoAnswerError
+from gradwire.errors import ConfigError, FarewellError, LinkError, NoAnswerError
 from gradwire.flow import LinkView
 from gradwire.transport.ledger import Ledger
 from gradwire.transport.wire import RELIABLE, Contract, Delivery, Reason
@@ -118,7 +118,8 @@ class NativeTransfer:
 
     def _delivery(self, result: LtpResult) -> Delivery:
         if result.failure != "none":
-            raise LinkError(f"rank {result.rank} {self._wire.explain(result.failure)}")
+            kind = FarewellError if result.failure == "closed" else LinkError
+            raise kind(f"rank {result.rank} {self._wire.explain(result.failure)}")
         missing = tuple(result.missing)
         reason: Reason = result.reason  # type: ignore[assignment]
         return Delivery(result.rank, result.size, result.arrived, missing, reason, result.elapsed)
