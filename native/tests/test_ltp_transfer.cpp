@@ -139,7 +139,7 @@ void records_arrive_whole_or_not_at_all() {
   c.size = 700 * 999 + 123;
   c.tolerance = 500'000;
   c.spec.loss = 0.2;
-  c.settings.first_deadline = 300 * kMillisecond;
+  c.settings.first_deadline = 120 * kMillisecond;
   Outcome outcome = run(c, 5);
   CHECK(!outcome.received.missing.empty());
   for (const ByteRange& range : outcome.received.missing)

@@ -124,11 +124,15 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One level for one bucket, with the sentence that explains it and the version all ranks agreed on."""
+    """One level for one bucket, with the sentence that explains it and the version all ranks agreed on.
+
+    `guarded` where accuracy and not time asked for it: known to the rank that decided.
+    """
 
     level: Level
     reason: str
     version: int = 0
+    guarded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,9 @@ class Teller:
         now, size = self.clock.now(), bucket.nbytes
         self.sink.emit(Synchronised(now, bucket.step, bucket.index, str(level), size, wire, sent, seconds))
 
+    def failed(self, step: int, error: BaseException) -> None:
+        self.sink.emit(Failed(self.clock.now(), step, f"{type(error).__name__}: {error}"))
+
 
 class Check:
     """One exchange that the training thread waits for."""
@@ -87,7 +90,9 @@ class PlainJoint:
         try:
             self.future.wait()
         except RuntimeError as error:
-            raise LinkError(explain(error, "AllReduce")) from error
+            failure = LinkError(explain(error, "AllReduce"))
+            self._teller.failed(self._bucket.step, failure)
+            raise failure from error
         self._teller.synchronised(self._bucket, Level(), self.wire, self._bucket.numel, self.finished - self.started)
 
 
@@ -174,7 +179,7 @@ class Joint:
         teller, bucket = self._teller, self._bucket
         now = teller.clock.now()
         if self._error is not None:
-            teller.sink.emit(Failed(now, bucket.step, f"{type(self._error).__name__}: {self._error}"))
+            teller.failed(bucket.step, self._error)
             return
         if self._nonfinite:
             teller.sink.emit(NonFinite(now, bucket.step, bucket.index, self._nonfinite))

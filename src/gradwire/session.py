@@ -55,6 +55,8 @@ class Rooms:
     sink: Sink
     clock: Clock
     stopwatch: Stopwatch
+    # Begin, end and bytes of every plain all-reduce.
+    on_plain: Callable[[float, float, int], None]
     # What the lanes may lose of frames on their way to owners, and what to release when all lanes are closed.
     tolerance: float = 1.0
     release: Callable[[], None] = lambda: None
@@ -90,7 +92,8 @@ class Session:
 
     def _synchronise(self, bucket: Bucket, buffer: Tensor, weights: Weights) -> Future[Tensor]:
         decision = DETACHED if self._off else self._rooms.governor.decide(bucket)
-        self._rooms.stopwatch.bucket_ready(self._rooms.clock.now(), bucket.nbytes)
+        if not self._off:
+            self._rooms.stopwatch.bucket_ready(self._rooms.clock.now(), bucket.nbytes)
         known = self._levels.get(bucket.index)
         if known is None or known.level != decision.level:
             self._levels[bucket.index] = decision
@@ -114,20 +117,35 @@ class Session:
     def settle(self) -> None:
         """Wait until every bucket of this backward is restored; raise what went wrong as the error it was."""
         joints, self._under_way = self._under_way, []
-        for joint in joints:
-            with span("settle"):
-                joint.wait()
-            if isinstance(joint, PlainJoint):
-                self._rooms.stopwatch.operation(joint.started, joint.finished, joint.wire)
-        if joints and self._verify_every and self.step % self._verify_every == 0:
-            check = Check(verify([joint.restored for joint in joints], self.step))
-            self._rooms.pipeline.submit(check.ops, check.finished)
+        try:
+            for joint in joints:
+                with span("settle"):
+                    joint.wait()
+                if isinstance(joint, PlainJoint) and not self._off:
+                    self._rooms.on_plain(joint.started, joint.finished, joint.wire)
+            if joints and self._verify_every and self.step % self._verify_every == 0:
+                self._check([joint.restored for joint in joints])
+        except BaseException:
+            self._rooms.stopwatch.drop()
+            raise
+
+    def _check(self, restored: list[Tensor]) -> None:
+        check = Check(verify(restored, self.step))
+        self._rooms.pipeline.submit(check.ops, check.finished)
+        try:
             check.wait()
+        except BaseException as error:
+            self._teller.failed(self.step, error)
+            raise
 
     def switch_off(self) -> None:
-        self._off = True
+        """Plain from the next step on; what was done until now is told."""
+        if not self._off:
+            self._off = True
+            self._rooms.governor.finish()
 
     def close(self) -> None:
+        self.switch_off()
         if self._rooms.planned is not None:
             self._rooms.planned.close()
         self._rooms.pipeline.close()

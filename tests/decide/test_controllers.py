@@ -195,6 +195,7 @@ def test_auto_backs_off_when_the_guard_says_so() -> None:
     decision = auto.decide(job, view, facts, 1000.0)
     assert index_of(decision.level) < 7
     assert "backing off" in decision.reason
+    assert decision.guarded
 
 
 def test_a_level_is_not_blamed_for_what_the_one_before_it_left_waiting() -> None:

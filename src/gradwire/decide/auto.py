@@ -75,7 +75,8 @@ class Auto:
         allowed = predictions if limit is None else predictions[: limit + 1]
         if here not in allowed:
             best = min(allowed, key=lambda p: p.to_accuracy)
-            return self._move(best.rung.level, f"{self._guard.reason}; backing off to {best.rung.level}")
+            moved = self._move(best.rung.level, f"{self._guard.reason}; backing off to {best.rung.level}")
+            return replace(moved, guarded=True)
         if ran != self._current or not self._seen(here):
             return self._stay(f"seeing what {self._current} takes")
         allowed = self._bearable(allowed, here, job, view, facts)
