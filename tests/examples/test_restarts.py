@@ -16,15 +16,14 @@ SCRIPT = Path(__file__).parents[2] / "examples" / "restarts.py"
 STEPS, EVERY, KILLED_AT = 24, 8, 13
 # Without it torch 2.13 keeps one store over restarts, in which gloo finds the addresses of the last life.
 FRESH_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+Life = dict[int, dict[int, str]]  # step -> rank -> hash of the weights
 # Two ranks write to one pipe: a line may hold what both said.
 BEGIN = re.compile(r"rank (\d) is process (\d+), from")
 STEP = re.compile(r"rank (\d) step (\d+) weights ([0-9a-f]{8})")
 
 
-def train(
-    folder: Path, kill_rank: int | None, level: str, **settings: str
-) -> tuple[list[dict[int, dict[int, str]]], str]:
-    """By life: step -> rank -> hash of the weights. Kills one rank once, when it has told the step."""
+def train(folder: Path, kill_rank: int | None, level: str, **settings: str) -> tuple[list[Life], str]:
+    """Every life, and all that was printed. Kills one rank once, when it has told the step."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GRADWIRE_")}
     words = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "1", "--monitor-interval", "0.1", str(SCRIPT)]
     words += ["--steps", str(STEPS), "--every", str(EVERY), "--checkpoint", str(folder), "--level", level]
@@ -34,7 +33,7 @@ def train(
         env={**kept, **FRESH_STORE, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **settings},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
-    lives: list[dict[int, dict[int, str]]] = []
+    lives: list[Life] = []
     pids: dict[int, int] = {}
     told, begun = "", defaultdict[int, int](int)
     assert process.stdout is not None
@@ -58,7 +57,7 @@ def train(
     return lives, told
 
 
-def check(lives: list[dict[int, dict[int, str]]], told: str) -> None:
+def check(lives: list[Life], told: str) -> None:
     assert len(lives) == 2, told
     assert min(lives[1]) == EVERY, "the second life begins at the last checkpoint"
     assert max(lives[1]) == STEPS - 1
