@@ -56,12 +56,28 @@ class Crossing:
             self._wire.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a plan's trees come to: frames a member sends for a piece, on average; hops of the longest way up and down;
+    energy of what `member` encodes against its own gradient's."""
+
+    frames: float = 2.0
+    hops: int = 2
+    burden: float = 1.0
+
+    @classmethod
+    def of(cls, plan: Plan, member: int) -> Shape:
+        frames = sum(tree.share * _edges(plan, tree) for tree in plan.trees)
+        burden = sum(tree.share * _below(tree, member) ** 2 for tree in plan.trees)
+        return cls(frames / len(plan.trees[0].parents), 2 * max(_depth(tree) for tree in plan.trees), burden)
+
+
 class Planned:
     """Sends buckets through the trees, by way of the site's leader where sites have several ranks."""
 
     def __init__(self, crossing: Crossing | None, site: Site | None) -> None:
         self._crossing, self._site = crossing, site
-        self._weighed: tuple[Plan | None, float] = None, 1.0
+        self._known: tuple[Plan | None, Shape] = None, Shape()
 
     def source(self) -> Source | None:
         """What tells of the traffic between sites; None on a rank that sends nothing across."""
@@ -76,13 +92,7 @@ class Planned:
     def burden(self) -> float:
         """Energy of what this rank encodes against its own gradient's: a member re-encodes the sum of everybody below
         it, so what waits in its residual is as much larger."""
-        plan = self.plan
-        if plan is None or self._crossing is None:
-            return 1.0
-        if plan is not self._weighed[0]:  # once per plan: a thousand members' trees take a while
-            member = self._crossing.walker.member.rank
-            self._weighed = plan, sum(tree.share * _below(tree, member) ** 2 for tree in plan.trees)
-        return self._weighed[1]
+        return self._shape().burden
 
     @property
     def sideways(self) -> int:
@@ -98,12 +108,17 @@ class Planned:
 
     def footprint(self, level: Level, bucket: Bucket) -> Footprint:
         """What a member sends for a bucket, on average, and the hops of the longest way up and down."""
-        plan, size = self.plan, frame_bytes(level, bucket.numel)
-        if plan is None:
+        if self._crossing is None:
             return Footprint(2 * bucket.nbytes, 2)
-        frames = sum(tree.share * _edges(plan, tree) for tree in plan.trees)
-        hops = 2 * max(_depth(tree) for tree in plan.trees)
-        return Footprint(round(size * frames / len(plan.trees[0].parents)), hops)
+        shape = self._shape()
+        return Footprint(round(frame_bytes(level, bucket.numel) * shape.frames), shape.hops)
+
+    def _shape(self) -> Shape:
+        """Worked out once per plan: a controller asks for every level at every step."""
+        plan = self.plan
+        if plan is not None and self._crossing is not None and plan is not self._known[0]:
+            self._known = plan, Shape.of(plan, self._crossing.walker.member.rank)
+        return self._known[1]
 
     def close(self) -> None:
         if self._site is not None:
