@@ -7,5 +7,6 @@ namespace gradwire {
 void bind_kernels(nanobind::module_& m);
 void bind_ltp(nanobind::module_& m);
 void bind_stream(nanobind::module_& m);
+void bind_board(nanobind::module_& m);
 
 }  // namespace gradwire
