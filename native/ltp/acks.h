@@ -11,8 +11,8 @@ namespace gradwire::ltp {
 
 class Acks {
  public:
-  // An ACK at least every eight packets keeps the sender's clock fine-grained at 1/100 of the forward bytes.
-  static constexpr int kEvery = 8;
+  // An ACK at least every sixteen packets keeps the sender's clock fine-grained; each costs both sides a wake-up.
+  static constexpr int kEvery = 16;
   static constexpr Time kLongest = kMillisecond;
   // Each arrival is reported in this many ACKs, so that lost ACKs cost nothing.
   static constexpr std::size_t kRepeats = 8;

@@ -53,7 +53,7 @@ std::uint64_t Bbr::window() const {
   double least = kLeastPackets * packet_;
   // Emptied this far, flows that probe together see the true RTprop; at half a product the later comer keeps a larger one.
   if (mode_ == Mode::probe_rtt) return static_cast<std::uint64_t>(least);
-  double quantum = 3 * Pacer::burst(best_rate(), static_cast<std::uint64_t>(packet_));
+  double quantum = 1.5 * Pacer::burst(best_rate(), rtprop_, static_cast<std::uint64_t>(packet_));
   double wanted = std::min(product(window_gain_) + quantum, ceiling_);
   // Before the first rate sample the window is the initial one; it never falls under it while starting.
   if (mode_ == Mode::startup) wanted = std::max(wanted, static_cast<double>(kInitialPackets) * packet_);

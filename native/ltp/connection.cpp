@@ -72,8 +72,7 @@ void Connection::on_packet_acked(const SentPacket& packet, bool) {
   for (std::size_t i = 0; i < packet.controls; ++i) {
     const Control& control = packet.control[i];
     if (control.type == FrameType::close) receives_.on_close_acked(control);
-    if (control.type == FrameType::open)
-      if (Outgoing* transfer = sends_.find(control.id)) transfer->open_acked = true;
+    if (control.type == FrameType::open) sends_.on_open_acked(control.id);
   }
 }
 

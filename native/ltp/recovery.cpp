@@ -45,7 +45,8 @@ void Recovery::on_sent(Time now, SentPacket& packet, bool eliciting, bool app_li
 }
 
 bool Recovery::pacing_allows(Time now, std::uint64_t packet) {
-  pacer_.refill(now, congestion_->pacing_rate(), packet);
+  double rate = congestion_->pacing_rate();
+  pacer_.refill(now, rate, Pacer::burst(rate, rtt_.least(), packet));
   return pacer_.allows();
 }
 

@@ -41,7 +41,10 @@ class Recovery {
   // One packet may always be under way: a window counted in base packets can be smaller than one jumbo datagram.
   bool window_allows(std::uint64_t bytes) const { return !in_flight_ || in_flight_ + bytes <= congestion_->window(); }
   bool pacing_allows(Time now, std::uint64_t packet);
-  Time pacing_ready(std::uint64_t packet) const { return pacer_.ready(congestion_->pacing_rate(), packet); }
+  Time pacing_ready(std::uint64_t packet) const {
+    double rate = congestion_->pacing_rate();
+    return pacer_.ready(rate, Pacer::burst(rate, rtt_.least(), packet));
+  }
   void on_app_limited() { app_limited_until_ = delivered_ + std::max<std::uint64_t>(in_flight_, 1); }
 
   const Rtt& rtt() const { return rtt_; }

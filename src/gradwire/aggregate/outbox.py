@@ -18,8 +18,10 @@ from gradwire.flow import LinkView
 
 Order = tuple[int, int, int]
 # A wire is kept busy by four times what is under way on a full link, or by what it carries in 10 ms (the time this
-# thread may need to notice); below 64 KiB it would be all wake-ups. Chosen, not measured.
+# thread may need to notice); below 64 KiB it would be all wake-ups. Chosen, not measured. Two frames in any case: with
+# one, a slow link stands still for a round trip and a wake-up after every frame.
 LEAST: Final = 64 << 10
+FRAMES: Final = 2
 PRODUCTS: Final = 4.0
 NOTICE: Final = 0.01
 # Seconds for which a look at the wire's estimates is good.
@@ -33,6 +35,7 @@ class Outbox:
         self._wire, self._clock = wire, clock
         self._waiting: dict[int, list[tuple[Order, int, int, Callable[[], None]]]] = defaultdict(list)
         self._given: Counter[int] = Counter()
+        self._frames: Counter[int] = Counter()
         self._numbers = count()
         self._views: dict[int, LinkView] = {}
         self._seen = float("-inf")
@@ -44,12 +47,13 @@ class Outbox:
     def done(self, peer: int, nbytes: int) -> None:
         """A frame that was given to the wire has left it."""
         self._given[peer] -= nbytes
+        self._frames[peer] -= 1
         self._pump(peer)
 
     def forget(self, peer: int | None = None) -> None:
         for one in list(self._waiting) if peer is None else [peer]:
             self._waiting[one].clear()
-            self._given[one] = 0
+            self._given[one] = self._frames[one] = 0
 
     @property
     def empty(self) -> bool:
@@ -57,9 +61,10 @@ class Outbox:
 
     def _pump(self, peer: int) -> None:
         waiting = self._waiting[peer]
-        while waiting and self._given[peer] < self._room(peer):
+        while waiting and (self._frames[peer] < FRAMES or self._given[peer] < self._room(peer)):
             _, _, nbytes, start = heapq.heappop(waiting)
             self._given[peer] += nbytes
+            self._frames[peer] += 1
             start()
 
     def _room(self, peer: int) -> float:

@@ -86,6 +86,7 @@ class Walker:
         self._closing = False
         self.chores: list[Callable[[float], None]] = []
         self.on_failure: list[Callable[[BaseException], None]] = []
+        self.on_loss: Callable[[int, str], None] = lambda peer, why: None
         self.ask_result: Callable[[int, int], None] = lambda holder, step: None
         self._thread = threading.Thread(target=self._run, name="gradwire-walk", daemon=True)
         self._lock = threading.Lock()
@@ -150,7 +151,7 @@ class Walker:
         except LostPeerError as error:
             if self._keep is None:
                 raise
-            self._lose(error.peer)
+            self._lose(error.peer, str(error))
         if self._keep is not None:
             self._regroup(self._keep)
 
@@ -188,10 +189,11 @@ class Walker:
         self._admit()
 
     # ---- members lost --------------------------------------------------------------------------------------------
-    def _lose(self, peer: int) -> None:
+    def _lose(self, peer: int, why: str) -> None:
         """Nothing more is expected of this peer; the policy finds out who goes on."""
         self.port.forget(peer)
         if peer in self.member.alive:
+            self.on_loss(peer, why)
             self.member.lost(peer, self._clock.now())
 
     def _regroup(self, keep: Keep) -> None:

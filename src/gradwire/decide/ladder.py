@@ -41,7 +41,9 @@ LADDER: Final[tuple[Rung, ...]] = (
     Rung(Level.parse("topk:0.001+int8"), 1.4, 2.0),
 )
 
+_PLACES: Final = {rung.level: index for index, rung in enumerate(LADDER)}
+
 
 def index_of(level: Level) -> int:
     """The rung of a level; off for one that is not on the ladder."""
-    return next((index for index, rung in enumerate(LADDER) if rung.level == level), 0)
+    return _PLACES.get(level, 0)
