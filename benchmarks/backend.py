@@ -94,7 +94,7 @@ def save(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def case_of(row: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(row.get(key) for key in ("where", "network", "ranks", "size"))
+    return tuple(row.get(key) for key in ("where", "network", "ranks", "size", "cycles"))
 
 
 def measured(ranks: int, options: argparse.Namespace) -> list[dict[str, Any]]:
