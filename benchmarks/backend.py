@@ -6,7 +6,7 @@
 
 A time is the slowest rank's, from a common barrier to its return; the table has medians and gloo's time over ours.
 `soak` runs random collectives on random groups, compares each answer with gloo's, and prints memory, threads and
-sockets at the beginning and at the end; then it makes and destroys the group `--cycles` times.
+sockets after every minute and at the end; then it makes and destroys the group `--cycles` times.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from harness.facts import machine_facts
 
-SIZES = {"4 KB": 4096, "1 MB": 1 << 20, "45 MB": 45 << 20}
+SIZES = {"4 KB": 4096, "1 MB": 1 << 20, "8 MB": 8 << 20, "45 MB": 45 << 20}
 # Few repetitions of what takes long, many of what is quick and noisy.
-TURNS = {"4 KB": 200, "1 MB": 60, "45 MB": 8}
+TURNS = {"4 KB": 200, "1 MB": 60, "8 MB": 20, "45 MB": 8}
 
 RANK = """
 import json, sys, time, torch, torch.distributed as dist
@@ -57,7 +56,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("where", choices=["loopback", "lab", "soak"])
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8])
-    parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SIZES))
+    parser.add_argument("--sizes", nargs="+", default=["4 KB", "1 MB", "45 MB"], choices=list(SIZES))
     parser.add_argument("--turns", type=int, help="repetitions, instead of 200, 60 and 8")
     parser.add_argument("--mbit", type=float, default=1000)
     parser.add_argument("--delay-ms", type=float, default=0.1, help="round trip")
@@ -70,14 +69,32 @@ def main() -> None:
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     if options.where == "soak":
-        rows = [soak(options.ranks[0], options.minutes, options.cycles)]
+        rows = [{"where": "soak", **soak(options.ranks[0], options.minutes, options.cycles)}]
     else:
-        print("| ranks | size | gloo, ms | gradwire, ms | gloo / gradwire |\n|---|---|---|---|---|", flush=True)
+        print(
+            "| ranks | size | gloo, ms | gradwire, ms | gloo / gradwire (quartiles) |\n|---|---|---|---|---|",
+            flush=True,
+        )
         for ranks in options.ranks:
             rows += measured(ranks, options)
+            if options.json:  # after every job: what was measured is kept when a later one fails
+                save(options.json, rows)
     if options.json:
-        command = "python benchmarks/backend.py " + " ".join(sys.argv[1:])
-        options.json.write_text(json.dumps({"command": command, "machine": machine_facts(), "rows": rows}, indent=1))
+        save(options.json, rows)
+
+
+def save(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Rows replace those of the same case that the file has; each knows its command and the machine."""
+    command = "python benchmarks/backend.py " + " ".join(sys.argv[1:])
+    fresh = [{**row, "command": command, "machine": machine_facts()} for row in rows]
+    old = json.loads(path.read_text())["rows"] if path.exists() else []
+    cases = {case_of(row) for row in fresh}
+    kept = [row for row in old if case_of(row) not in cases]
+    path.write_text(json.dumps({"rows": kept + fresh}, indent=1))
+
+
+def case_of(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row.get(key) for key in ("where", "network", "ranks", "size", "cycles"))
 
 
 def measured(ranks: int, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -86,11 +103,28 @@ def measured(ranks: int, options: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     for line in run(ranks, RANK, json.dumps(work), options).splitlines():
         if line.startswith("{"):
-            row = {"ranks": ranks, **json.loads(line)}
+            row = {"where": options.where, "network": network_of(options), "ranks": ranks, **json.loads(line)}
             gloo, ours = (1e3 * statistics.median(row[who]) for who in ("gloo", "gradwire"))
-            print(f"| {ranks} | {row['size']} | {gloo:.2f} | {ours:.2f} | {gloo / ours:.2f} |", flush=True)
+            low, high = spread(row)
+            print(
+                f"| {ranks} | {row['size']} | {gloo:.2f} | {ours:.2f} | {gloo / ours:.2f} ({low:.2f} to {high:.2f}) |"
+            )
+            sys.stdout.flush()
             rows.append(row)
     return rows
+
+
+def network_of(options: argparse.Namespace) -> str:
+    if options.where == "loopback":
+        return options.wire
+    return f"{options.mbit:g} Mbit/s, {options.delay_ms:g} ms, {options.loss:.2%} loss, {options.congestion}"
+
+
+def spread(row: dict[str, Any]) -> tuple[float, float]:
+    """Quartiles of the ratio, turn by turn: each turn has both backends one after the other."""
+    ratios = [gloo / ours for gloo, ours in zip(row["gloo"], row["gradwire"], strict=True)]
+    low, _, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+    return low, high
 
 
 def on_loopback(ranks: int, program: str, argument: str, options: argparse.Namespace) -> str:
@@ -141,10 +175,8 @@ SOAK = Path(__file__).parent / "harness" / "soak.py"
 
 def soak(ranks: int, minutes: float, cycles: int) -> dict[str, Any]:
     """Runs harness/soak.py on every rank; what rank 0 reports."""
-    with tempfile.TemporaryDirectory() as folder:
-        argument = json.dumps({"minutes": minutes, "cycles": cycles, "folder": folder})
-        options = argparse.Namespace(wire="auto")
-        report = on_loopback(ranks, SOAK.read_text(), argument, options)
+    argument = json.dumps({"minutes": minutes, "cycles": cycles})
+    report = on_loopback(ranks, SOAK.read_text(), argument, argparse.Namespace(wire="auto"))
     print(report)
     row: dict[str, Any] = json.loads(report.splitlines()[-1])
     return row

@@ -79,7 +79,8 @@ def accuracy(rows: Rows) -> str:
 
 def soak(rows: Rows) -> str:
     cells = [
-        [f"{r['leg']}", str(r["rank"]), f"{r['minutes']:g}", str(r["changes"]), str(r["transfers"]), f"{r['bytes'] / 1e6:.0f}",
+        [f"{r['leg']}", str(r["rank"]), f"{r['minutes']:g}", str(r["changes"]), str(r["transfers"]),
+         f"{r['bytes'] / 1e6:.0f}",
          f"{r['missing'] / r['bytes']:.2%}", str(r["wrong"]),
          f"{r['rss_second_quarter_mb']:.1f} -> {r['rss_last_quarter_mb']:.1f}"]
         for r in rows

@@ -1,16 +1,18 @@
 """One rank of the soak: random collectives on random groups, each answer compared with gloo's.
 
 All ranks draw from the same seed, so they agree about what comes next. Values are small whole numbers: every sum is
-exact, and the two backends must agree to the bit.
+exact in every type, and the two backends must agree to the bit.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
 import sys
 import time
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -19,7 +21,19 @@ import torch.distributed as dist
 
 GROUPS = 4
 LIMIT = timedelta(seconds=120)
-KINDS = ("all_reduce", "async", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "gather", "barrier")
+KINDS = ("all_reduce", "async", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "gather",
+         "scatter", "letters", "barrier")  # fmt: skip
+DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.uint8,
+    torch.int8,
+    torch.int32,
+    torch.int64,
+)
+OPS = (dist.ReduceOp.SUM, dist.ReduceOp.MIN, dist.ReduceOp.MAX)
 
 
 def held() -> dict[str, int]:
@@ -35,36 +49,61 @@ def held() -> dict[str, int]:
     return {"rss_kb": resident, "threads": len(os.listdir("/proc/self/task")), "sockets": sockets}
 
 
-def answer(kind: str, group: Any, count: int, root: int) -> torch.Tensor:
+@dataclass(frozen=True)
+class Draw:
+    """What all ranks do next."""
+
+    kind: str
+    count: int
+    root: int
+    dtype: torch.dtype
+    op: Any
+
+    @classmethod
+    def of(cls, draw: random.Random, size: int) -> Draw:
+        kind, count, root = draw.choice(KINDS), int(10 ** draw.uniform(0, 5.7)), draw.randrange(size)
+        return cls(kind, count, root, draw.choice(DTYPES), draw.choice(OPS))
+
+
+def answer(drawn: Draw, group: Any) -> torch.Tensor:
     """What a collective gives on this rank."""
+    kind, count = drawn.kind, drawn.count
     rank, size = dist.get_rank(group), dist.get_world_size(group)
-    mine = ((torch.arange(count) * 7 + rank * 3) % 11).float()
+    root = drawn.root % size
+    mine = ((torch.arange(count) * 7 + rank * 3) % 11).to(drawn.dtype)
     many = torch.cat([mine + other for other in range(size)])
-    out = torch.zeros(count * size)
-    if kind == "async":
-        tensors = [mine * factor for factor in range(1, 4)]
-        for work in [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors]:
-            work.wait()
-        return torch.cat(tensors)
+    out = torch.zeros(count * size, dtype=drawn.dtype)
+    here = rank == root
     if kind == "all_reduce":
-        dist.all_reduce(mine, group=group)
+        dist.all_reduce(mine, drawn.op, group=group)
+    elif kind == "async":
+        many = torch.cat([mine * factor for factor in range(1, 4)])
+        works = [dist.all_reduce(part, drawn.op, group=group, async_op=True) for part in many.view(3, count)]
+        for work in works:
+            work.wait()
+        return many
+    elif kind == "reduce":
+        dist.reduce(mine, group_dst=root, op=drawn.op, group=group)
+        mine *= here  # what the others hold is nobody's promise
     elif kind == "broadcast":
-        dist.broadcast(mine, group_src=root % size, group=group)
+        dist.broadcast(mine, group_src=root, group=group)
+    elif kind == "scatter":
+        dist.scatter(mine, list(many.view(size, count)) if here else None, group_src=root, group=group)
+    elif kind == "letters":
+        sending = dist.isend(mine, group_dst=(rank + 1) % size, group=group, tag=root)
+        dist.recv(out[:count], group_src=(rank - 1) % size, group=group, tag=root)
+        sending.wait()
     elif kind == "all_gather":
         dist.all_gather(list(out.view(size, count)), mine, group=group)
-        return out
     elif kind == "reduce_scatter":
         dist.reduce_scatter(mine, list(many.view(size, count)), group=group)
     elif kind == "all_to_all":
         dist.all_to_all_single(out, many, group=group)
-        return out
     elif kind == "gather":
-        here = rank == root % size
-        dist.gather(mine, list(out.view(size, count)) if here else None, group_dst=root % size, group=group)
-        return out
+        dist.gather(mine, list(out.view(size, count)) if here else None, group_dst=root, group=group)
     else:
         dist.barrier(group)
-    return mine
+    return torch.cat([mine, out])
 
 
 def collectives(minutes: float) -> dict[str, Any]:
@@ -72,35 +111,34 @@ def collectives(minutes: float) -> dict[str, Any]:
     rank, size, draw = dist.get_rank(), dist.get_world_size(), random.Random(7)
     members = [range(size)] + [sorted(draw.sample(range(size), draw.randint(2, size))) for _ in range(GROUPS - 1)]
     pairs = [tuple(dist.new_group(m, backend=b, timeout=LIMIT) for b in ("gloo", "gradwire")) for m in members]
-    stop, done, wrong, begun = time.monotonic() + 60 * minutes, 0, 0, {}
+    start, done, wrong, kept = time.monotonic(), 0, 0, []
     going = torch.ones(1)
     while going.item():
         for _ in range(50):
-            index, kind, count, root = (
-                draw.randrange(GROUPS),
-                draw.choice(KINDS),
-                int(10 ** draw.uniform(0, 5.5)),
-                draw.randrange(size),
-            )
+            index, drawn = draw.randrange(GROUPS), Draw.of(draw, size)
             if rank in members[index]:
-                wrong += not torch.equal(*(answer(kind, group, count, root) for group in pairs[index]))
+                wrong += not torch.equal(*(answer(drawn, group) for group in pairs[index]))
                 done += 1
-        begun = begun or (held() if done > 500 else {})
-        going.fill_(float(time.monotonic() < stop))
+        minute = (time.monotonic() - start) / 60
+        if minute >= len(kept) + 1:
+            kept.append(held())
+        going.fill_(float(minute < minutes))
         dist.broadcast(going, 0)
-    ended = held()
     dist.destroy_process_group()
-    return {"collectives": done, "wrong": wrong, "begun": begun, "ended": ended, "after_destroy": held()}
+    pairs.clear()
+    gc.collect()
+    return {"collectives": done, "wrong": wrong, "every_minute": kept, "after_destroy": held()}
 
 
-def cycles(count: int, folder: str) -> dict[str, Any]:
+def cycles(count: int) -> dict[str, Any]:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     first: dict[str, int] = {}
     start = time.monotonic()
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    shared = dist.TCPStore(host, port, size, is_master=rank == 0, timeout=LIMIT)
     for turn in range(count):
-        dist.init_process_group(
-            "gradwire", init_method=f"file://{folder}/{turn}", rank=rank, world_size=size, timeout=LIMIT
-        )
+        store = dist.PrefixStore(str(turn), shared)
+        dist.init_process_group("gradwire", store=store, rank=rank, world_size=size, timeout=LIMIT)
         tensor = torch.ones(100)
         dist.all_reduce(tensor, async_op=True).wait()
         assert (tensor == size).all()
@@ -112,8 +150,9 @@ def cycles(count: int, folder: str) -> dict[str, Any]:
 def main() -> None:
     torch.set_num_threads(1)
     plan = json.loads(sys.argv[1])
-    report = {**collectives(plan["minutes"]), **cycles(plan["cycles"], plan["folder"])}
-    if report["wrong"]:
+    report = collectives(plan["minutes"]) if plan["minutes"] else {}
+    report |= cycles(plan["cycles"]) if plan["cycles"] else {}
+    if report.get("wrong"):
         sys.exit(f"{report['wrong']} of {report['collectives']} answers differ from gloo's")
     if os.environ["RANK"] == "0":
         print(json.dumps(report))

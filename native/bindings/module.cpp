@@ -1,9 +1,11 @@
 #include "bindings/bindings.h"
 
 NB_MODULE(_native, m) {
-  m.doc() = "gradwire's native core: compression kernels, the wires (LTP, TCP, shared memory), LTP in virtual time.";
+  m.doc() =
+      "gradwire's native core: compression kernels, the wires (LTP, TCP, shared memory), sums on one host, LTP in virtual time.";
   gradwire::bind_kernels(m);
   gradwire::bind_ltp(m);
   gradwire::bind_stream(m);
   gradwire::bind_packets(m);
+  gradwire::bind_board(m);
 }

@@ -1,8 +1,9 @@
 """
-gradwire's native core: compression kernels, the wires (LTP, TCP, shared memory), LTP in virtual time.
+gradwire's native core: compression kernels, the wires (LTP, TCP, shared memory), sums on one host, LTP in virtual time.
 """
 
 from collections.abc import Sequence
+import enum
 
 
 def isa() -> str:
@@ -308,3 +309,76 @@ class PacketWorld:
     def now(self) -> float: ...
 
     def stats(self, host: int, peer: int) -> dict[str, float]: ...
+
+class BoardStatus(enum.Enum):
+    waiting = 0
+
+    done = 1
+
+    differs = 2
+
+    fold = 3
+
+class BoardKind(enum.Enum):
+    caller = 0
+
+    float32 = 1
+
+    float64 = 2
+
+    int8 = 3
+
+    int16 = 4
+
+    int32 = 5
+
+    int64 = 6
+
+class BoardFold:
+    """
+    What the caller adds up: `size` bytes of the data, and where they lie in the slots.
+    """
+
+    @property
+    def phase(self) -> int: ...
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def place(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+class Board:
+    """
+    Sums between the ranks of one host, through memory that all of them see.
+    """
+
+    def __init__(self, file: int, ranks: int, slot: int, rank: int, spin: float) -> None: ...
+
+    @staticmethod
+    def make(ranks: int, slot: int) -> int: ...
+
+    def announce(self, number: int, header: bytes) -> None: ...
+
+    def begin(self, number: int, header: bytes, data: int, size: int, item: int, kind: BoardKind, sharded: bool) -> None: ...
+
+    def step(self, timeout: float) -> BoardStatus: ...
+
+    @property
+    def folding(self) -> BoardFold: ...
+
+    def folded(self) -> None: ...
+
+    def slot(self, phase: int, rank: int) -> int: ...
+
+    @property
+    def missing(self) -> list[int]: ...
+
+    @property
+    def odd_rank(self) -> int: ...
+
+    @property
+    def odd_header(self) -> bytes: ...

@@ -10,7 +10,6 @@ torch's calls into operations of `collective/`: lists of tensors in, flat memory
 from __future__ import annotations
 
 import atexit
-import logging
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -29,6 +28,7 @@ from torch._C._distributed_c10d import (
 )
 
 from gradwire.collective import move, reduce
+from gradwire.collective.board import open_board
 from gradwire.collective.call import Call
 from gradwire.collective.engine import Engine
 from gradwire.collective.flight import Flight, Steps
@@ -44,7 +44,6 @@ from gradwire.collective.work import Joined, Outputs, Work
 from gradwire.errors import ConfigError
 
 NAME = "gradwire"
-_log = logging.getLogger(NAME)
 _NO_TIMEOUT = timedelta(milliseconds=-1)
 
 
@@ -55,7 +54,6 @@ def create(options: Any, _: object = None) -> GradwireGroup:
     if shared is None:
         shared = SharedWire(open_wire(options.store, rank, size, options.timeout.total_seconds()), options.store)
         members: Sequence[int] = range(size)
-        _log.info("rank %d of %d: %s, port %d", rank, size, type(shared.wire).__name__, shared.wire.port)
     else:
         members = options.global_ranks_in_group
     return GradwireGroup(shared, options, members)
@@ -74,7 +72,8 @@ class GradwireGroup(dist.ProcessGroup):
         self.shared = shared
         self._timeout: timedelta = options.timeout
         self._circle = convene(shared, options.store, options.group_rank, members, options.timeout.total_seconds())
-        self._engine = Engine(self._circle, options.group_id or "default")
+        board = open_board(self._circle, options.timeout.total_seconds())
+        self._engine = Engine(self._circle, options.group_id or "default", board)
         self._points = Points(self._circle, options.timeout.total_seconds())
         self._roll_calls = 0
         self._name, self._description = options.group_id or "", ""
@@ -118,7 +117,7 @@ class GradwireGroup(dist.ProcessGroup):
         staging = Staging()
         flat = staging.write(tensor, read=True)
         call = Call("all_reduce", tensor.dtype, tensor.numel(), name_of(opts.reduceOp, tensor.dtype))
-        return self._run(call, lambda flight: reduce.all_reduce(flight, flat), tensors, opts, staging)
+        return self._run(call, _bind(reduce.all_reduce, flat), tensors, opts, staging, flat)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
         opts = opts or AllreduceCoalescedOptions()
@@ -130,7 +129,7 @@ class GradwireGroup(dist.ProcessGroup):
             flat = torch.cat([tensor.detach().reshape(-1).cpu() for tensor in alike])
             staging = _Spread(flat, alike)
             call = Call("all_reduce", dtype, flat.numel(), name_of(opts.reduceOp, dtype))
-            works.append(self._run(call, _bind(reduce.all_reduce, flat), alike, opts, staging))
+            works.append(self._run(call, _bind(reduce.all_reduce, flat), alike, opts, staging, flat))
         return works[0] if len(works) == 1 else Joined(works)
 
     def reduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
@@ -231,7 +230,7 @@ class GradwireGroup(dist.ProcessGroup):
     def barrier(self, opts: Any = None) -> dist.Work:
         nothing = torch.empty(0, dtype=torch.uint8)
         opts = opts or BarrierOptions()
-        return self._run(Call("barrier"), lambda flight: move.barrier(flight, nothing), [], opts, Staging())
+        return self._run(Call("barrier"), _bind(move.barrier, nothing), [], opts, Staging(), nothing)
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier that names who did not come. Fails without harming the group."""
@@ -279,8 +278,12 @@ class GradwireGroup(dist.ProcessGroup):
         """End everything under way with an error, here and on the other ranks."""
         self._end(abort=True)
 
+    def __del__(self) -> None:
+        # Torch before 2.6 drops a destroyed group without a word to it.
+        self._end(abort=False)
+
     def _end(self, *, abort: bool) -> None:
-        if not self._open:
+        if not getattr(self, "_open", False):
             return
         self._open = False
         atexit.unregister(self._at_exit)
@@ -291,13 +294,18 @@ class GradwireGroup(dist.ProcessGroup):
 
     # What the doors above have in common
 
-    def _run(self, call: Call, algorithm: Callable[[Flight], Steps], outputs: Outputs, opts: Any, staging: Any) -> Work:
+    def _run(
+        self, call: Call, algorithm: Callable[[Flight], Steps], outputs: Outputs, opts: Any, staging: Any,
+        summed: Tensor | None = None,
+    ) -> Work:  # fmt: skip
         if not self._open:
             raise ConfigError(f"{call.name}: this process group was destroyed")
         at_once = not getattr(opts, "asyncOp", True)
         timeout = getattr(opts, "timeout", _NO_TIMEOUT)
         seconds = (timeout if timeout.total_seconds() > 0 else self._timeout).total_seconds()
-        return self._engine.run(call, algorithm, Work(outputs), seconds, at_once=at_once, settle=staging.settle)
+        return self._engine.run(
+            call, algorithm, Work(outputs), seconds, at_once=at_once, settle=staging.settle, summed=summed
+        )
 
     def _sparse(self, tensor: Tensor, opts: Any) -> dist.Work:
         if name_of(opts.reduceOp, tensor.dtype) != "sum":

@@ -16,12 +16,14 @@ import os
 import runpy
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from gradwire.backend import GradwireGroup
 from gradwire.config import Config, resolve
 from gradwire.ddp import Handle, attach
 from gradwire.errors import ConfigError
@@ -61,9 +63,25 @@ def use_backend(environment: Mapping[str, str]) -> Callable[[], None]:
 
     def undo() -> None:
         dist.init_process_group = original
+        dist.monitored_barrier = theirs
 
     dist.init_process_group = init
+    theirs = dist.monitored_barrier
+    dist.monitored_barrier = _monitored_barrier(theirs)
     return undo
+
+
+def _monitored_barrier(theirs: Callable[..., None]) -> Callable[..., None]:
+    """Torch's, which refuses every backend that is not called gloo, made to take gradwire's groups too."""
+
+    @functools.wraps(theirs)
+    def barrier(group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        ours = dist.group.WORLD if group is None else group
+        if isinstance(ours, GradwireGroup):
+            return ours.monitored_barrier(timeout, wait_all_ranks)
+        return theirs(group, timeout, wait_all_ranks)
+
+    return barrier
 
 
 def provide_secret(config: Config, environment: MutableMapping[str, str]) -> None:

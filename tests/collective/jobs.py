@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import os
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,15 +16,36 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gradwire.backend import GradwireGroup
+from gradwire.collective.board import SHARDED, SLOT
 from gradwire.collective.boxes import INLINE
 from gradwire.collective.failure import CollectiveError
 from gradwire.collective.reduce import CHUNK, DIRECT
+from gradwire.run import use_backend
 
 OPS = {name: getattr(dist.ReduceOp, name) for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")}
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-# In float32: nothing, one element, inside the opening, beyond it, beyond the direct path, several chunks and a rest.
-SIZES = (0, 1, 1000, INLINE // 4 + 1, DIRECT // 4 + 3, CHUNK + 7)
+# In float32: nothing, one element, inside the opening, beyond it, beyond the direct path, several chunks and a rest;
+# around a share and around a slot of the board.
+SIZES = (0, 1, 1000, INLINE // 4 + 1, DIRECT // 4 + 3, CHUNK + 7, SHARDED // 4, SLOT // 4, SLOT // 4 + 1)
+LIMIT = timedelta(seconds=60)
+
+
+def over(rank: int, world_size: int, wire: str, port: int, job: Any, *args: Any) -> Any:
+    """A job on a group whose wire is `wire`; a store is served at `port`."""
+    os.environ["GRADWIRE_WIRE"] = wire
+    store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=LIMIT)
+    prefix = f"{wire}/{job.__name__}/{world_size}/{args}"
+    try:
+        dist.init_process_group(
+            "gradwire", store=dist.PrefixStore(prefix, store), rank=rank, world_size=world_size, timeout=LIMIT
+        )
+        result = job(rank, world_size, *args)
+        dist.destroy_process_group()
+        return result
+    finally:
+        del os.environ["GRADWIRE_WIRE"]
 
 
 def given(rank: int, count: int, dtype: torch.dtype) -> Tensor:
@@ -54,9 +78,10 @@ def reduces(rank: int, world_size: int) -> None:
             dist.all_reduce(tensor, torch_op)
             torch.testing.assert_close(tensor, expected(op, world_size, 999, dtype))
     for count in SIZES:
-        tensor = given(rank, count, torch.float32)
-        dist.all_reduce(tensor)
-        assert torch.equal(tensor, expected("SUM", world_size, count, torch.float32)), count
+        for dtype in (torch.float32, torch.bfloat16, torch.int8):
+            tensor = given(rank, count, dtype)
+            dist.all_reduce(tensor)
+            assert torch.equal(tensor, expected("SUM", world_size, count, dtype)), count
         for root in range(world_size):
             tensor = given(rank, count, torch.float32)
             dist.reduce(tensor, root)
@@ -207,10 +232,10 @@ def disagreement(rank: int, world_size: int, kind: str) -> str:
 
 def absent_rank(rank: int, world_size: int, asynchronous: bool) -> tuple[str, float]:
     """The last rank does not call; the others hear of it after the timeout and no later than soon."""
-    group = dist.new_group(range(world_size), timeout=timedelta(seconds=2))
+    group = dist.new_group(range(world_size), timeout=timedelta(seconds=1))
     begun = time.monotonic()
     if rank == world_size - 1:
-        time.sleep(6)
+        time.sleep(3.5)
         return error_of(dist.all_reduce, torch.ones(3), group=group), 0.0
     return error_of(dist.all_reduce, torch.ones(3), group=group, async_op=asynchronous), time.monotonic() - begun
 
@@ -223,6 +248,52 @@ def lost_rank(rank: int, world_size: int) -> str:
     return error_of(dist.all_reduce, torch.ones(CHUNK))
 
 
+def gone_from_sums(rank: int, world_size: int) -> tuple[str, float]:
+    """The last rank leaves in good order while the others sum."""
+    group = dist.new_group(range(world_size), timeout=timedelta(seconds=30))
+    dist.all_reduce(torch.ones(1), group=group)
+    begun = time.monotonic()
+    if rank == world_size - 1:
+        time.sleep(0.3)
+        dist.destroy_process_group()
+        return "", 0.0
+    return error_of(dist.all_reduce, torch.ones(5), group=group), time.monotonic() - begun
+
+
+def told(rank: int, world_size: int, port: int) -> list[str]:
+    """What is logged at INFO while a group and a sub-group are made."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("gradwire")
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        over(rank, world_size, "auto", port, _sub_group)
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+    return lines
+
+
+def _sub_group(rank: int, world_size: int) -> None:
+    dist.barrier(dist.new_group(range(world_size)))
+
+
+def kept_group(rank: int, world_size: int, folder: str) -> bool:
+    """A group that is still referred to when its store's file is gone."""
+    method = f"file://{folder}/store"
+    dist.init_process_group("gradwire", init_method=method, rank=rank, world_size=world_size, timeout=LIMIT)
+    kept = dist.group.WORLD
+    dist.barrier()
+    dist.destroy_process_group()
+    gc.collect()
+    Path(folder, "store").unlink(missing_ok=True)
+    del kept
+    return gc.collect() >= 0
+
+
 def aborted(rank: int, world_size: int) -> str:
     group = dist.new_group(range(world_size), timeout=timedelta(seconds=60))
     if rank == 0:
@@ -233,11 +304,15 @@ def aborted(rank: int, world_size: int) -> str:
 
 
 def roll_call(rank: int, world_size: int) -> tuple[str, str]:
-    group: Any = dist.group.WORLD
-    first = error_of(group.monitored_barrier, timedelta(seconds=30))
+    undo = use_backend({"GRADWIRE_BACKEND": "gradwire"})
+    try:
+        first = error_of(dist.monitored_barrier, timeout=timedelta(seconds=30))
+    finally:
+        undo()
     if rank == world_size - 1:
         time.sleep(2)
         return first, ""
+    group: Any = dist.group.WORLD
     return first, error_of(group.monitored_barrier, timedelta(seconds=1), wait_all_ranks=True)
 
 
@@ -256,6 +331,27 @@ def cycles(rank: int, world_size: int, folder: str, count: int) -> list[tuple[in
         dist.destroy_process_group()
         left.append(_counted())
     return left
+
+
+def dropped(rank: int, world_size: int, port: int) -> list[tuple[int, int]]:
+    """Groups that torch destroys without calling their `shutdown`, as it did before 2.6; what is left after each."""
+    left = []
+    shut_down, GradwireGroup.shutdown = GradwireGroup.shutdown, lambda self: None  # type: ignore[method-assign]
+    try:
+        for turn in range(4):
+            over(rank, world_size, "auto", port, _sum, turn)
+            gc.collect()
+            left.append(_counted())
+    finally:
+        GradwireGroup.shutdown = shut_down  # type: ignore[method-assign]
+    return left
+
+
+def _sum(rank: int, world_size: int, turn: int) -> None:
+    tensor = torch.ones(10)
+    dist.all_reduce(tensor, async_op=True).wait()
+    assert (tensor == world_size).all()
+    dist.barrier()
 
 
 def _counted() -> tuple[int, int]:

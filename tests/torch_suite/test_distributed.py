@@ -23,7 +23,6 @@ ALIKE = frozenset({"passed"})
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for all: a store that is collected after its file is gone aborts its process."""
     return tmp_path_factory.mktemp("torch")
 
 
@@ -43,7 +42,7 @@ def test_torch(ranks: Ranks, folder: Path, world_size: int, name: str) -> None:
     place = folder / f"{name}-{world_size}"
     for part in ("barrier", "test_dir", "init_dir"):
         (place / part).mkdir(parents=True)
-    outcomes = set(ranks.run(world_size, worker.run, name, str(place), timeout=60))
+    outcomes = set(ranks.run(world_size, worker.run, name, str(place), ranks.port, timeout=60))
     if outcomes != ALIKE:
         assert "passed" not in outcomes, outcomes
         pytest.skip(f"torch: {', '.join(sorted(outcomes))}")

@@ -2,19 +2,23 @@
 no backend the function makes its own groups.
 
 Importing torch takes seconds, so the workers live as long as the test session; every call gets its own process group
-over a fresh file store. A call that does not end in time kills the pool: the next one starts anew.
+over its own part of one store, which this process serves (torch's store over a file looks every 10 ms, eight times per
+group). A call that does not end in time kills the pool: the next one starts anew.
 """
 
 from __future__ import annotations
 
+import copy
+import itertools
 import multiprocessing
 import os
-import tempfile
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
+
+LIMIT = timedelta(seconds=60)
 
 
 class Ranks:
@@ -24,15 +28,19 @@ class Ranks:
         self._backend = backend
         self._context = multiprocessing.get_context("spawn")
         self._workers: list[tuple[Any, Connection]] = []
-        # A store may outlive its test by a turn of the garbage collector, and aborts the process if its file is gone.
-        self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        self._runs = 0
+        self._store: list[Any] = []
+        self._runs = itertools.count()
+
+    def on(self, backend: str) -> Ranks:
+        """The same processes with groups of another backend."""
+        other = copy.copy(self)
+        other._backend = backend
+        return other
 
     def run(self, world_size: int, function: Callable[..., Any], *args: Any, timeout: float = 90.0) -> list[Any]:
         while len(self._workers) < world_size:
             self._workers.append(self._spawn())
-        self._runs += 1
-        store = os.path.join(self._folder.name, f"store{self._runs}")
+        store = self.port, f"run{next(self._runs)}"
         for rank in range(world_size):
             self._ask(rank, (function, args, rank, world_size, store, self._backend))
         answers = [self._answer(rank, timeout) for rank in range(world_size)]
@@ -42,14 +50,24 @@ class Ranks:
         return [value for _, value in answers]
 
     def close(self) -> None:
-        for process, pipe in self._workers:
+        for _, pipe in self._workers:
             pipe.close()
+        for process, _ in self._workers:
             process.join(5)
             if process.is_alive():
                 process.kill()
                 process.join()
         self._workers.clear()
-        self._folder.cleanup()
+        self._store.clear()
+
+    @property
+    def port(self) -> int:
+        """Where the store is served."""
+        if not self._store:
+            from torch.distributed import TCPStore
+
+            self._store.append(TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
+        return int(self._store[0].port)
 
     def _spawn(self) -> tuple[Any, Connection]:
         ours, theirs = self._context.Pipe()
@@ -86,7 +104,7 @@ class Ranks:
         for process, _ in self._workers:
             process.kill()
             process.join()
-        self._workers = [(process, pipe) for process, pipe in self._workers if process.is_alive()]
+        self._workers[:] = [(process, pipe) for process, pipe in self._workers if process.is_alive()]
 
 
 def _serve(pipe: Connection) -> None:
@@ -95,20 +113,17 @@ def _serve(pipe: Connection) -> None:
 
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    client = None
     while True:
         try:
-            function, args, rank, world_size, store, backend = pipe.recv()
+            function, args, rank, world_size, (port, prefix), backend = pipe.recv()
         except (EOFError, ConnectionResetError):
             return
         try:
+            client = client or dist.TCPStore("127.0.0.1", port, is_master=False, timeout=LIMIT)
             if backend:
-                dist.init_process_group(
-                    backend,
-                    init_method=f"file://{store}",
-                    rank=rank,
-                    world_size=world_size,
-                    timeout=timedelta(seconds=60),
-                )
+                store = dist.PrefixStore(prefix, client)
+                dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=LIMIT)
             torch.manual_seed(0)
             pipe.send((True, function(rank, world_size, *args)))
         except BaseException:

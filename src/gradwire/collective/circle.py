@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import torch
@@ -81,6 +81,13 @@ class Circle:
         """The same for the start of an operation: what this rank knows already."""
         if self.failure is not None:
             raise CollectiveError(str(self.failure))
+
+    def check_present(self, ranks: Iterable[int]) -> None:
+        """LinkError when one of them is lost."""
+        for rank in ranks:
+            notice = self._notices.get(rank)
+            if notice is not None and notice[0].done:
+                notice[0].wait(0)
 
     def fail(self, reason: str) -> CollectiveError:
         """The group is unusable from now on; the first reason stays, and the others are told of it."""

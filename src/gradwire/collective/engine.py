@@ -8,17 +8,19 @@ whenever what it needs has arrived, and none has to wait for an earlier one to e
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Final
 
+from torch import Tensor
+
+from gradwire.collective.board import Board, BoardOperation
 from gradwire.collective.call import Call
 from gradwire.collective.circle import Circle
 from gradwire.collective.failure import CollectiveError
 from gradwire.collective.flight import Flight, Steps
+from gradwire.collective.operation import Operation, WireOperation
 from gradwire.collective.work import Work
 from gradwire.errors import ConfigError, LinkError
-from gradwire.transport.wire import Delivery, Transfer
 
 # Operations under way at once: enough to fill a long link with a model's buckets, few enough to bound their scratch.
 WINDOW: Final = 8
@@ -29,81 +31,12 @@ _GLANCE: Final = 0.001
 _STOP: Final = 10.0
 
 
-class Operation:
-    """One operation: its steps, the transfer they wait for, and until when."""
-
-    def __init__(self, flight: Flight, steps: Steps, work: Work, timeout: float, settle: Callable[[], None]) -> None:
-        self.flight, self.work = flight, work
-        self._steps = steps
-        self._timeout = timeout
-        self._settle = settle
-        self._awaited: Transfer | None = None
-        self._deadline = 0.0
-        self.started = False
-        self.finished = False
-
-    def start(self) -> None:
-        """Post and send whatever can be without waiting."""
-        self.started = True
-        self._deadline = time.monotonic() + self._timeout
-        self._resume(None)
-
-    def advance(self) -> bool:
-        """Go on as far as possible without waiting; tells whether anything moved."""
-        moved = False
-        while not self.finished and self._awaited is not None and self._awaited.done:
-            self.block(0.0)
-            moved = True
-        return moved
-
-    def block(self, seconds: float) -> None:
-        """Wait for the next transfer up to `seconds`; CollectiveError at the operation's own deadline."""
-        assert self._awaited is not None
-        try:
-            delivery = self._awaited.wait(max(0.0, min(seconds, self._deadline - time.monotonic())))
-        except TimeoutError:
-            self.flight.circle.check()
-            if time.monotonic() >= self._deadline:
-                raise CollectiveError(self._late()) from None
-        except LinkError:
-            self.flight.circle.check_patiently()
-            raise
-        else:
-            self._resume(delivery)
-
-    def _resume(self, delivery: Delivery | None) -> None:
-        if delivery is not None and delivery.reason == "cancelled":
-            self.flight.circle.check_patiently()
-            raise CollectiveError(f"rank {self._peer()} withdrew from {self.flight.call}, number {self.flight.number}")
-        if delivery is not None and delivery.reason == "refused" and delivery.arrived != delivery.size:
-            raise CollectiveError(
-                f"{self.flight.call}, number {self.flight.number}: rank {self._peer()} and rank "
-                f"{self.flight.circle.rank} disagree about its size"
-            )
-        try:
-            self._awaited = next(self._steps) if delivery is None else self._steps.send(delivery)
-        except StopIteration:
-            self.finished = True
-            self._settle()
-            self.flight.land()
-
-    def _peer(self) -> int:
-        assert self._awaited is not None
-        return self.flight.circle.members.index(self._awaited.peer)
-
-    def _late(self) -> str:
-        return (
-            f"{self.flight.call}, number {self.flight.number} of this group: rank {self.flight.circle.rank} waited "
-            f"{self._timeout:g} s for rank {self._peer()}, which did not take part; is it alive, and did it make the "
-            "same call? (init_process_group's timeout sets the limit)"
-        )
-
-
 class Engine:
     """Runs the operations of one circle."""
 
-    def __init__(self, circle: Circle, name: str) -> None:
+    def __init__(self, circle: Circle, name: str, board: Board | None = None) -> None:
         self._circle = circle
+        self._board = board
         self._name = name
         self._number = 0
         self._order = threading.RLock()  # held while an operation is numbered and started, or carried out at once
@@ -114,14 +47,22 @@ class Engine:
 
     def run(
         self, call: Call, algorithm: Callable[[Flight], Steps], work: Work, timeout: float, *, at_once: bool,
-        settle: Callable[[], None] = lambda: None,
+        settle: Callable[[], None] = lambda: None, summed: Tensor | None = None,
     ) -> Work:  # fmt: skip
-        """Take an operation on. With `at_once` it is done when this returns, if nothing else is under way."""
+        """Take an operation on. With `at_once` it is done when this returns, if nothing else is under way.
+
+        `summed` is what becomes the sum of all ranks' memory; on one host that goes over the board.
+        """
         with self._order:
+            # Who comes after a failure must not take what the others left on the board for success.
             self._circle.check()
-            flight = Flight(self._circle, call, self._number)
+            operation: Operation
+            if self._board is not None and summed is not None:
+                operation = BoardOperation(self._board, call, self._number, summed, work, timeout, settle)
+            else:
+                flight = Flight(self._circle, call, self._number)
+                operation = WireOperation(flight, algorithm(flight), work, timeout, settle, self._board)
             self._number += 1
-            operation = Operation(flight, algorithm(flight), work, timeout, settle)
             if at_once and not self._queue:
                 self._carry_out(operation)
             else:
@@ -204,13 +145,12 @@ class Engine:
     def _fail(self, operation: Operation, error: BaseException) -> None:
         """The group cannot go on: tell the others, end everything under way with the same words."""
         if isinstance(error, LinkError) and not isinstance(error, CollectiveError):
-            flight = operation.flight
-            error = CollectiveError(f"{flight.call}, number {flight.number} of this group: {error}")
+            error = CollectiveError(f"{operation.call}, number {operation.number} of this group: {error}")
         if isinstance(error, ConfigError) and not operation.started:
             operation.work.finish(error)
             return
         failure = self._circle.fail(str(error) or type(error).__name__)
-        operation.flight.abandon()
+        operation.abandon()
         operation.work.finish(failure if isinstance(error, CollectiveError) else error)
         self._drop(failure)
         if isinstance(error, KeyboardInterrupt | SystemExit):
@@ -221,7 +161,7 @@ class Engine:
             dropped, self._queue = self._queue, []
             self._changed.notify_all()
         for operation in dropped:
-            operation.flight.abandon()
+            operation.abandon()
             operation.work.finish(failure)
 
     def close(self, *, abort: bool = False) -> None:
@@ -236,3 +176,4 @@ class Engine:
             if self._thread.is_alive():
                 self._drop(self._circle.fail("the process group was destroyed with operations under way"))
                 self._thread.join()
+        self._board = None  # its memory goes with its last operation

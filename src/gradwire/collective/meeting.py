@@ -26,7 +26,7 @@ class SharedWire:
 
     def __init__(self, wire: Wire, store: Store) -> None:
         self.wire = wire
-        self.store = store
+        self._store: Store | None = store
         self._users = 0
         self._lock = threading.Lock()
 
@@ -34,19 +34,28 @@ class SharedWire:
         with self._lock:
             self._users += 1
 
+    def next_number(self) -> int:
+        """The number of the job's next group."""
+        if self._store is None:
+            raise ConfigError("new_group: the default group was destroyed")
+        return self._store.add(_GROUPS, 1)
+
     def leave(self) -> None:
         with self._lock:
             self._users -= 1
             last = self._users == 0
         if last:
             self.wire.close()
+            # Whoever still holds a destroyed group must not hold the store: torch aborts a process that drops a store
+            # over a file when the file is gone.
+            self._store = None
 
 
 def convene(shared: SharedWire, store: Store, rank: int, members: Sequence[int], timeout: float) -> Circle:
     """The circle of a new group: its first rank draws the number and tells the others. Every member calls this."""
     notes = Notes.open(store, "group", rank, len(members), timeout)
     if rank == 0:
-        notes.tell("number", shared.store.add(_GROUPS, 1))
+        notes.tell("number", shared.next_number())
     number = notes.hear("number", 0, int)
     if not 0 <= number < GROUPS_MOST:
         raise ConfigError(f"new_group: more than {GROUPS_MOST} groups were made in this job")

@@ -19,7 +19,7 @@ from gradwire.collective.flight import Flight, Steps, arrivals
 from gradwire.collective.operators import fold
 from gradwire.collective.tags import PARTS_MOST
 
-# Tensors up to this many bytes go directly. A choice: see docs/results/backend.md for both paths around it.
+# Tensors up to this many bytes go directly. Measured: docs/results/backend.md, cross-over.
 DIRECT: Final = 64 << 10
 # Bytes of a pipelined chunk: large enough that a wire's cost per transfer is small beside it.
 CHUNK: Final = 1 << 20

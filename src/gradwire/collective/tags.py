@@ -43,6 +43,11 @@ def roll_call(group: int, number: int, answer: bool) -> int:
     return _join(group, _NOTICE, (number % _NUMBERS) * 4 + 2 + answer)
 
 
+def board(group: int, step: int) -> int:
+    """A message of the hand-over of shared memory, before the group's first operation."""
+    return _join(group, _NOTICE, step * 4 + 1)
+
+
 def check_user_tag(tag: int) -> int:
     if not 0 <= tag < USER_TAGS:
         raise ConfigError(f"tag: {tag} lies outside 0..{USER_TAGS - 1}")

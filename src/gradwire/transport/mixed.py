@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self
 
 from gradwire.errors import ConfigError
@@ -54,6 +54,10 @@ class MixedWire:
                 "reach; write auto, ltp or tcp"
             )
         return self._far
+
+    def beside(self, ranks: Iterable[int]) -> bool:
+        """Whether all of them are neighbours, or this rank itself."""
+        return all(rank in self._neighbours or rank == self.rank for rank in ranks)
 
     def connect(self, peers: Mapping[int, tuple[str, int]], timeout: float | None = None) -> None:
         """Connects to every peer (rank -> host, port of its far wire); LinkError names the one that failed."""

@@ -1,0 +1,166 @@
+#include "board/board.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include "io/loop.h"
+
+namespace gradwire::board {
+namespace {
+
+using io::monotonic_now;
+
+// Shares begin at multiples of this: any element type fits, and no two ranks write one cache line.
+constexpr std::size_t kGrain = 64;
+
+}  // namespace
+
+Board::Board(int file, Shape shape, std::size_t rank, ltp::Time spin)
+    : shape_(shape), memory_(file, shape), rank_(rank), spin_(spin) {
+  if (rank >= shape.ranks) throw std::runtime_error("a board has no such rank");
+}
+
+void Board::announce(std::uint64_t number, const std::uint8_t* header) {
+  memory_.note(rank_, number, header);
+  memory_.shout();
+}
+
+void Board::begin(std::uint64_t number, const std::uint8_t* header, const Sum& sum) {
+  sum_ = sum;
+  number_ = number;
+  std::memcpy(header_, header, kHeader);
+  base_ += phases_;
+  chunks_ = std::max<std::size_t>(1, (sum.bytes + shape_.slot - 1) / shape_.slot);
+  phases_ = chunks_ + (sum.sharded ? 1 : 0);
+  index_ = 0;
+  stage_ = Stage::copy;
+  memory_.note(rank_, number, header);
+}
+
+Board::Range Board::chunk(std::uint64_t index) const {
+  std::size_t begin = index * shape_.slot;
+  return {begin, std::min(shape_.slot, sum_.bytes - begin)};
+}
+
+// Inside the chunk, whose begin is 0.
+Board::Range Board::share(std::uint64_t index, std::size_t rank) const {
+  std::size_t size = chunk(index).size;
+  std::size_t step = ((size + shape_.ranks - 1) / shape_.ranks + kGrain - 1) / kGrain * kGrain;
+  std::size_t begin = std::min(size, rank * step);
+  return {begin, std::min(step, size - begin)};
+}
+
+void Board::copy_in() {
+  if (index_ >= chunks_) return;
+  Range range = chunk(index_);
+  if (range.size) std::memcpy(memory_.slot(base_ + index_, rank_), sum_.data + range.begin, range.size);
+}
+
+void Board::copy_out() {
+  std::uint64_t done = index_ - 1;
+  Range whole = chunk(done);
+  for (std::size_t shift = 1; shift < shape_.ranks; ++shift) {
+    std::size_t peer = (rank_ + shift) % shape_.ranks;
+    Range range = share(done, peer);
+    if (range.size) std::memcpy(sum_.data + whole.begin + range.begin, memory_.slot(base_ + done, peer) + range.begin, range.size);
+  }
+}
+
+Fold Board::folding() const {
+  std::uint64_t index = sum_.sharded ? index_ - 1 : index_;
+  Range range = sum_.sharded ? share(index, rank_) : chunk(index);
+  return {base_ + index, (sum_.sharded ? chunk(index).begin : 0) + range.begin, sum_.sharded ? range.begin : 0, range.size};
+}
+
+// False: the caller must fold first.
+bool Board::reduce(bool early) {
+  Fold fold = folding();
+  if (fold.bytes == 0) return true;
+  if (sum_.kind == Kind::caller && !std::exchange(folded_, false)) return false;
+  if (sum_.kind != Kind::caller) {
+    std::array<const std::uint8_t*, kRanksMost> rows;
+    for (std::size_t rank = 0; rank < shape_.ranks; ++rank) rows[rank] = memory_.slot(fold.phase, rank) + fold.place;
+    add_rows(sum_.kind, rows.data(), shape_.ranks, sum_.data + fold.offset, fold.bytes / sum_.item);
+  }
+  if (early) std::memcpy(memory_.slot(fold.phase, rank_) + fold.place, sum_.data + fold.offset, fold.bytes);
+  return true;
+}
+
+bool Board::arrived() {
+  std::uint64_t wanted = base_ + index_ + 1;
+  for (std::size_t rank = 0; rank < shape_.ranks; ++rank)
+    if (memory_.phase(rank).load() < wanted) return false;
+  return true;
+}
+
+void Board::publish() {
+  memory_.phase(rank_).store(base_ + index_ + 1);
+  // The last to come wakes the others, all at once.
+  if (arrived()) memory_.shout();
+}
+
+bool Board::differs() {
+  for (std::size_t rank = 0; rank < shape_.ranks; ++rank) {
+    std::uint8_t theirs[kHeader];
+    int known = rank == rank_ ? 0 : memory_.look(rank, number_, theirs);
+    if (known == 0 || (known == 1 && std::memcmp(theirs, header_, kHeader) == 0)) continue;
+    odd_ = rank;
+    odd_header_.clear();
+    if (known == 1) odd_header_.assign(theirs, theirs + kHeader);
+    return true;
+  }
+  return false;
+}
+
+Status Board::wait(ltp::Time deadline) {
+  // Headers are written before the first phase is, and stay the same after it.
+  bool first = index_ == 0;
+  ltp::Time now = monotonic_now();
+  for (ltp::Time end = std::min(deadline, now + spin_); !arrived() && now < end; now = monotonic_now()) ::sched_yield();
+  while (!arrived()) {
+    if (first && differs()) return Status::differs;
+    if (monotonic_now() >= deadline) return Status::waiting;
+    memory_.sleep(deadline, [&] { return arrived() || (first && differs()); });
+  }
+  return first && differs() ? Status::differs : Status::done;
+}
+
+Status Board::step(ltp::Time deadline) {
+  while (true) switch (stage_) {
+      case Stage::copy:
+        copy_in();
+        stage_ = Stage::early;
+        break;
+      case Stage::early:
+        if (sum_.sharded && index_ > 0 && !reduce(true)) return Status::fold;
+        stage_ = Stage::publish;
+        break;
+      case Stage::publish:
+        publish();
+        stage_ = Stage::wait;
+        break;
+      case Stage::wait:
+        if (Status status = wait(deadline); status != Status::done) return status;
+        stage_ = Stage::late;
+        break;
+      case Stage::late:
+        if (!sum_.sharded && !reduce(false)) return Status::fold;
+        if (sum_.sharded && index_ > 0) copy_out();
+        stage_ = Stage::copy;
+        if (++index_ == phases_) return Status::done;
+    }
+}
+
+std::vector<std::size_t> Board::missing() {
+  std::vector<std::size_t> ranks;
+  for (std::size_t rank = 0; rank < shape_.ranks; ++rank)
+    if (memory_.phase(rank).load() < base_ + index_ + 1) ranks.push_back(rank);
+  return ranks;
+}
+
+}  // namespace gradwire::board

@@ -1,0 +1,93 @@
+#include "board/memory.h"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <ctime>
+#include <stdexcept>
+#include <system_error>
+
+#include "io/loop.h"
+
+namespace gradwire::board {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+
+[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
+
+std::size_t pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+}  // namespace
+
+std::size_t Memory::bytes(Shape shape) {
+  if (shape.ranks < 2 || shape.ranks > kRanksMost || shape.slot == 0 || shape.slot % kPage || shape.slot > (64u << 20))
+    throw std::runtime_error("a board has 2 to 256 ranks and slots of whole pages");
+  std::size_t heads = sizeof(Bell) + shape.ranks * (sizeof(Mark) + kEntries * sizeof(Entry));
+  return pages(heads) + kSlots * shape.ranks * shape.slot;
+}
+
+io::Descriptor make_memory(Shape shape) {
+  io::Descriptor file(::memfd_create("gradwire", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (file.get() < 0) fail("memfd_create");
+  if (::ftruncate(file.get(), static_cast<off_t>(Memory::bytes(shape))) < 0) fail("ftruncate");
+  if (::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) fail("sealing shared memory");
+  return file;
+}
+
+Memory::Memory(int file, Shape shape) : shape_(shape) {
+  static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
+  std::size_t size = bytes(shape);
+  struct stat status;
+  int seals = ::fcntl(file, F_GET_SEALS);
+  // Without the seal its maker could take pages away under our feet.
+  if (seals < 0 || !(seals & F_SEAL_SHRINK) || ::fstat(file, &status) < 0 ||
+      static_cast<std::size_t>(status.st_size) != size)
+    throw std::runtime_error("shared memory is not a sealed memory file of the right size");
+  base_ = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (base_ == MAP_FAILED) fail("mmap");
+  auto* at = static_cast<std::uint8_t*>(base_);
+  bell_ = reinterpret_cast<Bell*>(at);
+  marks_ = reinterpret_cast<Mark*>(at + sizeof(Bell));
+  entries_ = reinterpret_cast<Entry*>(at + sizeof(Bell) + shape.ranks * sizeof(Mark));
+  slots_ = at + size - kSlots * shape.ranks * shape.slot;
+}
+
+Memory::~Memory() { ::munmap(base_, bytes(shape_)); }
+
+void Memory::note(std::size_t rank, std::uint64_t number, const std::uint8_t* header) {
+  Entry& entry = entries_[rank * kEntries + number % kEntries];
+  entry.number.store(0, std::memory_order_seq_cst);
+  std::memcpy(entry.header, header, kHeader);
+  entry.number.store(number + 1, std::memory_order_seq_cst);
+}
+
+int Memory::look(std::size_t rank, std::uint64_t number, std::uint8_t* header) const {
+  const Entry& entry = entries_[rank * kEntries + number % kEntries];
+  std::uint64_t before = entry.number.load(std::memory_order_acquire);
+  if (before < number + 1) return 0;
+  std::memcpy(header, entry.header, kHeader);
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return before == number + 1 && entry.number.load(std::memory_order_relaxed) == before ? 1 : 2;
+}
+
+void Memory::shout() {
+  shouts().fetch_add(1);
+  if (sleepers().load()) ::syscall(SYS_futex, &bell_->shouts, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void Memory::doze(std::uint32_t seen, ltp::Time deadline) {
+  ltp::Time left = std::clamp<ltp::Time>(deadline - io::monotonic_now(), 0, ltp::kSecond);
+  timespec limit{static_cast<time_t>(left / ltp::kSecond), static_cast<long>(left % ltp::kSecond)};
+  ::syscall(SYS_futex, &bell_->shouts, FUTEX_WAIT, seen, &limit, nullptr, 0);
+}
+
+}  // namespace gradwire::board

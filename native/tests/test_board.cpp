@@ -1,0 +1,159 @@
+// Sums on a board between threads that stand for processes: each has its own mapping of the same memory.
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+#include "board/board.h"
+#include "io/loop.h"
+#include "ltp/random.h"
+#include "tests/check.h"
+
+using namespace gradwire;
+using board::Board;
+using board::Kind;
+using board::Status;
+
+namespace {
+
+constexpr std::size_t kSlot = 4096;
+
+std::vector<std::uint8_t> header(std::uint8_t fill) { return std::vector<std::uint8_t>(board::kHeader, fill); }
+ltp::Time in(ltp::Time delay) { return io::monotonic_now() + delay; }
+
+struct World {
+  explicit World(std::size_t ranks) : file(board::make_memory({ranks, kSlot})) {
+    for (std::size_t rank = 0; rank < ranks; ++rank)
+      boards.push_back(std::make_unique<Board>(file.get(), board::Shape{ranks, kSlot}, rank, 20 * ltp::kMicrosecond));
+  }
+  template <class Work>
+  void on_all(Work work) {
+    std::vector<std::thread> threads;
+    for (std::size_t rank = 0; rank < boards.size(); ++rank) threads.emplace_back([&, rank] { work(rank, *boards[rank]); });
+    for (auto& thread : threads) thread.join();
+  }
+  io::Descriptor file;
+  std::vector<std::unique_ptr<Board>> boards;
+};
+
+template <class T>
+void fold_here(Board& b, std::size_t ranks, T* data) {
+  board::Fold fold = b.folding();
+  for (std::size_t i = 0; i < fold.bytes / sizeof(T); ++i) {
+    T total = 0;
+    for (std::size_t r = 0; r < ranks; ++r) {
+      T one;
+      std::memcpy(&one, b.slot(fold.phase, r) + fold.place + i * sizeof(T), sizeof one);
+      total = static_cast<T>(total + one);
+    }
+    std::memcpy(reinterpret_cast<std::uint8_t*>(data) + fold.offset + i * sizeof(T), &total, sizeof total);
+  }
+  b.folded();
+}
+
+// Many sums in a row, of sizes around one and several slots, direct and in shares, added here and by the caller.
+template <class T>
+void every_sum_is_right(std::size_t ranks, Kind kind) {
+  World world(ranks);
+  std::atomic<int> wrong = 0;
+  world.on_all([&](std::size_t rank, Board& b) {
+    ltp::Random random(5), own(rank);  // the first is the same on every rank
+    for (std::uint64_t number = 0; number < 60; ++number) {
+      std::size_t count = random.next() % (4 * kSlot / sizeof(T));
+      bool sharded = random.next() % 2, here = random.next() % 3;
+      std::vector<T> data(count);
+      for (std::size_t i = 0; i < count; ++i) data[i] = static_cast<T>(i % 50 + rank * number % 7);
+      b.begin(number, header(1).data(), {reinterpret_cast<std::uint8_t*>(data.data()), count * sizeof(T), sizeof(T),
+                                         here ? kind : Kind::caller, sharded});
+      Status status = Status::waiting;
+      while (status != Status::done && status != Status::differs) {
+        status = b.step(in(own.next() % 2 * ltp::kMillisecond));
+        if (status == Status::fold) fold_here(b, ranks, data.data());
+      }
+      if (status != Status::done) ++wrong;
+      for (std::size_t i = 0; i < count; ++i) {
+        T total = 0;
+        for (std::size_t r = 0; r < ranks; ++r) total = static_cast<T>(total + static_cast<T>(i % 50 + r * number % 7));
+        if (data[i] != total) ++wrong;
+      }
+    }
+  });
+  CHECK(wrong == 0);
+}
+
+void whoever_is_missing_is_named() {
+  World world(3);
+  std::uint8_t data[8] = {};
+  world.boards[0]->begin(0, header(1).data(), {data, 8, 1, Kind::int8, false});
+  world.boards[2]->announce(5, header(9).data());
+  CHECK(world.boards[0]->step(in(ltp::kMillisecond)) == Status::waiting);
+  CHECK((world.boards[0]->missing() == std::vector<std::size_t>{1, 2}));
+}
+
+void whoever_called_something_else_is_named() {
+  World world(2);
+  std::uint8_t data[8] = {};
+  world.on_all([&](std::size_t rank, Board& b) {
+    if (rank == 0) return b.announce(7, header(9).data());  // it goes another way, and wakes the sleeper
+    b.begin(7, header(1).data(), {data, 8, 1, Kind::int8, false});
+    CHECK(b.step(in(20 * ltp::kSecond)) == Status::differs);
+    CHECK(b.odd_rank() == 0 && b.odd_header() == header(9));
+  });
+  World other(2);
+  other.on_all([&](std::size_t rank, Board& b) {
+    std::uint8_t own[8] = {};
+    b.begin(7, header(static_cast<std::uint8_t>(rank)).data(), {own, 8 - rank, 1, Kind::int8, false});
+    CHECK(b.step(in(20 * ltp::kSecond)) == Status::differs);
+    CHECK(b.odd_header() == header(static_cast<std::uint8_t>(1 - rank)));
+  });
+}
+
+// A rank that has gone on since: what it called then is forgotten, that it differs is not.
+void a_note_that_was_overwritten_differs() {
+  World world(2);
+  std::uint8_t data[8] = {};
+  world.boards[1]->announce(3 + board::kEntries, header(9).data());
+  world.boards[0]->begin(3, header(1).data(), {data, 8, 1, Kind::int8, false});
+  CHECK(world.boards[0]->step(in(20 * ltp::kSecond)) == Status::differs);
+  CHECK(world.boards[0]->odd_rank() == 1 && world.boards[0]->odd_header().empty());
+}
+
+template <class Make>
+bool refused(Make make) {
+  try {
+    make();
+  } catch (const std::runtime_error&) {
+    return true;
+  }
+  return false;
+}
+
+void only_the_right_memory_is_taken() {
+  io::Descriptor file = board::make_memory({3, kSlot});
+  CHECK(refused([&] { Board(file.get(), {2, kSlot}, 0, 0); }));
+  CHECK(refused([&] { Board(file.get(), {3, kSlot}, 3, 0); }));
+  CHECK(refused([&] { board::make_memory({1, kSlot}); }));
+  CHECK(refused([&] { board::make_memory({2, 100}); }));
+  io::Descriptor open(::memfd_create("open", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  CHECK(refused([&] { Board(open.get(), {2, kSlot}, 0, 0); }));
+}
+
+}  // namespace
+
+int main() {
+  for (std::size_t ranks : {2u, 3u, 5u}) {
+    every_sum_is_right<float>(ranks, Kind::float32);
+    every_sum_is_right<double>(ranks, Kind::float64);
+    every_sum_is_right<std::int8_t>(ranks, Kind::int8);
+    every_sum_is_right<std::int16_t>(ranks, Kind::int16);
+    every_sum_is_right<std::int32_t>(ranks, Kind::int32);
+    every_sum_is_right<std::int64_t>(ranks, Kind::int64);
+  }
+  whoever_is_missing_is_named();
+  whoever_called_something_else_is_named();
+  a_note_that_was_overwritten_differs();
+  only_the_right_memory_is_taken();
+  return test::finish();
+}
