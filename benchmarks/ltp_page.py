@@ -54,7 +54,13 @@ def ratio(row: dict[str, Any], own: dict[str, Any]) -> str:
 
 def incast(rows: Rows) -> str:
     cells = [
-        [r["system"], str(r["transfers"]), f"{1e3 * r['p50_s']:.1f}", f"{1e3 * r['p99_s']:.1f}", f"{r['ratio']:.2f}"]
+        [
+            r["system"],
+            f"{r['transfers']} of {r['asked']}",
+            f"{1e3 * r['p50_s']:.1f}",
+            f"{1e3 * r['p99_s']:.1f}",
+            f"{r['ratio']:.2f}",
+        ]
         for r in rows
     ]
     return table(["system", "transfers", "p50, ms", "p99, ms", "p99 / p50"], cells)
@@ -67,6 +73,17 @@ def fair(rows: Rows) -> str:
         for r in rows
     ]  # fmt: skip
     return table(["queue", "flows", "Mbit/s", "share of the first"], cells)
+
+
+def ablation(rows: Rows) -> str:
+    """Tolerance 1 is Early Close off."""
+    lines = []
+    for rtt, loss in dict.fromkeys((row["rtt"], row["loss"]) for row in rows):
+        here = {row["tolerance"]: row for row in rows if (row["rtt"], row["loss"]) == (rtt, loss)}
+        on, off = here[0.98], here[1.0]
+        gain = f"{off['step_s'] / on['step_s']:.2f}x"
+        lines.append([f"{1000 * rtt:g} ms", f"{loss:.1%}", step(on), step(off), gain, f"{on['missing']:.2%}"])
+    return table(["RTT", "loss", "Early Close, s", "every byte waited for, s", "gain", "not delivered up"], lines)
 
 
 def accuracy(rows: Rows) -> str:
@@ -94,6 +111,7 @@ PAGES: dict[str, Callable[[Rows], str]] = {
     "grid-bursty": grid,
     "incast": incast,
     "fair": fair,
+    "ablation": ablation,
     "accuracy": accuracy,
     "soak": soak,
 }
