@@ -53,11 +53,11 @@ def ratio(row: dict[str, Any], own: dict[str, Any]) -> str:
 
 
 def incast(rows: Rows) -> str:
-    cells = [
-        [r["system"], str(r["transfers"]), f"{1e3 * r['p50_s']:.1f}", f"{1e3 * r['p99_s']:.1f}", f"{r['ratio']:.2f}"]
-        for r in rows
-    ]
-    return table(["system", "transfers", "p50, ms", "p99, ms", "p99 / p50"], cells)
+    def cells(r: dict[str, Any]) -> list[str]:
+        times = [f"{1e3 * r['p50_s']:.1f}", f"{1e3 * r['p99_s']:.1f}", f"{r['ratio']:.2f}"]
+        return [r["system"], f"{r['transfers']} of {r['asked']}", *times]
+
+    return table(["system", "transfers", "p50, ms", "p99, ms", "p99 / p50"], [cells(row) for row in rows])
 
 
 def fair(rows: Rows) -> str:
@@ -69,6 +69,17 @@ def fair(rows: Rows) -> str:
     return table(["queue", "flows", "Mbit/s", "share of the first"], cells)
 
 
+def ablation(rows: Rows) -> str:
+    """Tolerance 1 is Early Close off."""
+    lines = []
+    for rtt, loss in dict.fromkeys((row["rtt"], row["loss"]) for row in rows):
+        here = {row["tolerance"]: row for row in rows if (row["rtt"], row["loss"]) == (rtt, loss)}
+        on, off = here[0.98], here[1.0]
+        gain = f"{off['step_s'] / on['step_s']:.2f}x"
+        lines.append([f"{1000 * rtt:g} ms", f"{loss:.1%}", step(on), step(off), gain, f"{on['missing']:.2%}"])
+    return table(["RTT", "loss", "Early Close, s", "every byte waited for, s", "gain", "not delivered up"], lines)
+
+
 def accuracy(rows: Rows) -> str:
     cells = [
         [r["case"], f"{r['accuracy']:.2f}", f"{r['points']:+.2f}", f"{r['range'][0]:+.2f} .. {r['range'][1]:+.2f}"]
@@ -78,15 +89,13 @@ def accuracy(rows: Rows) -> str:
 
 
 def soak(rows: Rows) -> str:
-    cells = [
-        [f"{r['leg']}", str(r["rank"]), f"{r['minutes']:g}", str(r["changes"]), str(r["transfers"]),
-         f"{r['bytes'] / 1e6:.0f}",
-         f"{r['missing'] / r['bytes']:.2%}", str(r["wrong"]),
-         f"{r['rss_second_quarter_mb']:.1f} -> {r['rss_last_quarter_mb']:.1f}"]
-        for r in rows
-    ]  # fmt: skip
+    def cells(r: dict[str, Any]) -> list[str]:
+        counts = [str(r["leg"]), str(r["rank"]), f"{r['minutes']:g}", str(r["changes"]), str(r["transfers"])]
+        sizes = [f"{r['bytes'] / 1e6:.0f}", f"{r['missing'] / r['bytes']:.2%}", str(r["wrong"])]
+        return [*counts, *sizes, f"{r['rss_second_quarter_mb']:.1f} -> {r['rss_last_quarter_mb']:.1f}"]
+
     head = ["leg", "rank", "minutes", "link changes", "transfers", "MB", "not delivered", "bytes wrong", "RSS, MB"]
-    return table(head, cells)
+    return table(head, [cells(row) for row in rows])
 
 
 PAGES: dict[str, Callable[[Rows], str]] = {
@@ -95,6 +104,7 @@ PAGES: dict[str, Callable[[Rows], str]] = {
     "grid-bursty": grid,
     "incast": incast,
     "fair": fair,
+    "ablation": ablation,
     "accuracy": accuracy,
     "soak": soak,
 }

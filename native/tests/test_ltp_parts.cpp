@@ -136,10 +136,10 @@ void acks_repeat_themselves_and_are_not_late() {
   CHECK(acks.due(2000));
   AckFrame ack;
   acks.fill(5000, ack);
-  CHECK(ack.largest() == 7 && ack.bits[0] == 0xff && ack.delay_us == 3);
+  CHECK(ack.largest() == 15 && ack.bits[0] == 0xffff && ack.delay_us == 3);
   acks.on_packet(6000, 200, true, 4 * kMillisecond);
   acks.fill(6000, ack);
-  CHECK(ack.base == 0 && ack.words == 4 && ack.bits[0] == 0xff && ack.largest() == 200);
+  CHECK(ack.base == 0 && ack.words == 4 && ack.bits[0] == 0xffff && ack.largest() == 200);
 }
 
 void early_close_follows_the_formula_and_then_experience() {
