@@ -64,6 +64,8 @@ class PlanningConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     # A JSON file that says which sites there are and what links them, as `gradwire plan` reads it; one site per rank.
     net: str = ""
+    # A JSON file of site names and their ranks, read by rank 0; without it GRADWIRE_SITE on each rank says where it is.
+    sites: str = ""
     # Change the plan by what is measured; measure links that carry nothing.
     aware: bool = True
     probe: bool = True

@@ -133,7 +133,7 @@ def open_planned(config: Config, group: dist.ProcessGroup, numel: int, clock: Cl
         return None
     if not is_controller(config.level):
         check_summable(Level.parse(config.level))
-    sites = ask_sites(_notes("sites", config, group))
+    sites = ask_sites(_notes("sites", config, group), config.planning.sites)
     if sites is None:
         return Planned(_cross(config, group, range(group.size()), numel, Told(clock, sink)), None)
     own, leaders = open_groups(sites, group, config.transport.timeout)

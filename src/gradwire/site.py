@@ -2,7 +2,8 @@
 
 In: parcels in the order of buckets, the same on all ranks of the site. Each goes through three stations: sum inside the
 site (the existing backend's collective), the trees between sites (leaders only), and back from the leader to its site.
-The leader is the lowest rank. Two groups and two threads of their own keep the order of collectives: one for sums,
+Who is where says a file (`planning.sites`), read by rank 0 for all, or each rank's GRADWIRE_SITE. The leader is the
+lowest rank. Two groups and two threads of their own keep the order of collectives: one for sums,
 one for results, so that several buckets are under way at once.
 """
 
@@ -14,7 +15,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 
+import msgspec
 import torch.distributed as dist
 
 from gradwire.aggregate.parcel import Parcel
@@ -55,10 +58,38 @@ def sites_of(names: Sequence[str]) -> Sites | None:
     return Sites(tuple(sorted(tuple(group) for group in groups.values())))
 
 
-def ask_sites(notes: Notes, environment: Mapping[str, str] | None = None) -> Sites | None:
-    """Every rank tells its GRADWIRE_SITE; all come to the same answer."""
-    environment = os.environ if environment is None else environment
-    return sites_of(notes.gather("site", environment.get(VARIABLE, ""), str))
+def names_from(path: Path, world_size: int) -> list[str]:
+    """Each rank's site, from a JSON file of site names and their ranks: {"paris": [0, 1], "tokyo": [2, 3]}."""
+    try:
+        told = msgspec.json.decode(path.read_bytes(), type=dict[str, list[int]])
+    except (OSError, msgspec.DecodeError) as error:
+        form = '{"paris": [0, 1], "tokyo": [2, 3]}'
+        raise ConfigError(f"planning.sites: {path} cannot be read as {form}: {error}") from error
+    names = [""] * world_size
+    for name, ranks in told.items():
+        for rank in ranks:
+            if not name or not 0 <= rank < world_size or names[rank]:
+                raise ConfigError(f"planning.sites: {path}: rank {rank} at {name!r} is listed twice or is no rank here")
+            names[rank] = name
+    if "" in names:
+        raise ConfigError(f"planning.sites: {path} does not say where rank {names.index('')} is")
+    return names
+
+
+def ask_sites(notes: Notes, path: str = "", environment: Mapping[str, str] | None = None) -> Sites | None:
+    """What rank 0 reads in the file, or else every rank's GRADWIRE_SITE; all come to the same answer or error."""
+    if not path:
+        environment = os.environ if environment is None else environment
+        return sites_of(notes.gather("site", environment.get(VARIABLE, ""), str))
+    if notes.rank == 0:
+        try:
+            notes.tell("sites", {"names": names_from(Path(path), notes.world_size), "error": []})
+        except ConfigError as error:
+            notes.tell("sites", {"names": [], "error": [str(error)]})
+    told = notes.hear("sites", 0, dict[str, list[str]])
+    if told["error"]:
+        raise ConfigError(told["error"][0])
+    return sites_of(told["names"])
 
 
 def open_groups(

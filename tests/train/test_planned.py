@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from gradwire.config import resolve
 from gradwire.errors import ConfigError
 from gradwire.flow import Tree
 from gradwire.planned import _below
-from gradwire.site import sites_of
+from gradwire.site import names_from, sites_of
 from tests.train import jobs
 from tests.train.ranks import Ranks
 
@@ -84,3 +86,30 @@ def test_a_site_named_on_some_ranks_only_is_a_mistake() -> None:
     assert sites is not None
     assert sites.leaders == (0, 1)
     assert sites.of(2) == (0, 2)
+
+
+def test_a_file_says_who_is_where(ranks: Ranks, tmp_path: Path) -> None:
+    path = tmp_path / "sites.json"
+    path.write_text(json.dumps({"a": [0, 2], "b": [1]}))
+    config = {"plan": "loadaware", "level": "off", "planning": {"sites": str(path)}}
+    results = ranks.run(3, jobs.train_small, config)
+    assert all(result["agreed"] for result in results)
+    torch.testing.assert_close(
+        results[0]["weights"], ranks.run(3, jobs.train_small, None)[0]["weights"], atol=1e-4, rtol=1e-3
+    )
+    path.write_text(json.dumps({"a": [0, 2]}))
+    with pytest.raises(AssertionError, match="does not say where rank 1 is"):
+        ranks.run(3, jobs.train_small, config)
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [("[0, 1]", "cannot be read as"), ('{"a": [0, 1], "b": [1]}', "rank 1"), ('{"a": [0, 2]}', "rank 2")],
+)
+def test_a_file_of_sites_that_makes_no_sense_is_named(tmp_path: Path, text: str, match: str) -> None:
+    path = tmp_path / "sites.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=match):
+        names_from(path, 2)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        names_from(tmp_path / "nowhere.json", 2)

@@ -27,7 +27,7 @@ JUMP = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One transfer (or probe) over one directed link."""
+    """One transfer (or probe) over one directed link. Unless `busy`, the link may carry more than was asked of it."""
 
     source: int
     destination: int
@@ -35,6 +35,7 @@ class Observation:
     rtprop: float | None
     nbytes: int
     at: float
+    busy: bool = True
 
 
 @dataclass(slots=True)
@@ -60,6 +61,8 @@ class Awareness:
             known.rtprop = min(known.rtprop, seen.rtprop)
         if seen.nbytes < LEAST_BYTES or seen.at < known.at:
             return
+        if not seen.busy and known.samples and seen.rate < known.rate:
+            return  # it was not asked for more: what is known of it stands, and ages
         jumped = known.rate > 0 and not 1 / JUMP < seen.rate / known.rate < JUMP
         first = known.samples == 0 or known.blocked or jumped
         known.rate = seen.rate if first else known.rate + GAIN * (seen.rate - known.rate)

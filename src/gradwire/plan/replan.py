@@ -1,8 +1,11 @@
 """When to change plans: hysteresis, so that noise does not make the plan flap.
 
 In: the plan in use, a fresh Matrix, the time. Out: a new Plan or None, always with a sentence. The plan in use is
-priced on the fresh matrix, so old promises are not compared with new hopes. Changed at once when a member or a link
-it needs is gone; else for a gain above `gain` and not more often than every `interval` seconds.
+priced on the fresh matrix, so old promises are not compared with new hopes; the new one on a cautious one, where links
+not measured lately count for less, so hopes are not compared with measurements. Changed at once when a member or a link
+it needs is gone; else for a gain above `gain` and not more often than every `interval` seconds. Each change of late
+doubles the gain that the next one must promise: a plan corrects the picture it was made from, and would call for the
+next one for ever.
 """
 
 from __future__ import annotations
@@ -21,6 +24,10 @@ from gradwire.plan.registry import DEFAULT, make_plan
 from gradwire.plan.routes import Routes
 from gradwire.plan.trees import sources_of
 from gradwire.units import Seconds
+
+# A change is of late for this many intervals; no change is asked to promise more than MOST.
+LATELY = 10.0
+MOST = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,7 @@ class Replanner:
 
     def __init__(self, plan: Plan, config: ReplanConfig, now: float) -> None:
         self.plan, self._config, self._changed = plan, config, now
+        self._changes: list[float] = []
 
     def consider(self, matrix: Matrix, job: Job, now: float) -> tuple[Plan | None, str]:
         """A better plan for this matrix, or None; and why. LinkError where members are cut off."""
@@ -83,15 +91,19 @@ class Replanner:
             return self._take(
                 fresh, now
             ), f"changed at once: plan {self.plan.version} needs a member or link that is gone"
-        gain = 1 - fresh.predicted / current if current > 0 else 0.0
-        if gain <= self._config.gain:
-            return (
-                None,
-                f"kept plan {self.plan.version}: a new one would gain {gain:.1%}, {self._config.gain:.0%} is asked",
-            )
+        gain = 1 - price(matrix.cautious(), fresh, job) / current if current > 0 else 0.0
+        asked = self._asked(now)
+        if gain <= asked:
+            return None, f"kept plan {self.plan.version}: a new one would gain {gain:.1%}, {asked:.0%} is asked"
         was = Seconds(current)
-        return self._take(fresh, now), f"changed: {Seconds(fresh.predicted)} instead of {was}, {gain:.0%} less"
+        return self._take(fresh, now), f"changed: {Seconds(fresh.predicted)} instead of {was}, {gain:.0%} less for sure"
+
+    def _asked(self, now: float) -> float:
+        """The gain that a change must promise now."""
+        self._changes = [at for at in self._changes if now - at < LATELY * self._config.interval]
+        return min(max(MOST, self._config.gain), self._config.gain * 2 ** len(self._changes))
 
     def _take(self, fresh: Plan, now: float) -> Plan:
         self.plan, self._changed = fresh, now
+        self._changes.append(now)
         return fresh

@@ -2,8 +2,8 @@
 
 In: a Network (as the lab gets it), a Plan, a Job. Out: seconds of each synchronisation, one after the other on the same
 connections, so that the first shows LTP finding its rate and the later ones the steady state. Frames wait in the
-executor's own Outbox. What it leaves out is the machine: wake-ups, copies, Python. For small networks: a second of a
-100 Mbit/s link takes about a tenth of a second here.
+executor's own Outbox. What it leaves out is the machine: wake-ups, copies, Python. For small networks: a packet takes
+about five microseconds here, an AlexNet sixteenth over nine sites 3.6 s of CPU for three synchronisations.
 """
 
 from __future__ import annotations
