@@ -55,7 +55,7 @@ def ratio(row: dict[str, Any], own: dict[str, Any]) -> str:
 def incast(rows: Rows) -> str:
     def cells(r: dict[str, Any]) -> list[str]:
         times = [f"{1e3 * r['p50_s']:.1f}", f"{1e3 * r['p99_s']:.1f}", f"{r['ratio']:.2f}"]
-        return [r["system"], f"{r['transfers']} of {r['asked']}", *times]
+        return [r["system"], f"{r['transfers']} of {r.get('asked', '?')}", *times]
 
     return table(["system", "transfers", "p50, ms", "p99, ms", "p99 / p50"], [cells(row) for row in rows])
 
