@@ -6,6 +6,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
+# Where there is a ccache, what was compiled here once is not compiled again for the wheel.
+export CCACHE_BASEDIR := /
+export CCACHE_NOHASHDIR := 1
 NATIVE := $(shell find native -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt') CMakeLists.txt
 
 .PHONY: demo test setup stubs lint types test-native test-python dashboard dashboard-check formal fuzz docs clean

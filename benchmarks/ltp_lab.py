@@ -41,6 +41,28 @@ LTP_EFFICIENCY = 1433 / 1538
 TCP_EFFICIENCY = 1448 / 1538
 
 
+# What tells one row of a case from another; a row measured again replaces the old one.
+KEYS = ("link_mbit", "loss", "bursty", "rtt", "system", "tolerance", "queue_bdp", "first", "second", "leg", "rank")
+
+
+class Rows(list[dict[str, Any]]):
+    """Rows of one case. Each is printed and, with a file, written at once: a run that is cut off keeps what it has."""
+
+    def __init__(self, path: Path | None) -> None:
+        super().__init__()
+        self._path = path
+
+    def add(self, row: dict[str, Any]) -> None:
+        self.append(row)
+        print({key: value for key, value in row.items() if key != "counters"}, flush=True)
+        if self._path is None:
+            return
+        old = json.loads(self._path.read_text()) if self._path.is_file() else []
+        kept = [other for other in old if any(other.get(key) != row.get(key) for key in KEYS)]
+        ordered = sorted([*kept, row], key=lambda r: [str(r.get(key, "")) for key in ("rtt", "loss", "bursty")])
+        self._path.write_text(json.dumps(ordered if "rtt" in row else [*kept, row], indent=1) + "\n")
+
+
 class Nodes:
     """The node processes of a lab, and a line to each."""
 
@@ -117,11 +139,15 @@ def server_star(worker_mbit: float, server_mbit: float, queue: int | None = None
     return Network("star", hosts, star(hosts, access), routers=("switch",), congestion="cubic")
 
 
-def clean(options: argparse.Namespace) -> list[dict[str, Any]]:
-    rows = []
-    for mbit in (100.0, 1000.0):
+def chosen(options: argparse.Namespace, systems: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [system for system in systems if not options.system or " ".join(system) in options.system]
+
+
+def clean(options: argparse.Namespace) -> None:
+    rows = Rows(options.json)
+    for mbit in options.mbit or (100.0, 1000.0):
         with nodes(pair(mbit, 0.002)) as (_, group):
-            for kind, congestion in (*SYSTEMS, ("ltp", "cubic")):
+            for kind, congestion in chosen(options, (*SYSTEMS, ("ltp", "cubic"))):
                 order = {"do": "stream" if kind == "ltp" else "tcp_stream", "congestion": congestion, "size": 1 << 20}
                 order["seconds"] = options.seconds
                 answers = group.ask(
@@ -130,22 +156,26 @@ def clean(options: argparse.Namespace) -> list[dict[str, Any]]:
                 rate = answers[1]["bytes"] * 8 / answers[1]["seconds"] / 1e6
                 share = LTP_EFFICIENCY if kind == "ltp" else TCP_EFFICIENCY
                 giga = answers[1]["bytes"] / 1e9
-                rows.append({
+                rows.add({
                     "link_mbit": mbit, "system": f"{kind} {congestion}", "goodput_mbit": rate,
                     "of_link_after_headers": rate / (mbit * share),
                     "cpu_s_per_gb_sender": answers[0]["cpu"] / giga, "cpu_s_per_gb_receiver": answers[1]["cpu"] / giga,
                 })  # fmt: skip
-                print(rows[-1], flush=True)
-    return rows
 
 
-def step_seconds(answers: dict[int, dict[str, Any]], steps: int) -> tuple[float, bool]:
-    """Seconds per step of the slowest worker, and whether all steps were done."""
+def step_seconds(answers: dict[int, dict[str, Any]], warm: int) -> tuple[float, bool]:
+    """Seconds per step of the slowest worker after the first `warm` steps, and whether there was such a step."""
     done = min(len(answers[rank]["steps"]) for rank in range(1, WORKERS + 1))
-    if not done:
-        return max(answer["elapsed"] for answer in answers.values()), False
-    slowest = max(sum(answers[rank]["steps"][:done]) / done for rank in range(1, WORKERS + 1))
+    if done <= warm:
+        return max(answer["elapsed"] for answer in answers.values()) / (done + 1), False
+    slowest = max(statistics.mean(answers[rank]["steps"][warm:done]) for rank in range(1, WORKERS + 1))
     return slowest, True
+
+
+def first_step(answers: dict[int, dict[str, Any]]) -> float | None:
+    """Of the slowest worker: connections are open, nothing else is known of the path."""
+    firsts = [answers[rank]["steps"][:1] for rank in range(1, WORKERS + 1)]
+    return max(first[0] for first in firsts) if all(firsts) else None
 
 
 def cell(lab: Lab, loss: float, rtt: float, bursty: bool) -> None:
@@ -156,9 +186,9 @@ def cell(lab: Lab, loss: float, rtt: float, bursty: bool) -> None:
             lab.apply(Change(Seconds(0), link, delay=Seconds(rtt / 2), loss=0.0 if bursty else loss, burst=burst))
 
 
-def grid(options: argparse.Namespace) -> list[dict[str, Any]]:
-    rows = []
-    systems = [system for system in SYSTEMS if not options.system or " ".join(system) in options.system]
+def grid(options: argparse.Namespace) -> None:
+    rows = Rows(options.json)
+    systems = chosen(options, SYSTEMS)
     with nodes(server_star(100, 1000)) as (lab, group):
         for rtt in options.rtt or RTTS:
             for loss in options.loss or LOSSES:
@@ -167,20 +197,20 @@ def grid(options: argparse.Namespace) -> list[dict[str, Any]]:
                     order = {"do": "rounds", "kind": kind, "congestion": congestion, "steps": options.steps}
                     order |= {"size": options.size, "limit": options.limit, "tolerance": options.tolerance}
                     answers = group.everyone(order, 3 * options.limit + 70)
-                    seconds, finished = step_seconds(answers, options.steps)
+                    seconds, finished = step_seconds(answers, options.warm)
                     lost = sum(missing for _, missing in answers[0]["ups"])
                     total = options.size * max(1, len(answers[0]["ups"]))
-                    rows.append({
+                    rows.add({
                         "loss": loss, "bursty": options.bursty, "rtt": rtt, "system": f"{kind} {congestion}",
-                        "step_s": seconds, "finished": finished, "steps": len(answers[1]["steps"]),
+                        "step_s": seconds, "first_step_s": first_step(answers), "finished": finished,
+                        "steps": min(len(answers[rank]["steps"]) for rank in range(1, WORKERS + 1)),
+                        "cpu_s": sum(answer["cpu"] for answer in answers.values()),
                         "missing": lost / total if kind == "ltp" else 0.0, "tolerance": options.tolerance,
                     })  # fmt: skip
-                    print(rows[-1], flush=True)
-    return rows
 
 
-def incast(options: argparse.Namespace) -> list[dict[str, Any]]:
-    rows = []
+def incast(options: argparse.Namespace) -> None:
+    rows = Rows(options.json)
     with nodes(server_star(1000, 1000, queue=64 * 1024)) as (lab, group):
         cell(lab, 0.0, 0.001, False)
         for kind, congestion in SYSTEMS:
@@ -190,15 +220,14 @@ def incast(options: argparse.Namespace) -> list[dict[str, Any]]:
             # The first rounds find the path's rate; every system is spared them.
             times = sorted(t for r in range(1, WORKERS + 1) for t, _ in answers[r]["ups"][5:])
             p50, p99 = statistics.median(times), times[int(0.99 * (len(times) - 1))]
-            rows.append({"system": f"{kind} {congestion}", "transfers": len(times), "p50_s": p50, "p99_s": p99,
-                         "ratio": p99 / p50})  # fmt: skip
-            print(rows[-1], flush=True)
-    return rows
+            rows.add({"system": f"{kind} {congestion}", "transfers": len(times),
+                      "asked": WORKERS * (options.steps - 5), "p50_s": p50, "p99_s": p99,
+                      "ratio": p99 / p50})  # fmt: skip
 
 
-def fair(options: argparse.Namespace) -> list[dict[str, Any]]:
+def fair(options: argparse.Namespace) -> None:
     """Senders a and b, receivers c and d, one 50 Mbit/s link between two routers; a queue of one BDP or four."""
-    rows = []
+    rows = Rows(options.json)
     for depth in (1, 4):
         queue = Bytes(int(50e6 / 8 * 0.02 * depth))
         edge, trunk = spec(1000, 0.0), spec(50, 0.02, queue=queue)
@@ -217,26 +246,22 @@ def fair(options: argparse.Namespace) -> list[dict[str, Any]]:
                 orders |= {1: {**second, "peer": 3, "sends": True}, 3: {**second, "peer": 1, "sends": False}}
                 answers = group.ask(orders, options.seconds + 90)
                 rates = [answers[rank]["bytes"] * 8 / answers[rank]["seconds"] / 1e6 for rank in (2, 3)]
-                rows.append({"queue_bdp": depth, "first": "ltp bbr", "second": f"{other} {second['congestion']}",
-                             "mbit": rates, "share_of_first": rates[0] / sum(rates)})  # fmt: skip
-                print(rows[-1], flush=True)
-    return rows
+                rows.add({"queue_bdp": depth, "first": "ltp bbr", "second": f"{other} {second['congestion']}",
+                          "mbit": rates, "share_of_first": rates[0] / sum(rates)})  # fmt: skip
 
 
-def ablation(options: argparse.Namespace) -> list[dict[str, Any]]:
+def ablation(options: argparse.Namespace) -> None:
     """Early Close off is tolerance 1: every byte is waited for."""
-    rows: list[dict[str, Any]] = []
     options.system = ["ltp bbr"]
     for tolerance in (0.98, 1.0):
         options.tolerance = tolerance
-        rows += grid(options)
-    return rows
+        grid(options)
 
 
-def soak(options: argparse.Namespace) -> list[dict[str, Any]]:
-    chance = random.Random(5)
+def soak(options: argparse.Namespace) -> None:
+    chance = random.Random(options.leg)
     with nodes(pair(200, 0.01)) as (lab, group):
-        order = {"do": "soak", "seconds": 60 * options.minutes, "seed": 11}
+        order = {"do": "soak", "seconds": 60 * options.minutes, "seed": 10 + options.leg}
         answers: dict[int, dict[str, Any]] = {}
         worker = threading.Thread(target=lambda: answers.update(group.everyone(order, 60 * options.minutes + 120)))
         worker.start()
@@ -246,15 +271,13 @@ def soak(options: argparse.Namespace) -> list[dict[str, Any]]:
             lab.apply(Change(Seconds(0), "*", rate=rate, delay=delay, loss=chance.choice([0, 0.001, 0.01, 0.03, 0.08])))
             changes += 1
             worker.join(2.0)
-    rows = []
+    rows = Rows(options.json)
     for rank, answer in sorted(answers.items()):
         memory = answer.pop("rss_mb")
         quarter = max(1, len(memory) // 4)
         halves = [statistics.mean(memory[quarter : 2 * quarter]), statistics.mean(memory[-quarter:])]
-        rows.append({"rank": rank, "minutes": options.minutes, "changes": changes, **answer,
-                     "rss_second_quarter_mb": halves[0], "rss_last_quarter_mb": halves[1]})  # fmt: skip
-        print({key: value for key, value in rows[-1].items() if key != "counters"}, flush=True)
-    return rows
+        rows.add({"leg": options.leg, "rank": rank, "minutes": options.minutes, "changes": changes, **answer,
+                  "rss_second_quarter_mb": halves[0], "rss_last_quarter_mb": halves[1]})  # fmt: skip
 
 
 CASES = {"clean": clean, "grid": grid, "incast": incast, "fair": fair, "ablation": ablation, "soak": soak}
@@ -268,18 +291,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--limit", type=float, default=15.0, help="seconds after which a cell is cut off")
     parser.add_argument("--seconds", type=float, default=8.0, help="length of a stream")
     parser.add_argument("--minutes", type=float, default=10.0, help="length of the soak")
+    parser.add_argument("--leg", type=int, default=1, help="soak: number of this part of it, and its seed")
     parser.add_argument("--tolerance", type=float, default=0.98)
     parser.add_argument("--bursty", action="store_true", help="losses in bursts of five packets on average")
     parser.add_argument("--loss", type=float, action="append", help="only these loss rates")
     parser.add_argument("--rtt", type=float, action="append", help="only these round trips, in seconds")
     parser.add_argument("--system", action="append", help='only these, such as "ltp bbr"')
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--warm", type=int, default=1, help="first steps of a cell that are not counted, in any system")
+    parser.add_argument("--mbit", type=float, action="append", help="clean: only these rates")
+    parser.add_argument("--json", type=Path, help="rows are added here; one measured again replaces the old one")
     options = parser.parse_args(arguments)
     began = time.monotonic()
-    rows = CASES[options.case](options)
+    CASES[options.case](options)
     print(f"{options.case}: {time.monotonic() - began:.0f} s")
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -37,6 +37,10 @@ class Side(Protocol):
         """The sum goes to all workers."""
         ...
 
+    def meet(self, step: int) -> None:
+        """Everybody waits until the server has all of this step."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -58,7 +62,7 @@ class Ltp:
 
     def up(self, step: int) -> list[tuple[float, int]]:
         began = time.monotonic()
-        tag = 2 * step
+        tag = 3 * step
         if self._rank != SERVER:
             delivery = self._end.send(SERVER, self._own, self._contract, tag).wait(self._limit)
             return [(time.monotonic() - began, delivery.size - delivery.arrived)]
@@ -70,12 +74,20 @@ class Ltp:
         return [(one.elapsed, one.size - one.arrived) for one in done]
 
     def down(self, step: int) -> None:
-        tag = 2 * step + 1
+        tag = 3 * step + 1
         if self._rank == SERVER:
             for transfer in [self._end.send(peer, self._own, RELIABLE, tag) for peer in self._peers]:
                 transfer.wait(self._limit)
         else:
             self._end.receive(SERVER, self._boxes[SERVER], tag, self._limit)
+
+    def meet(self, step: int) -> None:
+        tag, word = 3 * step + 2, bytearray(1)
+        if self._rank == SERVER:
+            for transfer in [self._end.send(peer, word, Contract(element=1), tag) for peer in self._peers]:
+                transfer.wait(self._limit)
+        else:
+            self._end.receive(SERVER, word, tag, self._limit)
 
     def links(self) -> dict[str, Any]:
         return {str(peer): link for peer, link in self._end.stats().items()}
@@ -120,6 +132,13 @@ class Tcp:
         else:
             _fill(self._links[0], self._boxes[0])
             self._links[0].sendall(ACK)
+
+    def meet(self, step: int) -> None:
+        if self._rank == SERVER:
+            for link in self._links:
+                link.sendall(ACK)
+        elif self._links[0].recv(1) != ACK:
+            raise ConnectionError("the server left")
 
     @staticmethod
     def _give(link: socket.socket, data: memoryview) -> None:
@@ -179,6 +198,9 @@ def rounds(rank: int, order: dict[str, Any]) -> dict[str, Any]:
             ups += side.up(step)
             if order.get("down", True):
                 side.down(step)
+            else:
+                # Without it a worker that is done would leave, and take what it sent ahead with it.
+                side.meet(step)
             steps.append(time.monotonic() - started)
             if time.monotonic() > deadline:
                 break

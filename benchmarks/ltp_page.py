@@ -79,12 +79,12 @@ def accuracy(rows: Rows) -> str:
 
 def soak(rows: Rows) -> str:
     cells = [
-        [str(r["rank"]), f"{r['minutes']:g}", str(r["changes"]), str(r["transfers"]), f"{r['bytes'] / 1e6:.0f}",
+        [f"{r['leg']}", str(r["rank"]), f"{r['minutes']:g}", str(r["changes"]), str(r["transfers"]), f"{r['bytes'] / 1e6:.0f}",
          f"{r['missing'] / r['bytes']:.2%}", str(r["wrong"]),
          f"{r['rss_second_quarter_mb']:.1f} -> {r['rss_last_quarter_mb']:.1f}"]
         for r in rows
     ]  # fmt: skip
-    head = ["rank", "minutes", "changes of the link", "transfers", "MB", "not delivered", "bytes wrong", "RSS, MB"]
+    head = ["leg", "rank", "minutes", "link changes", "transfers", "MB", "not delivered", "bytes wrong", "RSS, MB"]
     return table(head, cells)
 
 

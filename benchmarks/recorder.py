@@ -1,11 +1,15 @@
 """What recording costs: the processor time of `emit` and of the writer thread, as a share of a real step.
 
     python benchmarks/recorder.py [--ranks 2] [--steps 200] [--detail steps|buckets] [--model demo|resnet18]
+                                  [--transport group|ltp|tcp] [--out docs/results]
 
-Ranks train over gloo on loopback with level auto: the demo's CNN (422 k parameters, batch 32: about as short as steps
+With --out the row joins those of other settings in recorder.json.
+
+Ranks train on loopback with level auto: the demo's CNN (422 k parameters, batch 32: about as short as steps
 get), or ResNet-18's shapes with no arithmetic at all (nothing but synchronisation). A difference of half a per cent
 drowns in the noise between two runs, so the recorder's own time is clocked where it is spent: wall time of every
-`emit`, and processor time of every flush, wherever it runs.
+`emit`, processor time of counting every transfer, of telling about them and of every flush, wherever they run.
+Clocking itself takes about as long as counting does, and is counted in.
 """
 
 from __future__ import annotations
@@ -28,6 +32,10 @@ import gradwire.assemble
 from gradwire.demo.train import ConvNet
 from gradwire.events import Event
 from gradwire.observe import recorder as module
+from gradwire.traffic import Traffic
+from gradwire.transport.ledger import Ledger
+from gradwire.transport.native import NativeWire
+from harness.facts import machine_facts
 from hook import Shapes, resnet18_shapes
 
 
@@ -50,6 +58,25 @@ class Clocked(module.Recorder):
         Clocked.writing += time.thread_time() - begin
 
 
+class Clock:
+    """Wraps a method so that the processor time it takes is added up; none of them runs in the training thread."""
+
+    spent = 0.0
+
+    @classmethod
+    def around(cls, owner: type, name: str) -> None:
+        method = getattr(owner, name)
+
+        def clocked(*args: Any, **named: Any) -> Any:
+            begin = time.thread_time()
+            try:
+                return method(*args, **named)
+            finally:
+                cls.spent += time.thread_time() - begin
+
+        setattr(owner, name, clocked)
+
+
 def model_of(name: str, rank: int) -> tuple[nn.Module, torch.Tensor]:
     if name == "demo":
         return ConvNet(28), torch.randn(32, 1, 28, 28)
@@ -61,17 +88,23 @@ def worker(rank: int, options: argparse.Namespace, port: int, folder: str, resul
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=options.ranks)
     gradwire.assemble.Recorder = Clocked  # type: ignore[misc]
+    for owner, name in ((NativeWire, "enter"), (Traffic, "tell")):
+        Clock.around(owner, name)
+    if options.transport == "group":
+        Clock.around(Ledger, "came")
     net, inputs = model_of(options.model, rank)
     model = DistributedDataParallel(net, bucket_cap_mb=1 if options.model == "demo" else 5)
     config = {"level": options.level, "observe": {"detail": options.detail}, "record": folder}
+    config["transport"] = {"kind": options.transport}
     handle = gradwire.attach(model, config)
     for turn in range(options.steps + 20):
         if turn == 20:
             dist.barrier()
             begin, Clocked.emitting, Clocked.writing, Clocked.emitted = time.perf_counter(), 0.0, 0.0, 0
+            Clock.spent = 0.0
         model(inputs).sum().backward()
     spent = time.perf_counter() - begin
-    costs = (spent, Clocked.emitting, Clocked.writing, Clocked.emitted)
+    costs = (spent, Clocked.emitting, Clocked.writing, Clocked.emitted, Clock.spent)
     handle.close()
     if rank == 0:
         results.put(costs)
@@ -86,13 +119,16 @@ def main() -> None:
     parser.add_argument("--detail", choices=["steps", "buckets"], default="steps")
     parser.add_argument("--model", choices=["demo", "resnet18"], default="demo")
     parser.add_argument("--level", default="auto")
+    parser.add_argument("--transport", choices=["group", "ltp", "tcp"], default="group")
+    parser.add_argument("--out", type=Path, help="a directory for recorder.json")
     options = parser.parse_args()
+    out, options.out = options.out, None
     context = mp.get_context("spawn")
     results = context.SimpleQueue()
     port = 20000 + os.getpid() % 20000
     with tempfile.TemporaryDirectory() as folder:
         processes = mp.spawn(worker, (options, port, folder, results), nprocs=options.ranks, join=False)
-        spent, emitting, writing, emitted = results.get()
+        spent, emitting, writing, emitted, counting = results.get()
         processes.join()
         size = sum(path.stat().st_size for path in Path(folder).iterdir())
     steps = options.steps
@@ -101,10 +137,23 @@ def main() -> None:
         "events_a_step": emitted / steps,
         "emit_us_a_step": 1e6 * emitting / steps,
         "writer_us_a_step": 1e6 * writing / steps,
-        "share_of_step": (emitting + writing) / spent,
+        "transfers_us_a_step": 1e6 * counting / steps,
+        "share_of_step": (emitting + writing + counting) / spent,
         "disk_bytes_a_rank_and_step": size / options.ranks / (steps + 20),
     }
-    print(json.dumps({"bench": "recorder", **vars(options), **facts}))
+    asked = {name: value for name, value in vars(options).items() if name != "out"}
+    print(json.dumps({"bench": "recorder", **asked, **facts}))
+    if out:
+        write(out / "recorder.json", asked, facts)
+
+
+def write(path: Path, asked: dict[str, Any], facts: dict[str, float]) -> None:
+    """Put a row in the place of the one with the same settings."""
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = [row for row in rows if any(row[name] != value for name, value in asked.items())]
+    told = {"machine": machine_facts(), "rows": [*rows, {**asked, **facts}]}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(told, indent=1) + "\n")
 
 
 if __name__ == "__main__":

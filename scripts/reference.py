@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import struct
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -20,11 +21,16 @@ from typing import Any, get_args
 import click
 import msgspec
 
-# Modules whose docstring is the layout of bytes that leave a process. LTP has a page of its own.
+# Modules whose docstring is the layout of bytes that leave a process, and the structs that pack them. LTP has a page of
+# its own.
 LAYOUTS = {
     "Frames": "gradwire.compress.frame",
     "Squeezed frames": "gradwire.compress.lossless",
     "Pulses": "gradwire.sense.pulse",
+    "Frames on a tree": "gradwire.aggregate.envelope",
+    "Pieces on a side route": "gradwire.aggregate.sides",
+    "Messages between a plan's members": "gradwire.plan.news",
+    "Calls of the backend": "gradwire.collective.call",
 }
 # Pages of the site that live in the repository's top folder.
 TOP = {
@@ -164,11 +170,24 @@ def _type_name(kind: Any) -> str:
 
 
 def wire_page() -> str:
-    lines = ["# Wire format", "", "What leaves a process over gloo or NCCL. [LTP](../ltp.md) has its own page, and", ""]
-    lines[-2] += " [compatibility](../compatibility.md) says what the versions mean."
+    lines = [
+        "# Wire format",
+        "",
+        "What leaves a process, whatever carries it. [LTP](../ltp.md) and the [streams](../wires.md)",
+    ]
+    lines += [
+        "under it have their own pages, and [compatibility](../compatibility.md) says what the versions mean.",
+        "",
+    ]
     for title, name in LAYOUTS.items():
         module = import_module(name)
-        lines += [f"## {title}, layout {module.VERSION}", "", f"`{name}`", "", _prose(inspect.getdoc(module) or ""), ""]
+        version = f", layout {module.VERSION}" if hasattr(module, "VERSION") else ""
+        lines += [f"## {title}{version}", "", f"`{name}`", "", _prose(inspect.getdoc(module) or ""), ""]
+        lines += [
+            f"Packed as `{value.format}` ({value.size} bytes), in the letters of Python's `struct`.\n"
+            for value in vars(module).values()
+            if isinstance(value, struct.Struct)
+        ]
     return "\n".join(lines) + "\n"
 
 

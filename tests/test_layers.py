@@ -18,6 +18,7 @@ LAYERS = [
     {"aggregate", "collective"},
     {"config", "trace"},
     {"pipeline", "joint"},
+    {"traffic"},
     {"carry", "planned", "site"},
     {"govern"},
     {"session"},

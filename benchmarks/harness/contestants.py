@@ -26,7 +26,7 @@ NO_SYNC = "no-sync"
 # Buckets of a few megabytes overlap with backward and still fill a pipe.
 GRADWIRE_BUCKET_MB = 5.0
 # A controller has measured the network and made up its mind after this many steps; a training run has thousands.
-ADAPTIVE_WARMUP = 10
+ADAPTIVE_WARMUP = 40
 
 
 class Installed(Protocol):
@@ -140,6 +140,7 @@ CONTESTANTS: dict[str, Contestant] = {
         Contestant("fp16-hook", "torch's fp16_compress_hook on gloo, 25 MB buckets", _fp16),
         # More than one bucket makes its collectives, issued inside callbacks, mismatch on gloo.
         Contestant("powersgd-r1", "torch's PowerSGD, rank 1, warm start, one bucket", _powersgd(1), 1000, 4),
+        Contestant("powersgd-r2", "torch's PowerSGD, rank 2, warm start, one bucket", _powersgd(2), 1000, 4),
         Contestant("powersgd-r4", "torch's PowerSGD, rank 4, warm start, one bucket", _powersgd(4), 1000, 4),
         Contestant("topk-0.1", "fixed top 10 % with error feedback, torch ops, fp32 + int32 all-gather", _topk(0.1), 5),
         Contestant(

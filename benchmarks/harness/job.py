@@ -23,7 +23,11 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`seconds` is about how long a block's measured steps take; `fewest` steps are measured in any case."""
+    """`seconds` is about how long a block's measured steps take; `fewest` steps are measured in any case.
+
+    With `lasting` a block has no warm-up and measures every step of that many seconds: what a changing network does to
+    a contestant includes the time it takes to adapt.
+    """
 
     workload: WorkloadSpec
     blocks: tuple[Block, ...]
@@ -31,6 +35,7 @@ class Job:
     fewest: int = 3
     timeout: float = 120.0
     port: int = 29500
+    lasting: float = 0.0
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)))

@@ -30,7 +30,7 @@ REST = 0.15
 MOST_STEPS = 40
 
 
-def run_block(workload: Workload, block: Block, job: Job, say: Callable[..., None]) -> None:
+def run_block(workload: Workload, block: Block, job: Job, stop: Stop, say: Callable[..., None]) -> None:
     """1. a fresh model, 2. warm up, 3. agree on the number of steps, 4. measure, 5. report."""
     contestant = find(block.contestant)
     gc.collect()
@@ -43,14 +43,15 @@ def run_block(workload: Workload, block: Block, job: Job, say: Callable[..., Non
     installed = contestant.install(model)  # 1
     try:
         say(event="block", contestant=block.contestant, repeat=block.repeat)
-        steps = warm_up(workload, model, contestant, job)  # 2, 3
+        steps = warm_up(workload, model, contestant, job) if not job.lasting else 0  # 2, 3
         rest()
         say(event="begin")
         rest()
         before, told = payload(job.port), installed.predicted()
+        stop.begin(job.lasting)
         cpu, begin = time.process_time(), time.perf_counter()
         times, loss = [], 0.0
-        for _ in range(steps):  # 4
+        while len(times) < steps if steps else not stop.reached(len(times)):  # 4
             started = time.perf_counter()
             loss = workload.step(model)
             times.append(time.perf_counter() - started)
@@ -65,6 +66,26 @@ def run_block(workload: Workload, block: Block, job: Job, say: Callable[..., Non
         )  # fmt: skip  # 5
     finally:
         installed.close()
+
+
+class Stop:
+    """When a block that lasts a time ends: rank 0 sets a step that no rank can have begun, and writes it in a file.
+
+    Steps are synchronised, so nobody begins a step before rank 0 has ended the one before it.
+    """
+
+    def __init__(self, path: Path, rank: int) -> None:
+        self._path, self._rank = path, rank
+        self._until = 0.0
+
+    def begin(self, lasting: float) -> None:
+        self._until = time.perf_counter() + lasting
+
+    def reached(self, step: int) -> bool:
+        if self._rank == 0 and not self._path.exists() and time.perf_counter() >= self._until:
+            self._path.with_suffix(".new").write_text(str(step + 2))
+            self._path.with_suffix(".new").rename(self._path)
+        return self._path.exists() and step >= int(self._path.read_text())
 
 
 def warm_up(workload: Workload, model: DistributedDataParallel, contestant: Contestant, job: Job) -> int:
@@ -87,7 +108,8 @@ def rest() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job", type=Path)
-    job = Job.read(parser.parse_args().job)
+    path: Path = parser.parse_args().job
+    job = Job.read(path)
     rank = int(os.environ["RANK"])
 
     def say(**facts: Any) -> None:
@@ -97,8 +119,8 @@ def main() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=job.timeout))
     try:
         workload = make(job.workload, rank)
-        for block in job.blocks:
-            run_block(workload, block, job, say)
+        for turn, block in enumerate(job.blocks):
+            run_block(workload, block, job, Stop(path.with_name(f"stop-{turn}"), rank), say)
     finally:
         dist.destroy_process_group()
 

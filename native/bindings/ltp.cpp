@@ -42,6 +42,7 @@ std::map<std::string, double> link_stats(const ltp::LinkStats& s) {
   const ltp::Counters& c = s.counters;
   return {{"srtt", seconds(s.srtt)}, {"rtprop", seconds(s.rtprop)}, {"rtt_variation", seconds(s.rtt_variation)},
           {"bottleneck", s.bottleneck}, {"pacing_rate", s.pacing_rate}, {"delivery_rate", s.delivery_rate}, {"loss", s.loss},
+          {"moved", n(s.moved)}, {"moving", seconds(s.moving)},
           {"in_flight", n(s.in_flight)}, {"window", n(s.window)}, {"datagram", s.datagram},
           {"packets_sent", n(c.packets_sent)}, {"bytes_sent", n(c.bytes_sent)}, {"packets_received", n(c.packets_received)},
           {"bytes_received", n(c.bytes_received)}, {"packets_acked", n(c.packets_acked)}, {"bytes_acked", n(c.bytes_acked)},

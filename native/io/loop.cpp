@@ -1,9 +1,8 @@
 #include "io/loop.h"
 
-#include <sys/epoll.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
-#include <sys/timerfd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -11,6 +10,9 @@
 
 namespace gradwire::io {
 namespace {
+
+// Asleep for longer, and what the last poll said of the socket is old: this process may have been paused.
+constexpr ltp::Time kLookAnyway = 50 * ltp::kMillisecond;
 
 ltp::Secret entropy() {
   ltp::Secret bytes;
@@ -36,15 +38,7 @@ Loop::Loop(LoopConfig config)
     : config_(std::move(config)),
       socket_(config_.host, config_.port, config_.socket_buffer),
       endpoint_(config_.settings, config_.self, config_.secret, entropy()),
-      epoll_(checked(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
-      event_(checked(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd")),
-      timer_(checked(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC), "timerfd_create")) {
-  for (int fd : {socket_.fd(), event_.get(), timer_.get()}) {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.fd = fd;
-    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) < 0) throw std::system_error(errno, std::generic_category(), "epoll_ctl");
-  }
+      event_(checked(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd")) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -188,13 +182,12 @@ void Loop::close() {
 }
 
 bool Loop::run_commands(ltp::Time now) {
+  std::unique_lock lock(mutex_);
+  bool stopping = stopping_;
+  if (commands_.empty() && !stopping) return true;
   std::deque<Command> commands;
-  bool stopping;
-  {
-    std::lock_guard lock(mutex_);
-    commands.swap(commands_);
-    stopping = stopping_;
-  }
+  commands.swap(commands_);
+  lock.unlock();
   for (Command& command : commands) command(now);
   if (stopping) endpoint_.shut();
   return !stopping;
@@ -225,23 +218,17 @@ void Loop::transmit(ltp::Time now) {
   }
 }
 
-void Loop::sleep_until(ltp::Time deadline, ltp::Time now, bool writable) {
-  epoll_event watch{};
-  watch.events = EPOLLIN | (writable ? static_cast<std::uint32_t>(EPOLLOUT) : 0u);
-  watch.data.fd = socket_.fd();
-  static_cast<void>(::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, socket_.fd(), &watch));
-  itimerspec timer{};
-  if (deadline != ltp::kNever && deadline > now) {
-    timer.it_value.tv_sec = deadline / ltp::kSecond;
-    timer.it_value.tv_nsec = deadline % ltp::kSecond;
-    ::timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &timer, nullptr);
-  }
-  epoll_event ready[4];
-  int count = ::epoll_wait(epoll_.get(), ready, 4, deadline <= now ? 0 : -1);
-  for (int i = 0; i < count; ++i) {
-    std::uint64_t drained;
-    if (ready[i].data.fd != socket_.fd()) static_cast<void>(!::read(ready[i].data.fd, &drained, sizeof drained));
-  }
+// ppoll: two descriptors need no more, and it takes a deadline in nanoseconds without a call to set a timer.
+bool Loop::sleep_until(ltp::Time deadline, bool writable) {
+  ltp::Time wait = deadline == ltp::kNever ? 0 : deadline - monotonic_now();
+  // Late already: looking at the socket costs no more than asking whether to.
+  if (deadline != ltp::kNever && wait <= 0) return true;
+  timespec limit{static_cast<time_t>(wait / ltp::kSecond), static_cast<long>(wait % ltp::kSecond)};
+  pollfd watched[2] = {{socket_.fd(), static_cast<short>(POLLIN | (writable ? POLLOUT : 0)), 0}, {event_.get(), POLLIN, 0}};
+  ::ppoll(watched, 2, deadline == ltp::kNever ? nullptr : &limit, nullptr);
+  std::uint64_t drained;
+  if (watched[1].revents) static_cast<void>(!::read(event_.get(), &drained, sizeof drained));
+  return watched[0].revents & ~POLLOUT;
 }
 
 void Loop::run() {
@@ -261,18 +248,22 @@ void Loop::run() {
 // Reading comes before timers: after a pause of this process, what arrived meanwhile must be heard before a silent peer
 // is declared dead.
 void Loop::serve() {
-  bool running = true;
+  bool running = true, readable = true;
+  ltp::Time looked = 0;
   while (running) {
-    running = run_commands(monotonic_now());
+    ltp::Time now = monotonic_now();
+    running = run_commands(now);
     // The clock is read after a datagram is: where this thread waits for a core in between, an earlier reading would make
     // round trips shorter than the path, and with them the window, for as long as RTprop is remembered.
     auto take = [&](const ltp::Address& from, ltp::MutableBytes bytes) { endpoint_.handle_datagram(monotonic_now(), from, bytes); };
-    for (int reads = 0; reads < 4 && socket_.receive(take);) ++reads;
-    ltp::Time now = monotonic_now();
+    if (now - looked > kLookAnyway) readable = true;
+    if (readable) looked = now;
+    for (int reads = 0; readable && reads < 4; ++reads) readable = socket_.receive(take);
+    now = monotonic_now();
     if (endpoint_.poll_timeout(now) <= now) endpoint_.handle_timeout(now);
     transmit(now);
     publish();
-    if (running) sleep_until(endpoint_.poll_timeout(now), now, socket_.pending());
+    if (running && !readable) readable = sleep_until(endpoint_.poll_timeout(now), socket_.pending());
   }
 }
 

@@ -75,13 +75,14 @@ class Loop {
   bool run_commands(ltp::Time now);
   void transmit(ltp::Time now);
   void publish();
-  void sleep_until(ltp::Time deadline, ltp::Time now, bool writable);
+  // True when there may be something to read.
+  bool sleep_until(ltp::Time deadline, bool writable);
   void wake();
 
   LoopConfig config_;
   UdpSocket socket_;
   ltp::Endpoint endpoint_;  // touched by the loop's thread only
-  Descriptor epoll_, event_, timer_;
+  Descriptor event_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

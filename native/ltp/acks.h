@@ -11,19 +11,21 @@ namespace gradwire::ltp {
 
 class Acks {
  public:
-  // An ACK at least every eight packets keeps the sender's clock fine-grained at 1/100 of the forward bytes.
-  static constexpr int kEvery = 8;
+  // An ACK at least every sixteen packets keeps the sender's clock fine-grained; each costs both sides a wake-up.
+  static constexpr int kEvery = 16;
+  // An ACK waits for a quarter of a round trip, within these bounds: longer and short round trips are all waiting.
+  static constexpr Time kShortest = 250 * kMicrosecond;
   static constexpr Time kLongest = kMillisecond;
   // Each arrival is reported in this many ACKs, so that lost ACKs cost nothing.
   static constexpr std::size_t kRepeats = 8;
 
-  void on_packet(Time now, std::uint64_t number, bool eliciting) {
+  void on_packet(Time now, std::uint64_t number, bool eliciting, Time rtt) {
     if (number + 1 >= arrived_.end()) newest_at_ = now;
     bool gap = number > arrived_.end();
     if (!arrived_.insert(number)) return;
     lowest_new_ = std::min(lowest_new_, number);
     if (!eliciting) return;
-    if (pending_++ == 0) deadline_ = now + kLongest;
+    if (pending_++ == 0) deadline_ = now + std::clamp(rtt / 4, kShortest, kLongest);
     // The first packet past a gap tells of loss at once.
     if (gap && pending_ > 1) deadline_ = now;
     if (pending_ >= kEvery) deadline_ = now;

@@ -72,8 +72,7 @@ void Connection::on_packet_acked(const SentPacket& packet, bool) {
   for (std::size_t i = 0; i < packet.controls; ++i) {
     const Control& control = packet.control[i];
     if (control.type == FrameType::close) receives_.on_close_acked(control);
-    if (control.type == FrameType::open)
-      if (Outgoing* transfer = sends_.find(control.id)) transfer->open_acked = true;
+    if (control.type == FrameType::open) sends_.on_open_acked(control.id);
   }
 }
 
@@ -97,6 +96,8 @@ LinkStats Connection::stats() const {
   stats.pacing_rate = recovery_.congestion().pacing_rate();
   stats.delivery_rate = recovery_.delivery_rate();
   stats.loss = recovery_.loss();
+  stats.moved = recovery_.moved();
+  stats.moving = recovery_.moving();
   stats.in_flight = recovery_.in_flight();
   stats.window = recovery_.congestion().window();
   stats.datagram = static_cast<std::uint16_t>(pmtu_.current());

@@ -65,6 +65,7 @@ class Connection final : private FateListener {
   void handle_frames(Time now, std::uint64_t number, Bytes frames);
 
   std::size_t poll_ack(Time now, MutableBytes out);
+  std::size_t poll_shut(Time now, MutableBytes out);
   std::size_t poll_mtu_probe(Time now, MutableBytes out);
   std::size_t poll_data(Time now, MutableBytes out, bool forced);
   std::size_t poll_ping(Time now, MutableBytes out);

@@ -63,6 +63,8 @@ void Connection::handle_frames(Time now, std::uint64_t number, Bytes frames) {
       sends_.on_posted(*posted);
     } else if (auto* grant = std::get_if<GrantFrame>(&frame)) {
       sends_.on_grant(*grant);
+    } else if (auto* hold = std::get_if<HoldFrame>(&frame)) {
+      sends_.on_hold(*hold);
     } else if (auto* close = std::get_if<CloseFrame>(&frame)) {
       sends_.on_close(now, *close);
     } else if (auto* abort = std::get_if<AbortFrame>(&frame)) {
@@ -71,7 +73,7 @@ void Connection::handle_frames(Time now, std::uint64_t number, Bytes frames) {
       fail(now, Failure::closed);
     }
   }
-  if (placed) acks_.on_packet(now, number, eliciting);
+  if (placed) acks_.on_packet(now, number, eliciting, recovery_.rtt().least());
 }
 
 }  // namespace gradwire::ltp

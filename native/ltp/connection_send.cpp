@@ -23,13 +23,7 @@ struct Connection::Packet {
 std::size_t Connection::poll_packet(Time now, MutableBytes out) {
   now_ = now;
   if (failure_ != Failure::none || out.size() < kLeastRoom) return 0;
-  if (shutting_ != ShutReason{}) {
-    Packet packet(recovery_, kLeastRoom);
-    write(packet.frames, ShutFrame{shutting_});
-    std::size_t size = finish(now, packet, out);
-    fail(now, Failure::local_close);
-    return size;
-  }
+  if (shutting_ != ShutReason{}) return poll_shut(now, out);
   if (acks_.due(now)) return poll_ack(now, out);
   if (recovery_.probes() > 0) {
     recovery_.spend_probe();
@@ -39,6 +33,25 @@ std::size_t Connection::poll_packet(Time now, MutableBytes out) {
   if (ping_) return poll_ping(now, out);
   if (std::size_t size = poll_mtu_probe(now, out)) return size;
   return poll_data(now, out, false);
+}
+
+// Goodbye comes last: what arrived is acknowledged and what was decided is said first, so that a peer whose data was
+// delivered does not hear that its transfer failed.
+std::size_t Connection::poll_shut(Time now, MutableBytes out) {
+  Packet packet(recovery_, std::min(kBaseDatagram, out.size()));
+  packet.room -= kShutSize;
+  if (acks_.any()) {
+    AckFrame ack;
+    acks_.fill(now, ack);
+    write(packet.frames, ack);
+  }
+  add_controls(packet);
+  if (!control_.empty() && packet.record.controls) return finish(now, packet, out);
+  packet.room += kShutSize;
+  write(packet.frames, ShutFrame{shutting_});
+  std::size_t size = finish(now, packet, out);
+  fail(now, Failure::local_close);
+  return size;
 }
 
 std::size_t Connection::poll_ack(Time now, MutableBytes out) {
@@ -124,6 +137,7 @@ bool Connection::add_control(Packet& packet, const Control& control) {
       return put(close, size_of(close));
     }
     case FrameType::grant: return put(GrantFrame{control.id}, 5);
+    case FrameType::hold: return !receives_.held(control.id) || put(HoldFrame{control.id}, 5);
     case FrameType::abort: return put(AbortFrame{control.id}, 5);
     default: return true;
   }

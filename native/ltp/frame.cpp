@@ -39,8 +39,10 @@ bool read(Reader& in, OpenFrame& open) {
   open.tolerance = in.u32();
   open.rtprop_us = in.u32();
   open.btlbw = in.u64();
+  std::uint8_t standing = in.u8();
+  open.standing = static_cast<Standing>(standing);
   open.critical_count = in.u8();
-  if (!in.ok() || open.grain == 0 || open.element == 0 || open.grain % open.element || open.size == 0 ||
+  if (!in.ok() || standing > static_cast<std::uint8_t>(Standing::posted) || open.grain == 0 || open.element == 0 || open.grain % open.element || open.size == 0 ||
       open.tolerance > kWhole || open.critical_count > kCriticalRanges)
     return false;
   std::uint64_t grains = (open.size - 1) / open.grain + 1;
@@ -98,6 +100,7 @@ bool next_frame(Reader& in, Frame& frame) {
       return in.ok();
     }
     case FrameType::grant: frame.emplace<GrantFrame>().id = in.u32(); return in.ok();
+    case FrameType::hold: frame.emplace<HoldFrame>().id = in.u32(); return in.ok();
     case FrameType::close: return read(in, frame.emplace<CloseFrame>());
     case FrameType::abort: frame.emplace<AbortFrame>().id = in.u32(); return in.ok();
     case FrameType::shut: return read(in, frame.emplace<ShutFrame>());
@@ -116,7 +119,7 @@ void write(Writer& out, const AckFrame& ack) {
   for (std::size_t w = 0; w < ack.words; ++w) out.u64(ack.bits[w]);
 }
 
-std::size_t size_of(const OpenFrame& open) { return 42 + 8 * std::size_t{open.critical_count}; }
+std::size_t size_of(const OpenFrame& open) { return 43 + 8 * std::size_t{open.critical_count}; }
 
 void write(Writer& out, const OpenFrame& open) {
   start(out, FrameType::open);
@@ -128,6 +131,7 @@ void write(Writer& out, const OpenFrame& open) {
   out.u32(open.tolerance);
   out.u32(open.rtprop_us);
   out.u64(open.btlbw);
+  out.u8(static_cast<std::uint8_t>(open.standing));
   out.u8(open.critical_count);
   for (std::size_t i = 0; i < open.critical_count; ++i) out.u32(open.critical[i].first), out.u32(open.critical[i].count);
 }
@@ -148,6 +152,11 @@ void write(Writer& out, const PostedFrame& posted) {
 void write(Writer& out, const GrantFrame& grant) {
   start(out, FrameType::grant);
   out.u32(grant.id);
+}
+
+void write(Writer& out, const HoldFrame& hold) {
+  start(out, FrameType::hold);
+  out.u32(hold.id);
 }
 
 std::size_t size_of(const CloseFrame& close) { return 20 + 8 * std::size_t{close.count}; }

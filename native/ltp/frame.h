@@ -13,9 +13,11 @@ inline constexpr std::size_t kCriticalRanges = 8;  // keeps OPEN in one base dat
 inline constexpr std::size_t kCloseRanges = 128;   // 1 KiB of ranges per CLOSE part
 inline constexpr std::uint32_t kWhole = 1'000'000;  // fractions travel in parts per million
 inline constexpr std::size_t kDataHeader = 11;
+inline constexpr std::size_t kShutSize = 2;
 
 enum class FrameType : std::uint8_t {
   padding = 0, ping = 1, ack = 2, open = 3, data = 4, posted = 5, grant = 6, close = 7, abort = 8, shut = 9,
+  hold = 10,
 };
 
 struct GrainRange {
@@ -38,6 +40,9 @@ struct AckFrame {
   std::uint64_t largest() const;
 };
 
+// Why the sender may send: it waits for GRANT; it uses the receiver's credit; it answers a POSTED.
+enum class Standing : std::uint8_t { waiting = 0, ahead = 1, posted = 2 };
+
 struct OpenFrame {
   std::uint32_t id = 0;
   std::uint64_t tag = 0;
@@ -47,6 +52,7 @@ struct OpenFrame {
   std::uint32_t tolerance = kWhole;  // the least fraction that satisfies the contract; kWhole is reliable
   std::uint32_t rtprop_us = 0;       // what the sender knows of the path; 0 is "nothing yet"
   std::uint64_t btlbw = 0;           // bytes per second
+  Standing standing = Standing::waiting;
   std::uint8_t critical_count = 0;
   std::array<GrainRange, kCriticalRanges> critical{};
 };
@@ -63,6 +69,11 @@ struct PostedFrame {
 };
 
 struct GrantFrame {
+  std::uint32_t id = 0;
+};
+
+// The answer to an OPEN whose data has no place here: nothing of it may be sent before GRANT.
+struct HoldFrame {
   std::uint32_t id = 0;
 };
 
@@ -89,7 +100,7 @@ struct ShutFrame {
 };
 
 using Frame = std::variant<PaddingFrame, PingFrame, AckFrame, OpenFrame, DataFrame, PostedFrame, GrantFrame, CloseFrame,
-                           AbortFrame, ShutFrame>;
+                           AbortFrame, ShutFrame, HoldFrame>;
 
 // Reads one frame into `frame`. False when the bytes are malformed; the whole packet is then dropped.
 bool next_frame(Reader& in, Frame& frame);
@@ -99,6 +110,7 @@ void write(Writer& out, const AckFrame& frame);
 void write(Writer& out, const OpenFrame& frame);
 void write(Writer& out, const PostedFrame& frame);
 void write(Writer& out, const GrantFrame& frame);
+void write(Writer& out, const HoldFrame& frame);
 void write(Writer& out, const CloseFrame& frame);
 void write(Writer& out, const AbortFrame& frame);
 void write(Writer& out, const ShutFrame& frame);

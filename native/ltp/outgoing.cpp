@@ -123,6 +123,7 @@ OpenFrame Outgoing::open_frame() const {
   open.grain = grain_;
   open.element = request_.record ? request_.record : request_.element;
   open.tolerance = request_.tolerance;
+  open.standing = standing;
   open.critical_count = static_cast<std::uint8_t>(critical_ranges_.size());
   std::copy(critical_ranges_.begin(), critical_ranges_.end(), open.critical.begin());
   return open;

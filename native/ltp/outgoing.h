@@ -43,8 +43,10 @@ class Outgoing {
   std::uint64_t closed_received() const { return closed_received_; }
   CloseReason close_reason() const { return close_reason_; }
 
-  // Flow control and announcement, kept by the send side.
-  bool granted = false, open_acked = false;
+  // Flow control and announcement, kept by the send side. `granted`: may send. `met`: a receive is said to wait for it.
+  // `decided`: GRANT came, which no HOLD that was overtaken takes back.
+  Standing standing = Standing::waiting;
+  bool granted = false, met = false, decided = false, open_acked = false;
   std::uint32_t packets = 0;
 
  private:

@@ -10,30 +10,37 @@ namespace gradwire::ltp {
 
 class Pacer {
  public:
-  // A burst is at most what the rate gives in this time: below a timer's jitter nothing is gained by less.
-  static constexpr Time kBurstTime = 500 * kMicrosecond;
+  // A burst is what the rate gives in half a round trip, within these bounds. Each costs a wake-up of the sender, so
+  // longer ones save processor time; kernel TCP's are of 1 ms too.
+  static constexpr Time kBurstLeast = 250 * kMicrosecond;
+  static constexpr Time kBurstLongest = kMillisecond;
   static constexpr double kBurstMost = 64 * 1024;  // one segmentation-offload super-packet
 
-  static double burst(double rate, std::uint64_t packet) {
-    double wanted = rate * static_cast<double>(kBurstTime) / kSecond;
+  static double burst(double rate, Time rtt, std::uint64_t packet) {
+    double wanted = rate * static_cast<double>(std::clamp(rtt / 2, kBurstLeast, kBurstLongest)) / kSecond;
     return std::clamp(wanted, 2.0 * static_cast<double>(packet), std::max(kBurstMost, 2.0 * static_cast<double>(packet)));
   }
 
-  void refill(Time now, double rate, std::uint64_t packet) {
+  void refill(Time now, double rate, double burst) {
     if (now > at_) tokens_ += rate * static_cast<double>(now - at_) / kSecond;
     at_ = std::max(now, at_);
-    tokens_ = std::min(tokens_, burst(rate, packet));
+    // Room for a second burst: a sender that woke late catches up instead of losing that time's rate.
+    tokens_ = std::min(tokens_, 2 * burst);
+    // Whole bursts: what woke the sender meanwhile (an ACK) must not make many small ones of them.
+    if (tokens_ <= 0) open_ = false;
+    if (tokens_ >= 0.98 * burst) open_ = true;
   }
-  bool allows() const { return tokens_ > 0; }
+  bool allows() const { return open_ && tokens_ > 0; }
   void spend(std::uint64_t bytes) { tokens_ -= static_cast<double>(bytes); }
-  // When a worthwhile burst has gathered again; only asked when `allows` is false.
-  Time ready(double rate, std::uint64_t packet) const {
-    double missing = burst(rate, packet) / 2 - tokens_;
-    return at_ + std::max<Time>(1, static_cast<Time>(missing / std::max(rate, 1.0) * kSecond));
+  // When something may leave: now, or when a whole burst has gathered.
+  Time ready(double rate, double burst) const {
+    if (allows()) return at_;
+    return at_ + std::max<Time>(1, static_cast<Time>((burst - tokens_) / std::max(rate, 1.0) * kSecond));
   }
 
  private:
   double tokens_ = 0;
+  bool open_ = false;
   Time at_ = 0;
 };
 

@@ -4,10 +4,21 @@
 #include <utility>
 
 namespace gradwire::ltp {
+namespace {
+
+// More than a peer that keeps to its credit can have open: it guards memory, not correctness.
+constexpr std::size_t kIncomingMost = 1u << 16;
+
+}  // namespace
 
 Incoming* ReceiveSide::find(std::uint32_t id) const {
-  auto& slot = slots_[id % kTransferSlots];
-  return slot && slot->open().id == id ? slot.get() : nullptr;
+  auto found = transfers_.find(id);
+  return found == transfers_.end() ? nullptr : found->second.get();
+}
+
+bool ReceiveSide::held(std::uint32_t id) const {
+  Incoming* incoming = find(id);
+  return incoming && !incoming->request() && !incoming->staged() && !incoming->closed();
 }
 
 const Incoming* ReceiveSide::closing(std::uint32_t id) const {
@@ -21,17 +32,17 @@ const ReceiveRequest* ReceiveSide::posted(std::uint64_t token) const {
 }
 
 void ReceiveSide::post(Time now, const ReceiveRequest& request) {
-  for (std::uint32_t id : active_) {
-    Incoming& incoming = *slots_[id % kTransferSlots];
-    if (!incoming.request() && !incoming.delivered && incoming.open().tag == request.tag) return pair(now, incoming, request);
-  }
+  // Equal keys keep the order in which they came.
+  auto waiting = unclaimed_.lower_bound(request.tag);
+  if (waiting != unclaimed_.end() && waiting->first == request.tag) return pair(now, *find(waiting->second), request);
   posted_.push_back(request);
   control_.push_back({FrameType::posted, 0, 0, request.token});
 }
 
 void ReceiveSide::pair(Time now, Incoming& incoming, const ReceiveRequest& request) {
   std::uint32_t id = incoming.open().id;
-  if (incoming.staged()) credit_ += incoming.open().size;
+  claim(incoming);
+  if (incoming.staged()) credit_ += credit_cost(incoming.open().size);
   if (request.size < incoming.open().size) {
     // The buffer cannot hold it: both sides hear of it, nothing is written.
     ReceiveRequest empty = request;
@@ -58,20 +69,23 @@ void ReceiveSide::pair(Time now, Incoming& incoming, const ReceiveRequest& reque
 
 bool ReceiveSide::on_open(Time now, const OpenFrame& open) {
   if (seen_ids_.contains(open.id)) return true;
-  auto& slot = slots_[open.id % kTransferSlots];
-  if (slot) return false;
+  if (transfers_.size() >= kIncomingMost) return false;
   seen_ids_.insert(open.id);
-  slot = std::make_unique<Incoming>(open);
-  active_.push_back(open.id);
+  auto& slot = transfers_[open.id] = std::make_unique<Incoming>(open);
+  unclaimed_.emplace(open.tag, open.id);
+  if (open.tolerance != kWhole) timed_.push_back(open.id);
   slot->set_limits(early_close_.limits(open.size, Time{open.rtprop_us} * kMicrosecond, static_cast<double>(open.btlbw)));
   auto request = std::find_if(posted_.begin(), posted_.end(), [&](auto& r) { return r.tag == open.tag; });
   if (request != posted_.end()) {
     ReceiveRequest taken = *request;
     posted_.erase(request);
     pair(now, *slot, taken);
-  } else if (open.size <= credit_) {
-    credit_ -= open.size;
+  } else if (open.standing == Standing::ahead && credit_cost(open.size) <= credit_) {
+    credit_ -= credit_cost(open.size);
     slot->stage();
+  } else if (open.standing != Standing::waiting) {
+    // It follows a POSTED that is no longer true. Without this answer its data would be sent in vain, again and again.
+    control_.push_back({FrameType::hold, 0, open.id, 0});
   }
   return true;
 }
@@ -112,9 +126,15 @@ void ReceiveSide::deliver(Incoming& incoming) {
   events_.push_back(incoming.received_event(rank_));
 }
 
+void ReceiveSide::claim(const Incoming& incoming) {
+  auto [first, last] = unclaimed_.equal_range(incoming.open().tag);
+  auto own = std::find_if(first, last, [&](auto& entry) { return entry.second == incoming.open().id; });
+  if (own != last) unclaimed_.erase(own);
+}
+
 void ReceiveSide::release(std::uint32_t id) {
-  active_.erase(std::find(active_.begin(), active_.end(), id));
-  slots_[id % kTransferSlots].reset();
+  claim(*find(id));
+  transfers_.erase(id);
 }
 
 void ReceiveSide::on_close_acked(const Control& control) {
@@ -126,7 +146,8 @@ void ReceiveSide::on_close_acked(const Control& control) {
 void ReceiveSide::on_abort(Time now, const AbortFrame& abort) {
   Incoming* incoming = find(abort.id);
   if (!incoming) {
-    seen_ids_.insert(abort.id);
+    // Its OPEN will not come any more; the credit it held goes back.
+    if (seen_ids_.insert(abort.id)) control_.push_back({FrameType::grant, 0, abort.id, 0});
     return;
   }
   if (incoming->request()) {
@@ -134,7 +155,7 @@ void ReceiveSide::on_abort(Time now, const AbortFrame& abort) {
     return;
   }
   // Nobody has asked for it: forget it and give its credit back.
-  if (incoming->staged()) credit_ += incoming->open().size;
+  if (incoming->staged() && !incoming->delivered) credit_ += credit_cost(incoming->open().size);
   control_.push_back({FrameType::grant, 0, abort.id, 0});
   release(abort.id);
 }
@@ -142,8 +163,8 @@ void ReceiveSide::on_abort(Time now, const AbortFrame& abort) {
 bool ReceiveSide::cancel(Time now, std::uint64_t token) {
   auto request = std::find_if(posted_.begin(), posted_.end(), [&](auto& r) { return r.token == token; });
   if (request != posted_.end()) return posted_.erase(request), true;
-  for (std::uint32_t id : active_) {
-    Incoming& incoming = *slots_[id % kTransferSlots];
+  for (auto& [id, transfer] : transfers_) {
+    Incoming& incoming = *transfer;
     if (!incoming.request() || incoming.request()->token != token || incoming.closed()) continue;
     incoming.delivered = true;
     incoming.set_destination(nullptr);
@@ -155,14 +176,16 @@ bool ReceiveSide::cancel(Time now, std::uint64_t token) {
 
 Time ReceiveSide::deadline(Time now) const {
   Time earliest = kNever;
-  for (std::uint32_t id : active_) earliest = std::min(earliest, slots_[id % kTransferSlots]->deadline(now));
+  for (std::uint32_t id : timed_)
+    if (Incoming* incoming = find(id)) earliest = std::min(earliest, incoming->deadline(now));
   return earliest;
 }
 
 void ReceiveSide::on_deadline(Time now) {
-  for (std::uint32_t id : active_) {
-    Incoming& incoming = *slots_[id % kTransferSlots];
-    if (!incoming.closed() && incoming.has_destination()) check(now, incoming);
+  std::erase_if(timed_, [&](std::uint32_t id) { return !find(id) || find(id)->closed(); });
+  for (std::uint32_t id : timed_) {
+    Incoming& incoming = *find(id);
+    if (incoming.has_destination()) check(now, incoming);
   }
 }
 
@@ -178,12 +201,11 @@ void ReceiveSide::fail_all(Failure failure) {
   };
   for (const ReceiveRequest& request : posted_) fail(request, request.size);
   posted_.clear();
-  for (std::uint32_t id : active_) {
-    Incoming& incoming = *slots_[id % kTransferSlots];
-    if (incoming.request() && !incoming.delivered) fail(*incoming.request(), incoming.open().size);
-    slots_[id % kTransferSlots].reset();
-  }
-  active_.clear();
+  for (auto& [id, incoming] : transfers_)
+    if (incoming->request() && !incoming->delivered) fail(*incoming->request(), incoming->open().size);
+  transfers_.clear();
+  unclaimed_.clear();
+  timed_.clear();
 }
 
 }  // namespace gradwire::ltp

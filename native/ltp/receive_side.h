@@ -1,14 +1,14 @@
 // All incoming transfers of a connection: receives posted by the application, transfers announced by the peer, and the
 // pairing of the two by tag. Holds at most `credit` bytes of transfers that nobody has asked for yet.
 #pragma once
-#include <array>
 #include <deque>
+#include <map>
 #include <memory>
+#include <unordered_map>
 
 #include "ltp/control.h"
 #include "ltp/incoming.h"
 #include "ltp/seen.h"
-#include "ltp/send_side.h"
 #include "ltp/stats.h"
 
 namespace gradwire::ltp {
@@ -21,7 +21,7 @@ class ReceiveSide {
   void post(Time now, const ReceiveRequest& request);
   bool cancel(Time now, std::uint64_t token);
 
-  // False while the slot's last user waits for its CLOSE to be acknowledged: the OPEN must come again.
+  // False when far too many are open already: the OPEN must come again.
   bool on_open(Time now, const OpenFrame& open);
   enum class Verdict { taken, unwanted, broken };
   // `unwanted`: not announced or not granted; the packet must not be acknowledged, so that it comes again.
@@ -36,6 +36,8 @@ class ReceiveSide {
   // For building and requeueing control frames.
   const Incoming* closing(std::uint32_t id) const;
   const ReceiveRequest* posted(std::uint64_t token) const;
+  // Announced, and without a place for its data.
+  bool held(std::uint32_t id) const;
 
  private:
   Incoming* find(std::uint32_t id) const;
@@ -43,6 +45,7 @@ class ReceiveSide {
   void check(Time now, Incoming& incoming);
   void close(Time now, Incoming& incoming, CloseReason reason);
   void deliver(Incoming& incoming);
+  void claim(const Incoming& incoming);
   void release(std::uint32_t id);
 
   std::uint32_t rank_;
@@ -52,8 +55,9 @@ class ReceiveSide {
   std::deque<Event>& events_;
   Counters& counters_;
   std::deque<ReceiveRequest> posted_;
-  std::array<std::unique_ptr<Incoming>, kTransferSlots> slots_;
-  std::deque<std::uint32_t> active_;  // slots in use, in order of announcement
+  std::unordered_map<std::uint32_t, std::unique_ptr<Incoming>> transfers_;
+  std::multimap<std::uint64_t, std::uint32_t> unclaimed_;  // tag -> id, in order of announcement
+  std::deque<std::uint32_t> timed_;                        // tolerant ones that may close by time
   Seen<1024> seen_ids_;
 };
 

@@ -31,7 +31,10 @@ void Recovery::on_sent(Time now, SentPacket& packet, bool eliciting, bool app_li
     while (unresolved_ < sent_.end() && sent_.at(unresolved_).fate != Fate::in_flight) ++unresolved_;
     return forget(now);
   }
-  if (in_flight_ == 0) first_sent_ = delivered_at_ = now;
+  if (in_flight_ == 0) {
+    first_sent_ = delivered_at_ = stretch_began_ = now;
+    stretch_delivered_ = delivered_;
+  }
   packet.fate = Fate::in_flight;
   packet.delivered = delivered_;
   packet.delivered_at = delivered_at_;
@@ -45,7 +48,8 @@ void Recovery::on_sent(Time now, SentPacket& packet, bool eliciting, bool app_li
 }
 
 bool Recovery::pacing_allows(Time now, std::uint64_t packet) {
-  pacer_.refill(now, congestion_->pacing_rate(), packet);
+  double rate = congestion_->pacing_rate();
+  pacer_.refill(now, rate, Pacer::burst(rate, rtt_.least(), packet));
   return pacer_.allows();
 }
 
@@ -69,6 +73,7 @@ bool Recovery::on_ack(Time now, const AckFrame& ack, FateListener& listener) {
   any_acked_ = true;
   detect_losses(now, sample, listener);
   if (sample.acked || sample.lost) finish_sample(now, sample);
+  if (!in_flight_ && (sample.acked || sample.lost)) end_stretch();
   forget(now);
   return true;
 }
@@ -152,6 +157,13 @@ void Recovery::finish_sample(Time now, AckSample& sample) {
   congestion_->on_ack(sample);
 }
 
+void Recovery::end_stretch() {
+  std::uint64_t bytes = delivered_ - stretch_delivered_;
+  if (bytes < kStretchLeast) return;
+  moved_ += bytes;
+  moving_ += stretch_time();
+}
+
 // Lost packets stay a while, in case they were only late.
 void Recovery::forget(Time now) {
   Time keep = 3 * rtt_.smoothed();
@@ -177,6 +189,7 @@ void Recovery::on_deadline(Time now, FateListener& listener) {
     newest_ = nullptr;
     detect_losses(now, sample, listener);
     if (sample.lost) finish_sample(now, sample);
+    if (!in_flight_ && sample.lost) end_stretch();
   }
   if (probe_deadline() > now) return;
   ++timeouts_;

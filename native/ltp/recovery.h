@@ -42,7 +42,10 @@ class Recovery {
   // One packet may always be under way: a window counted in base packets can be smaller than one jumbo datagram.
   bool window_allows(std::uint64_t bytes) const { return !in_flight_ || in_flight_ + bytes <= congestion_->window(); }
   bool pacing_allows(Time now, std::uint64_t packet);
-  Time pacing_ready(std::uint64_t packet) const { return pacer_.ready(congestion_->pacing_rate(), packet); }
+  Time pacing_ready(std::uint64_t packet) const {
+    double rate = congestion_->pacing_rate();
+    return pacer_.ready(rate, Pacer::burst(rate, rtt_.least(), packet));
+  }
   void on_app_limited() { app_limited_until_ = delivered_ + std::max<std::uint64_t>(in_flight_, 1); }
 
   const Rtt& rtt() const { return rtt_; }
@@ -50,6 +53,9 @@ class Recovery {
   std::uint64_t in_flight() const { return in_flight_; }
   double delivery_rate() const { return delivery_rate_; }
   double loss() const { return loss_; }
+  // Finished stretches and the present one: how many bytes moved, and in what time (a stretch: from idle to idle).
+  std::uint64_t moved() const { return moved_ + (carries_data() ? delivered_ - stretch_delivered_ : 0); }
+  Time moving() const { return moving_ + (carries_data() ? stretch_time() : 0); }
   int timeouts() const { return timeouts_; }
   bool generation_acked(std::uint8_t generation) const { return any_acked_ && acked_generation_ == generation; }
   // Calls visit(packet) for the oldest packets still in flight until it returns false.
@@ -60,11 +66,17 @@ class Recovery {
   }
 
  private:
+  // Stretches of control frames alone say nothing of a rate.
+  static constexpr std::uint64_t kStretchLeast = 16 * 1024;
+
   void acknowledge(Time now, SentPacket& packet, std::uint64_t number, AckSample& sample, FateListener& listener);
   void declare_lost(SentPacket& packet, AckSample& sample, FateListener& listener);
   void detect_losses(Time now, AckSample& sample, FateListener& listener);
   void finish_sample(Time now, AckSample& sample);
   void forget(Time now);
+  void end_stretch();
+  bool carries_data() const { return in_flight_ && delivered_ - stretch_delivered_ >= kStretchLeast; }
+  Time stretch_time() const { return std::max<Time>(0, delivered_at_ - stretch_began_ - rtt_.least()); }
   Time reorder_time() const;
   Time probe_deadline() const;
 
@@ -87,6 +99,8 @@ class Recovery {
   Time last_eliciting_ = 0;
   int probes_ = 0, timeouts_ = 0;
   double delivery_rate_ = 0, loss_ = 0;
+  std::uint64_t moved_ = 0, stretch_delivered_ = 0;
+  Time moving_ = 0, stretch_began_ = 0;
   const SentPacket* newest_ = nullptr;
 };
 

@@ -5,61 +5,106 @@
 namespace gradwire::ltp {
 namespace {
 
-// Notices of receives we have not used yet; the oldest are forgotten first, which costs a round trip and no more.
-constexpr std::size_t kPostedMost = 1024;
-// Transfers announced ahead of their turn: enough to hide the round trip of a grant, few enough that a transfer is shaped
-// for the path as it is when its turn comes.
-constexpr std::ptrdiff_t kAnnounced = 4;
+// Notices of receives we have not used yet. A forgotten one costs a round trip as long as its transfer is announced.
+constexpr std::size_t kPostedMost = 4096;
+// Transfers that speak or are about to: enough that the next one is announced when its turn comes, few enough that it is
+// shaped for the path as it is then.
+constexpr std::size_t kSpeakers = 4;
+// Transfers announced that may not be sent yet: their receiver can grant them even when its POSTED was forgotten here.
+constexpr std::size_t kHeldMost = 64;
+// The receiver tells old ids from new ones in a window of 1024: an OPEN that is still unconfirmed must stay inside it.
+constexpr std::uint32_t kOpenSpan = 512;
 
 }  // namespace
 
-void SendSide::activate(std::size_t payload) {
-  auto busy = std::count_if(order_.begin(), order_.end(), [&](auto id) { return slots_[id % kTransferSlots]->pending(); });
-  for (; busy < kAnnounced && !waiting_.empty() && !slots_[next_id_ % kTransferSlots]; ++busy) {
-    auto& slot = slots_[next_id_ % kTransferSlots];
-    slot = std::make_unique<Outgoing>(next_id_, std::move(waiting_.front().request), payload, waiting_.front().submitted);
-    waiting_.pop_front();
-    order_.push_back(next_id_);
-    control_.push_back({FrameType::open, 0, next_id_, 0});
-    const SendRequest& request = slot->request();
-    auto posted = std::find_if(posted_.begin(), posted_.end(), [&](const PostedFrame& p) { return p.tag == request.tag; });
-    if (posted != posted_.end()) {
-      slot->granted = true;
-      posted_.erase(posted);
-    } else if (request.size <= credit_) {
-      credit_ -= request.size;
-      ahead_[next_id_] = request.size;
-      slot->granted = true;
-    }
-    ++next_id_;
+void SendSide::submit(Time now, SendRequest request) {
+  waiting_.push_back({std::move(request), now});
+  changed_ = true;
+}
+
+std::size_t SendSide::speaking() const {
+  return static_cast<std::size_t>(
+      std::count_if(speakers_.begin(), speakers_.end(), [&](auto id) { return transfers_.at(id)->pending(); }));
+}
+
+// OPENs of one tag must arrive in order, or receives would be paired crosswise: the next waits for the last one's ACK.
+bool SendSide::behind_its_tag(std::uint64_t tag) const { return last_of_tag_.count(tag) > 0; }
+
+bool SendSide::may_open(const SendRequest& request, Standing& standing) {
+  if (auto posted = std::find(posted_.begin(), posted_.end(), request.tag); posted != posted_.end()) {
+    posted_.erase(posted);
+    standing = Standing::posted;
+  } else if (credit_cost(request.size) <= credit_) {
+    standing = Standing::ahead;
+  } else {
+    standing = Standing::waiting;
+    return held_ < kHeldMost;
   }
+  return true;
+}
+
+void SendSide::open_waiting(std::size_t payload) {
+  std::unordered_set<std::uint64_t> passed;  // tags of transfers that must wait: later ones of the tag must too
+  std::size_t speakers = speaking();
+  auto it = waiting_.begin();
+  while (it != waiting_.end() && speakers < kSpeakers && (unconfirmed_.empty() || next_id_ - *unconfirmed_.begin() < kOpenSpan)) {
+    std::uint64_t tag = it->request.tag;
+    Standing standing{};
+    if (passed.count(tag) || behind_its_tag(tag) || !may_open(it->request, standing)) {
+      passed.insert(tag);
+      ++it;
+      continue;
+    }
+    open(*it, standing, payload);
+    speakers += standing != Standing::waiting;
+    it = waiting_.erase(it);
+  }
+  // With room left for speakers nothing but an event can let another one open.
+  if (speakers < kSpeakers) changed_ = false;
+}
+
+void SendSide::open(Waiting& waiting, Standing standing, std::size_t payload) {
+  std::uint32_t id = next_id_++;
+  std::uint64_t cost = credit_cost(waiting.request.size);
+  last_of_tag_[waiting.request.tag] = id;
+  auto& transfer = transfers_[id] = std::make_unique<Outgoing>(id, std::move(waiting.request), payload, waiting.submitted);
+  transfer->standing = standing;
+  transfer->granted = standing != Standing::waiting;
+  transfer->met = standing == Standing::posted;
+  if (standing == Standing::ahead) credit_ -= cost, ahead_[id] = cost;
+  if (transfer->granted) speakers_.insert(id);
+  else ++held_;
+  order_.insert(id);
+  unconfirmed_.insert(id);
+  control_.push_back({FrameType::open, 0, id, 0});
 }
 
 bool SendSide::cancel(std::uint64_t token) {
   auto waiting = std::find_if(waiting_.begin(), waiting_.end(), [&](auto& w) { return w.request.token == token; });
-  if (waiting != waiting_.end()) return waiting_.erase(waiting), true;
+  if (waiting != waiting_.end()) return waiting_.erase(waiting), changed_ = true;
   for (std::uint32_t id : order_) {
-    auto& slot = slots_[id % kTransferSlots];
-    if (slot->request().token != token) continue;
+    if (transfers_.at(id)->request().token != token) continue;
     control_.push_back({FrameType::abort, 0, id, 0});
-    order_.erase(std::find(order_.begin(), order_.end(), id));
-    slot.reset();
-    return true;
+    return remove(id), true;
   }
   return false;
 }
 
 Outgoing* SendSide::ready(std::size_t payload) {
-  if (!waiting_.empty()) activate(payload);
-  for (std::uint32_t id : order_) {
-    Outgoing* transfer = slots_[id % kTransferSlots].get();
-    if (transfer->granted && transfer->pending()) return transfer;
+  if (changed_ && !waiting_.empty()) open_waiting(payload);
+  while (!speakers_.empty()) {
+    Outgoing* transfer = transfers_.at(*speakers_.begin()).get();
+    if (transfer->pending()) return transfer;
+    speakers_.erase(speakers_.begin());
+    changed_ = true;
+    if (!waiting_.empty()) open_waiting(payload);
   }
   return nullptr;
 }
 
 void SendSide::on_piece(Outgoing& transfer, const Outgoing::Piece& piece) {
   ++transfer.packets;
+  if (!transfer.pending()) changed_ = true;
   if (piece.again) counters_.retransmitted_bytes += piece.bytes.size();
   // A lost OPEN would make everything behind it useless: say it again while it is unconfirmed.
   if (!transfer.open_acked && (transfer.packets == 4 || transfer.packets == 16))
@@ -67,8 +112,16 @@ void SendSide::on_piece(Outgoing& transfer, const Outgoing::Piece& piece) {
 }
 
 Outgoing* SendSide::find(std::uint32_t id) {
-  auto& slot = slots_[id % kTransferSlots];
-  return slot && slot->id() == id ? slot.get() : nullptr;
+  auto found = transfers_.find(id);
+  return found == transfers_.end() ? nullptr : found->second.get();
+}
+
+void SendSide::on_open_acked(std::uint32_t id) {
+  Outgoing* transfer = find(id);
+  if (!transfer || transfer->open_acked) return;
+  transfer->open_acked = changed_ = true;
+  unconfirmed_.erase(id);
+  if (auto last = last_of_tag_.find(transfer->request().tag); last != last_of_tag_.end() && last->second == id) last_of_tag_.erase(last);
 }
 
 void SendSide::on_acked(Time now, std::uint32_t id, std::uint32_t first, std::uint32_t count) {
@@ -81,37 +134,68 @@ void SendSide::on_acked(Time now, std::uint32_t id, std::uint32_t first, std::ui
 }
 
 void SendSide::on_lost(std::uint32_t id, std::uint32_t first, std::uint32_t count) {
-  if (Outgoing* transfer = find(id)) transfer->on_lost(first, count);
+  Outgoing* transfer = find(id);
+  if (!transfer) return;
+  transfer->on_lost(first, count);
+  if (transfer->granted) speakers_.insert(id);
 }
 
-void SendSide::grant(Outgoing& transfer) {
-  transfer.granted = true;
-  if (auto held = ahead_.find(transfer.id()); held != ahead_.end()) {
-    credit_ += held->second;
-    ahead_.erase(held);
-  }
+void SendSide::return_credit(std::uint32_t id) {
+  auto held = ahead_.find(id);
+  if (held == ahead_.end()) return;
+  credit_ += held->second;
+  ahead_.erase(held);
+  changed_ = true;
 }
 
+// A hint only: it may be stale. A transfer announced already needs none, because the receiver pairs it and says GRANT.
 void SendSide::on_posted(const PostedFrame& posted) {
+  changed_ = true;
   for (std::uint32_t id : order_) {
-    Outgoing& transfer = *slots_[id % kTransferSlots];
-    if (transfer.request().tag == posted.tag && (!transfer.granted || ahead_.count(id))) return grant(transfer);
+    Outgoing& transfer = *transfers_.at(id);
+    if (transfer.request().tag == posted.tag && !transfer.met) {
+      transfer.met = true;
+      return;
+    }
   }
-  posted_.push_back(posted);
+  posted_.push_back(posted.tag);
   if (posted_.size() > kPostedMost) posted_.pop_front();
 }
 
 void SendSide::on_grant(const GrantFrame& frame) {
-  if (Outgoing* transfer = find(frame.id)) return grant(*transfer);
-  if (auto held = ahead_.find(frame.id); held != ahead_.end()) {
-    credit_ += held->second;
-    ahead_.erase(held);
-  }
+  return_credit(frame.id);
+  Outgoing* transfer = find(frame.id);
+  if (!transfer) return;
+  if (!transfer->granted) --held_, changed_ = true;
+  transfer->granted = transfer->met = true;
+  transfer->standing = Standing::posted;
+  transfer->decided = true;
+  speakers_.insert(frame.id);
+}
+
+void SendSide::on_hold(const HoldFrame& frame) {
+  Outgoing* transfer = find(frame.id);
+  if (!transfer || transfer->decided || !transfer->granted) return;
+  return_credit(frame.id);
+  transfer->granted = transfer->met = false;
+  transfer->standing = Standing::waiting;
+  speakers_.erase(frame.id);
+  ++held_;
+  changed_ = true;
 }
 
 void SendSide::on_close(Time now, const CloseFrame& close) {
   Outgoing* transfer = find(close.id);
   if (transfer && transfer->on_close(close)) finish(now, *transfer);
+}
+
+void SendSide::remove(std::uint32_t id) {
+  on_open_acked(id);
+  if (!transfers_.at(id)->granted) --held_;
+  speakers_.erase(id);
+  order_.erase(id);
+  transfers_.erase(id);
+  changed_ = true;
 }
 
 void SendSide::finish(Time now, Outgoing& transfer, Failure failure) {
@@ -128,13 +212,11 @@ void SendSide::finish(Time now, Outgoing& transfer, Failure failure) {
   if (failure != Failure::none) event.arrived = 0;
   event.elapsed = now - transfer.submitted();
   events_.push_back(std::move(event));
-  std::uint32_t id = transfer.id();
-  order_.erase(std::find(order_.begin(), order_.end(), id));
-  slots_[id % kTransferSlots].reset();
+  remove(transfer.id());
 }
 
 void SendSide::fail_all(Time now, Failure failure) {
-  while (!order_.empty()) finish(now, *slots_[order_.front() % kTransferSlots], failure);
+  while (!order_.empty()) finish(now, *transfers_.at(*order_.begin()), failure);
   for (Waiting& waiting : waiting_) {
     Event event;
     event.type = EventType::sent;

@@ -1,10 +1,12 @@
 // All outgoing transfers of a connection: which one speaks next, what it may send before a buffer waits for it, and
-// what its receiver said when it closed. Transfers are served in the order of submission.
+// what its receiver said when it closed. Flow control is docs/ltp.md section 7: GRANT decides, POSTED is a hint that
+// saves a round trip, credit covers what goes ahead of both, and what may not be sent holds up nothing else.
 #pragma once
-#include <array>
 #include <deque>
 #include <memory>
+#include <set>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "ltp/control.h"
 #include "ltp/outgoing.h"
@@ -12,15 +14,12 @@
 
 namespace gradwire::ltp {
 
-// Open at the same time, per direction; more wait their turn. Also the width of the table of transfer slots.
-inline constexpr std::size_t kTransferSlots = 256;
-
 class SendSide {
  public:
   SendSide(std::uint32_t rank, std::uint64_t peer_credit, ControlQueue& control, std::deque<Event>& events, Counters& counters)
       : rank_(rank), credit_(peer_credit), control_(control), events_(events), counters_(counters) {}
 
-  void submit(Time now, SendRequest request) { waiting_.push_back({std::move(request), now}); }
+  void submit(Time now, SendRequest request);
   // Forgets the transfer; its buffer is not read again. False when there is none with this token.
   bool cancel(std::uint64_t token);
   // The transfer whose turn it is, or none. `payload` is what a full packet carries now; it shapes new transfers.
@@ -30,17 +29,29 @@ class SendSide {
   // A transfer still open, by id.
   Outgoing* find(std::uint32_t id);
 
+  void on_open_acked(std::uint32_t id);
   void on_acked(Time now, std::uint32_t id, std::uint32_t first, std::uint32_t count);
   void on_lost(std::uint32_t id, std::uint32_t first, std::uint32_t count);
   void on_posted(const PostedFrame& posted);
   void on_grant(const GrantFrame& grant);
+  void on_hold(const HoldFrame& hold);
   void on_close(Time now, const CloseFrame& close);
   void fail_all(Time now, Failure failure);
-  bool empty() const { return order_.empty() && waiting_.empty(); }
+  bool empty() const { return transfers_.empty() && waiting_.empty(); }
 
  private:
-  void activate(std::size_t payload);
-  void grant(Outgoing& transfer);
+  struct Waiting {
+    SendRequest request;
+    Time submitted;
+  };
+
+  void open_waiting(std::size_t payload);
+  bool may_open(const SendRequest& request, Standing& standing);
+  bool behind_its_tag(std::uint64_t tag) const;
+  void open(Waiting& waiting, Standing standing, std::size_t payload);
+  std::size_t speaking() const;
+  void return_credit(std::uint32_t id);
+  void remove(std::uint32_t id);
   void finish(Time now, Outgoing& transfer, Failure failure = Failure::none);
 
   std::uint32_t rank_;
@@ -48,15 +59,16 @@ class SendSide {
   ControlQueue& control_;
   std::deque<Event>& events_;
   Counters& counters_;
-  std::array<std::unique_ptr<Outgoing>, kTransferSlots> slots_;
-  std::deque<std::uint32_t> order_;
-  struct Waiting {
-    SendRequest request;
-    Time submitted;
-  };
-  std::deque<Waiting> waiting_;
-  std::unordered_map<std::uint32_t, std::uint64_t> ahead_;  // sent ahead of their grant: id -> bytes of credit held
-  std::deque<PostedFrame> posted_;                          // receives that wait for a transfer of ours
+  std::deque<Waiting> waiting_;  // not announced yet
+  std::unordered_map<std::uint32_t, std::unique_ptr<Outgoing>> transfers_;
+  std::set<std::uint32_t> order_;        // ids of the transfers, as they were announced
+  std::set<std::uint32_t> speakers_;     // those that may send and perhaps have something to send
+  std::set<std::uint32_t> unconfirmed_;  // those whose OPEN is not acknowledged
+  std::size_t held_ = 0;                 // announced, and not to be sent before GRANT
+  std::unordered_map<std::uint64_t, std::uint32_t> last_of_tag_;  // among the unconfirmed: tag -> newest id
+  std::unordered_map<std::uint32_t, std::uint64_t> ahead_;        // sent ahead of their grant: id -> credit held
+  std::deque<std::uint64_t> posted_;  // tags of receives that wait for a transfer of ours, as far as we heard
+  bool changed_ = false;              // something happened that may let a waiting transfer open
   std::uint32_t next_id_ = 0;
 };
 

@@ -24,6 +24,9 @@ struct LinkStats {
   double bottleneck = 0;  // bytes per second; 0 until the pipe was full once
   double pacing_rate = 0, delivery_rate = 0;
   double loss = 0;  // smoothed share of packets lost
+  // Bytes acknowledged in stretches that carried data, and how long those took, a round trip each taken off.
+  std::uint64_t moved = 0;
+  Time moving = 0;
   std::uint64_t in_flight = 0, window = 0;
   std::uint16_t datagram = 0;
 };

@@ -9,6 +9,9 @@
 
 namespace gradwire::ltp {
 
+// What a transfer sent ahead of its receive costs of the credit; the floor bounds how many small ones wait unclaimed.
+constexpr std::uint64_t credit_cost(std::uint64_t size) { return size < 1024 ? 1024 : size; }
+
 struct ByteRange {
   std::uint64_t offset = 0;
   std::uint64_t length = 0;

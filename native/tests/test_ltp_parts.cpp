@@ -130,14 +130,14 @@ void permutations_visit_everything_once_and_differ_by_seed() {
 void acks_repeat_themselves_and_are_not_late() {
   Acks acks;
   CHECK(acks.deadline() == kNever);
-  acks.on_packet(1000, 0, true);
+  acks.on_packet(1000, 0, true, 4 * kMillisecond);
   CHECK(acks.deadline() == 1000 + Acks::kLongest);
-  for (std::uint64_t n = 1; n < Acks::kEvery; ++n) acks.on_packet(2000, n, true);
+  for (std::uint64_t n = 1; n < Acks::kEvery; ++n) acks.on_packet(2000, n, true, 4 * kMillisecond);
   CHECK(acks.due(2000));
   AckFrame ack;
   acks.fill(5000, ack);
   CHECK(ack.largest() == 7 && ack.bits[0] == 0xff && ack.delay_us == 3);
-  acks.on_packet(6000, 200, true);
+  acks.on_packet(6000, 200, true, 4 * kMillisecond);
   acks.fill(6000, ack);
   CHECK(ack.base == 0 && ack.words == 4 && ack.bits[0] == 0xff && ack.largest() == 200);
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
+import gradwire
 from gradwire.aggregate.exchange import phases
 from gradwire.aggregate.footprint import Footprints
 from gradwire.carry import Carrier, open_carrier
@@ -21,9 +23,8 @@ from gradwire.decide.fixed import Fixed
 from gradwire.decide.ladder import LADDER
 from gradwire.decide.registry import is_controller, is_ours, make_controller
 from gradwire.decide.summable import Summable
-from gradwire.events import Sink
 from gradwire.flow import Decision
-from gradwire.govern import Adaptive, FootprintOf, Governor, Steady
+from gradwire.govern import Adaptive, FootprintOf, Governor, Instruments, Steady
 from gradwire.level import Level
 from gradwire.observe.recorder import Recorder, Tape
 from gradwire.observe.tally import Tally
@@ -32,10 +33,16 @@ from gradwire.pipeline import Pipeline
 from gradwire.planned import open_planned
 from gradwire.sense.stopwatch import Stopwatch
 from gradwire.session import Plain, Rooms, Session
+from gradwire.traffic import Source, Traffic
+from gradwire.transport.alike import require_alike
 from gradwire.transport.base import Timing
+from gradwire.transport.ledger import EVERYBODY, Ledger
+from gradwire.transport.notes import Notes
 
 # Somebody else's controller may choose any level; these take the most operations in a row.
 LONGEST = [Level.parse("sharedk:0.1"), Level.parse("int8+zstd")]
+
+Agree = Callable[[Mapping[str, str]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,7 @@ class Assembly:
     tally: Tally
     governor: Governor
     watch: Watch
+    agree: Agree
 
 
 def assemble(config: Config, group: dist.ProcessGroup, parameters: int, plain: Plain | None = None) -> Assembly:
@@ -55,25 +63,57 @@ def assemble(config: Config, group: dist.ProcessGroup, parameters: int, plain: P
     `plain` is what `off` does: DDP's all-reduce, unless the door's own framework does it another way.
     """
     rank, world_size = dist.get_rank(group), group.size()
+    agree = agreeing(config, group)
+    facts = {"level": config.level, "plan": config.plan, "transport": config.transport.kind}
+    agree({"gradwire's version": gradwire.__version__, **facts})
     clock, stopwatch = MonotonicClock(), Stopwatch()
     feedback = Feedback(rank, world_size)
     watch = open_watch(config, rank, world_size, clock)
     watch.emit(attached(clock.now(), (rank, world_size), parameters, config.to_dict()))
 
+    # What the group's own collectives carry; wires of ours keep their own books.
+    groups = Ledger()
+
+    def on_plain(started: float, finished: float, nbytes: int) -> None:
+        stopwatch.operation(started, finished, nbytes)
+        groups.came(EVERYBODY, nbytes, finished - started)
+
     def on_timing(timing: Timing) -> None:
         stopwatch.operation(timing.started, timing.finished, timing.nbytes)
+        if wire is None:
+            enter(groups, timing)
 
     planned = open_planned(config, group, parameters, clock, watch)
     # A plan over TCP has its own wire; only pulses are left for lanes, and the group carries those.
     needed = not_only_off(config, world_size) and not (config.plan and config.transport.kind == "tcp")
-    carrier = open_carrier(config.transport, group, clock, needed)
+    carrier = open_carrier(config.transport, group, clock, needed, watch)
+    wire = carrier.source()
     pipeline = Pipeline(carrier.open(lanes_needed(config, world_size)), on_timing, stopwatch.worked)
     footprint = planned.footprint if planned else Footprints(world_size)
-    governor = govern(config, group, carrier, (stopwatch, clock, watch, footprint))
-    parts = (plain or plain_all_reduce(group), watch, clock, stopwatch)
-    rooms = Rooms(governor, feedback, pipeline, *parts, carrier.tolerance, carrier.close, planned)
+    across = planned.source() if planned else None
+    sources = [source for source in (Source(groups), wire, across) if source is not None]
+    traffic = Traffic(rank, watch, clock, sources)
+    governor = govern(config, group, carrier, (Instruments(stopwatch, clock, watch, traffic), footprint))
+    # A job that only ever does what DDP does also waits as DDP does.
+    patience = config.transport.timeout if is_controller(config.level) else None
+    parts = (plain or plain_all_reduce(group), watch, clock, stopwatch, on_plain)
+    rooms = Rooms(governor, feedback, pipeline, *parts, carrier.tolerance, carrier.close, planned, patience)
     session = Session(rank, world_size, config.compress, rooms, config.observe.verify)
-    return Assembly(session, feedback, watch.tally, governor, watch)
+    if world_size > 1:
+        traffic.begin()
+    return Assembly(session, feedback, watch.tally, governor, watch, agree)
+
+
+def agreeing(config: Config, group: dist.ProcessGroup) -> Agree:
+    """Facts in, ConfigError on every rank when one rank's differ. All ranks ask at the same points."""
+
+    def agree(facts: Mapping[str, str]) -> None:
+        store = dist.distributed_c10d._get_default_store()
+        if group.size() > 1 and store is not None:
+            place = group.rank(), group.size()
+            require_alike(Notes.open(store, f"alike/{group.group_name}", *place, config.transport.timeout), facts)
+
+    return agree
 
 
 def open_watch(config: Config, rank: int, world_size: int, clock: Clock) -> Watch:
@@ -103,18 +143,26 @@ def not_only_off(config: Config, world_size: int) -> bool:
 
 
 def govern(
-    config: Config, group: dist.ProcessGroup, carrier: Carrier, parts: tuple[Stopwatch, Clock, Sink, FootprintOf]
+    config: Config, group: dist.ProcessGroup, carrier: Carrier, parts: tuple[Instruments, FootprintOf]
 ) -> Governor:
     """A fixed level, or a controller with a lane for its pulses."""
     rank, world_size = dist.get_rank(group), group.size()
     if not is_controller(config.level) or world_size == 1:
         level = Level() if is_controller(config.level) else Level.parse(config.level)
-        return Steady(Fixed(level, world_size, config.compress.warmup), world_size, parts[:3])
+        return Steady(Fixed(level, world_size, config.compress.warmup), world_size, parts[0])
     line = Pipeline(carrier.open(1), lambda timing: None)
     start = Decision(START, "the network has not been measured yet")
     controller = make_controller(config.level)
     chooser = Summable(controller) if config.plan else controller
-    return Adaptive(rank, chooser, start, line, parts, world_size, carrier.links)
+    return Adaptive(rank, chooser, start, line, parts, world_size, (carrier.links, carrier.moved))
+
+
+def enter(ledger: Ledger, timing: Timing) -> None:
+    """An operation of the group's into the books: by peer where the lane told when each one's part came."""
+    if not timing.arrivals:
+        ledger.came(EVERYBODY, timing.nbytes, timing.finished - timing.started)
+    for peer, at in timing.arrivals:
+        ledger.came(peer, timing.nbytes // len(timing.arrivals), at - timing.started)
 
 
 def plain_all_reduce(group: dist.ProcessGroup) -> Plain:

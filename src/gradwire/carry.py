@@ -9,6 +9,7 @@ because somebody knocked with a wrong one.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Protocol
 
 import torch.distributed as dist
@@ -16,7 +17,9 @@ import torch.distributed as dist
 from gradwire.clock import Clock
 from gradwire.config import TransportConfig
 from gradwire.errors import NoAnswerError
+from gradwire.events import Faulted, Sink
 from gradwire.flow import LinkView
+from gradwire.traffic import Source
 from gradwire.transport.base import Lane
 from gradwire.transport.lanes import open_lanes
 from gradwire.transport.ltp import Endpoint, LtpConfig
@@ -26,6 +29,9 @@ from gradwire.transport.notes import Notes
 from gradwire.transport.rendezvous import rendezvous
 from gradwire.transport.secret import job_secret
 from gradwire.transport.tcp import TcpConfig, TcpEndpoint
+
+# Which wire gave way, to which, and why.
+Fallback = Callable[[str, str, NoAnswerError], None]
 
 
 class Carrier(Protocol):
@@ -40,6 +46,14 @@ class Carrier(Protocol):
 
     def links(self) -> dict[int, LinkView]:
         """What acknowledgements tell of the links to other ranks; empty where the lanes tell nothing."""
+        ...
+
+    def source(self) -> Source | None:
+        """What tells of this carrier's traffic; None where only the operations' timings do."""
+        ...
+
+    def moved(self) -> dict[int, tuple[float, float]]:
+        """Per link: bytes acknowledged while data was under way, and the seconds that took; empty as above."""
         ...
 
     def close(self) -> None:
@@ -59,6 +73,12 @@ class GroupCarrier:
         return open_lanes(self._group, count, self._timeout, self._clock)
 
     def links(self) -> dict[int, LinkView]:
+        return {}
+
+    def source(self) -> Source | None:
+        return None
+
+    def moved(self) -> dict[int, tuple[float, float]]:
         return {}
 
     def close(self) -> None:
@@ -83,24 +103,49 @@ class WireCarrier:
     def links(self) -> dict[int, LinkView]:
         return self._endpoint.views()
 
+    def source(self) -> Source | None:
+        return Source(self._endpoint.ledger, self._endpoint.stats)
+
+    def moved(self) -> dict[int, tuple[float, float]]:
+        links = self._endpoint.stats().items()
+        return {peer: (link["moved"], link["moving"]) for peer, link in links if link["moved"]}
+
     def close(self) -> None:
         self._endpoint.close()
 
 
-def open_carrier(config: TransportConfig, group: dist.ProcessGroup, clock: Clock, needed: bool) -> Carrier:
+def open_carrier(config: TransportConfig, group: dist.ProcessGroup, clock: Clock, needed: bool, sink: Sink) -> Carrier:
     """Every member of the group calls this at the same point. `needed`: whether any lane will be opened."""
     if config.kind == "group" or not needed:
         return GroupCarrier(group, config.timeout, clock)
-    ways = (meet, meet_tcp) if config.kind == "ltp" else (meet_tcp,)
-    for way, instead in zip(ways, ("TCP", dist.get_backend(group))[-len(ways) :], strict=True):
-        try:
-            return WireCarrier(way(config, group), group.size(), config, clock)
-        except NoAnswerError as error:
-            if group.rank() == 0:
-                wire = "LTP over UDP" if way is meet else "gradwire's TCP"
-                text = f"gradwire: {wire} is not possible here, so gradients go by {instead} instead. {error}"
-                warnings.warn(text, stacklevel=2)
+    told = telling(group, clock, sink)
+    try:
+        return WireCarrier(open_wire(config, group, told), group.size(), config, clock)
+    except NoAnswerError as error:
+        told("gradwire's TCP", dist.get_backend(group), error)
     return GroupCarrier(group, config.timeout, clock)
+
+
+def telling(group: dist.ProcessGroup, clock: Clock, sink: Sink) -> Fallback:
+    """Says once, on rank 0, that a wire gave way to another: a warning for the user, an event for the record."""
+
+    def told(wire: str, instead: str, error: NoAnswerError) -> None:
+        if group.rank() == 0:
+            text = f"{wire} is not possible here, so gradients go by {instead} instead. {error}"
+            warnings.warn(f"gradwire: {text}", stacklevel=4)
+            sink.emit(Faulted(clock.now(), 0, "fallback", text))
+
+    return told
+
+
+def open_wire(config: TransportConfig, group: dist.ProcessGroup, told: Fallback) -> NativeWire:
+    """LTP, unless TCP is asked for or LTP gets no answer; NoAnswerError on every rank when TCP gets none either."""
+    if config.kind != "tcp":
+        try:
+            return meet(config, group)
+        except NoAnswerError as error:
+            told("LTP over UDP", "TCP", error)
+    return meet_tcp(config, group)
 
 
 def meet(config: TransportConfig, group: dist.ProcessGroup) -> Endpoint:

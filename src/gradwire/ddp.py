@@ -57,11 +57,16 @@ class Handle:
         return {**state, "factors": self._assembly.session.factors(), "step": self._assembly.session.step}
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Take over a saved state: this rank's own, or a list with those of all ranks when the world size changed."""
-        self._assembly.feedback.load_state_dict(state)
+        """Take over a saved state: this rank's own, or a list with those of all ranks when the world size changed.
+
+        Every rank calls this at the same point, with states of the same step: ConfigError on all of them otherwise.
+        """
         first = state if isinstance(state, Mapping) else state[0]
+        step = int(first.get("step", 0))
+        self._assembly.agree({"the step of the state to load": str(step)})
+        self._assembly.feedback.load_state_dict(state)
         self._assembly.session.load_factors(first.get("factors", {}))
-        self._assembly.session.step = int(first.get("step", 0))
+        self._assembly.session.step = step
 
     def note(
         self,

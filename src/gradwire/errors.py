@@ -3,7 +3,8 @@
 GradwireError
 ├── ConfigError      the caller's mistake, found at assembly; names the setting and the fix
 ├── LinkError        the network's doing: a peer lost, a deadline passed
-│   └── NoAnswerError    nothing came back at all; another kind of wire may get through
+│   ├── NoAnswerError    nothing came back at all; another kind of wire may get through
+│   └── FarewellError    a peer closed its end in order, and something was still to come from it or to go to it
 └── IntegrityError   corruption or a bug of ours: training must stop
 """
 
@@ -22,6 +23,10 @@ class LinkError(GradwireError, ConnectionError):
 
 class NoAnswerError(LinkError):
     """A peer never answered: it is not running, or something between us drops this kind of packet."""
+
+
+class FarewellError(LinkError):
+    """A peer said goodbye. Whether that is a loss depends on what was still expected of it."""
 
 
 class IntegrityError(GradwireError, RuntimeError):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -222,20 +222,28 @@ class Planned(Fact, frozen=True):
     chunk: int = 0
 
     @classmethod
-    def of(cls, at: float, step: int, plan: Plan) -> Planned:
-        trees = tuple(TreeDrawn(tree.root, tree.share, dict(tree.parents), dict(tree.sources)) for tree in plan.trees)
-        relays = [Route(tuple(path)) for path in plan.routes.values()]
-        sides = [Route(tuple(path), side=True) for paths in plan.auxiliary.values() for path in paths]
+    def of(cls, at: float, step: int, plan: Plan, ranks: Sequence[int] | None = None) -> Planned:
+        """`ranks[m]` is the job's rank of member m, where they differ."""
+        rank = (lambda member: member) if ranks is None else ranks.__getitem__
+
+        def renamed(edges: Mapping[int, int]) -> dict[int, int]:
+            return {rank(member): rank(other) for member, other in edges.items()}
+
+        trees = tuple(TreeDrawn(rank(t.root), t.share, renamed(t.parents), renamed(t.sources)) for t in plan.trees)
+        relays = [Route(tuple(map(rank, path))) for path in plan.routes.values()]
+        sides = [Route(tuple(map(rank, path)), side=True) for paths in plan.auxiliary.values() for path in paths]
         return cls(
             at, step, plan.version, plan.planner, plan.reason, plan.predicted, trees, (*relays, *sides), plan.chunk
         )
 
 
 class Transferred(Fact, frozen=True):
-    """What came from one peer over gradwire's own transport in one step.
+    """What this rank and one peer exchanged since the last such event; `step` is the last one that it covers.
 
-    `closes` counts how transfers ended ("complete", "threshold", "deadline", "refused", "cancelled"). `missing` bytes
-    were not waited for, `returned` bytes of gradient went back to somebody's residual for it.
+    From the peer came `transfers` with `nbytes`, in `seconds` added up over transfers; `missing` bytes were not waited
+    for; `closes` counts how transfers ended ("complete", "threshold", "deadline", "refused", "cancelled"). Of what went
+    to the peer, `returned` bytes did not arrive and went back to this rank's residual, and `retransmitted` were sent
+    again. `peer` is -1 for collectives of which only the whole is known.
     """
 
     step: int
@@ -277,7 +285,11 @@ class NonFinite(Fact, frozen=True):
 
 
 class Faulted(Fact, frozen=True):
-    """Something broke and training went on: `kind` is one of a few words, `detail` a sentence."""
+    """Something broke and training went on; `detail` is a sentence, `kind` one of a few words:
+
+    "fallback" (another transport is used than asked for), "guard" (compression seemed to hurt and was cut back),
+    "peer_lost" (others go on without it), "late_rank" (a rank kept the others waiting for a step and longer).
+    """
 
     step: int
     kind: str

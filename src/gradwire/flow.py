@@ -71,6 +71,19 @@ class LinkView:
 
 
 @dataclass(frozen=True, slots=True)
+class Acks:
+    """What acknowledgements say of all links of one rank together; None where they say nothing yet.
+
+    `rtprop`, `queueing` and `loss` are its worst link's; `bandwidth` is what it delivered per second of moving bytes.
+    """
+
+    rtprop: float | None = None
+    bandwidth: float | None = None
+    queueing: float = 0.0
+    loss: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """What the network is like now: the group as one link, and each known directed pair (source, destination)."""
 
@@ -90,7 +103,8 @@ class StepFacts:
     ours was on the network; `hops` the latencies in a row of the longest exchange; `work` the time of encoding and
     decoding; `span` from the first bucket ready to the last; `buckets` each bucket's (ready after the first, bytes);
     `residual` the energy that waits relative to a fresh gradient's; `loss` what the user noted, if anything.
-    `carrying` and `encoding` are the parts of `exposed` with something on the network, and with encoding alone.
+    `carrying` and `encoding` are the parts of `exposed` with something on the network, and with encoding alone;
+    `level` is the one that the step ran at, where that is known.
     """
 
     seconds: float = 0.0
@@ -105,6 +119,7 @@ class StepFacts:
     loss: float = 0.0
     carrying: float = 0.0
     encoding: float = 0.0
+    level: Level | None = None
 
     @property
     def compute(self) -> float:
@@ -122,11 +137,15 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One level for one bucket, with the sentence that explains it and the version all ranks agreed on."""
+    """One level for one bucket, with the sentence that explains it and the version all ranks agreed on.
+
+    `guarded` where accuracy and not time asked for it: known to the rank that decided.
+    """
 
     level: Level
     reason: str
     version: int = 0
+    guarded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -29,24 +29,27 @@ from gradwire.decide.buckets import advise
 from gradwire.decide.cost import predict
 from gradwire.decide.fixed import Fixed
 from gradwire.decide.ladder import LADDER
-from gradwire.errors import LinkError
-from gradwire.events import Advised, Link, LinksSensed, Sensed, Sink, Stepped
-from gradwire.flow import Bucket, Decision, Footprint, LinkView, StepFacts, View
+from gradwire.errors import GradwireError, LinkError
+from gradwire.events import Advised, Failed, Faulted, Sensed, Sink, Stepped
+from gradwire.flow import Acks, Bucket, Decision, Footprint, LinkView, StepFacts, View
 from gradwire.level import Level
 from gradwire.pipeline import Pipeline
-from gradwire.sense.acknowledged import acknowledged
+from gradwire.sense.acknowledged import Acknowledged, Meter, Moved
 from gradwire.sense.estimate import Estimator, Observation
+from gradwire.sense.late import Lateness
 from gradwire.sense.peer import Peer
 from gradwire.sense.pulse import SIZE, Pulse, Stamps, pack, unpack
 from gradwire.sense.stopwatch import Stopwatch
+from gradwire.traffic import Traffic, Trips
 from gradwire.transport.base import AllToAll, Op, Timing
+from gradwire.units import Seconds
 
-# Seconds between two reports on the paths to peers.
-LINKS_EVERY = 1.0
 # Buckets have their final layout and the estimates have settled by this step; advice is thought over at powers of two.
 SETTLED = 16
 
 FootprintOf = Callable[[Level, Bucket], Footprint]
+# What the transport's acknowledgements say of each link, and what moved over it; nothing where there are none.
+Heard = tuple[Callable[[], dict[int, LinkView]], Callable[[], dict[int, Moved]]]
 
 
 class Governor(Protocol):
@@ -54,16 +57,31 @@ class Governor(Protocol):
 
     def decide(self, bucket: Bucket) -> Decision: ...
 
+    def finish(self) -> None:
+        """No step follows: tell of those that were not told yet. Waits for nobody."""
+        ...
+
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Instruments:
+    """What a governor reads and whom it tells."""
+
+    stopwatch: Stopwatch
+    clock: Clock
+    sink: Sink
+    traffic: Traffic
 
 
 class Steady:
     """A fixed level: every rank knows it. Only tells what the steps took."""
 
-    def __init__(self, fixed: Fixed, world_size: int, parts: tuple[Stopwatch, Clock, Sink]) -> None:
+    def __init__(self, fixed: Fixed, world_size: int, instruments: Instruments) -> None:
         self._fixed, self._world_size = fixed, world_size
-        self._stopwatch, self._clock, self._sink = parts
+        self._instruments = instruments
         self._level = Level()
+        self._step = 0
 
     def decide(self, bucket: Bucket) -> Decision:
         if bucket.index == 0:
@@ -72,11 +90,19 @@ class Steady:
         self._level = decision.level
         return decision
 
+    def finish(self) -> None:
+        self._tell(self._step, self._instruments.stopwatch.finish(0))
+        self._instruments.traffic.finish(self._step)
+
     def _turn(self, step: int) -> None:
-        now = self._clock.now()
-        facts = self._stopwatch.lap(now, 0)
+        self._tell(step - 1, self._instruments.stopwatch.lap(self._instruments.clock.now(), 0))
+        self._instruments.traffic.ended(step - 1)
+        self._step = step
+
+    def _tell(self, step: int, facts: StepFacts | None) -> None:
         if facts is not None:
-            self._sink.emit(Stepped.of(now, step - 1, facts, str(self._level), self._world_size))
+            now = self._instruments.clock.now()
+            self._instruments.sink.emit(Stepped.of(now, step, facts, str(self._level), self._world_size))
 
     def close(self) -> None:
         """Nothing is held."""
@@ -91,24 +117,27 @@ class Adaptive:
         controller: Controller,
         start: Decision,
         line: Pipeline,
-        parts: tuple[Stopwatch, Clock, Sink, FootprintOf],
+        parts: tuple[Instruments, FootprintOf],
         world_size: int,
-        links: Callable[[], dict[int, LinkView]] = dict,
+        heard: Heard = (dict, dict),
     ) -> None:
         self._rank, self._world_size = rank, world_size
-        self._links = links
+        self._links, self._moved = heard
+        self._meter, self._acknowledged = Meter(), Acknowledged()
         self._controller = controller
         self._decision = self._wish = start
         self._line = line
-        self._stopwatch, self._clock, self._sink, self._footprint = parts
+        instruments, self._footprint = parts
+        self._stopwatch, self._clock, self._sink = instruments.stopwatch, instruments.clock, instruments.sink
+        self._traffic = instruments.traffic
+        self._lateness = Lateness()
         self._estimator = Estimator()
         self._peers = {peer: Peer() for peer in range(world_size) if peer != rank}
         self._buckets: dict[int, Bucket] = {}
         self._own: StepFacts | None = None
         self._ready = 0.0
         self._exchange: _Exchange | None = None
-        self._number = 0
-        self._links_told = 0.0
+        self._number = self._step = 0
         self.view = View.unknown()
         self.loss = 0.0
 
@@ -120,19 +149,45 @@ class Adaptive:
         self._ready = now
         return self._decision
 
+    def finish(self) -> None:
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None and exchange.facts is not None:
+            self._tell_step(self._step - 1, exchange.facts, str(exchange.level), self._late_at_last(exchange))
+        last = self._stopwatch.finish(self._hops, self.loss)
+        if last is not None:
+            self._tell_step(self._step, last, str(self._decision.level))
+        self._traffic.finish(self._step, self._trips)
+
+    def _late_at_last(self, exchange: _Exchange) -> float:
+        try:
+            return exchange.lateness(self._ready_elsewhere(exchange.result())) if exchange.arrived else 0.0
+        except GradwireError:
+            return 0.0  # a pulse that cannot be read; nothing will be decided by it any more
+
     def close(self) -> None:
         self._line.close()
 
+    @property
+    def _hops(self) -> int:
+        return max((self._footprint(self._decision.level, b).hops for b in self._buckets.values()), default=0)
+
     def _turn(self, step: int, now: float) -> None:
-        hops = max((self._footprint(self._decision.level, b).hops for b in self._buckets.values()), default=0)
-        self._own = self._stopwatch.lap(now, hops, self.loss)  # 1
+        self._step = step
+        self._own = self._stopwatch.lap(now, self._hops, self.loss)  # 1
         ended = self._decision.level
         if self._exchange is not None:
-            pulses = self._exchange.result()  # 2
+            pulses = self._heard(step, self._exchange)  # 2
             self._decision = pulses[0].decision if self._rank else self._exchange.wish
             self._hear(step, pulses, self._exchange)  # 3
         self._exchange = self._send(now)  # 4
         self._exchange.level = ended
+
+    def _heard(self, step: int, exchange: _Exchange) -> dict[int, Pulse]:
+        try:
+            return exchange.result()
+        except LinkError as error:
+            self._sink.emit(Failed(self._clock.now(), step, f"LinkError: {error}"))
+            raise
 
     def _hear(self, step: int, pulses: dict[int, Pulse], exchange: _Exchange) -> None:
         for peer, pulse in pulses.items():
@@ -151,12 +206,16 @@ class Adaptive:
             observations.append(Observation(exchange.facts, exchange.ready))
         now = self._clock.now()
         view = self._estimator.update(observations, list(self._peers.values()), now)
-        self.view = acknowledged(view, self._rank, self._links())
+        told = [exchange.acks, *(pulse.acks for pulse in pulses.values())]
+        self.view = self._acknowledged.update(view, self._rank, self._links(), told, now)
         if observations and exchange.facts is not None:
-            facts = merge([seen.facts for seen in observations], exchange.facts)
+            facts = replace(merge([seen.facts for seen in observations], exchange.facts), level=exchange.level)
             job = Job(self._world_size, tuple(b for _, b in sorted(self._buckets.items())), self._footprint)
             plain = predict(LADDER[0], job, self.view, facts, exchange.level, scale=1.0)
             self._wish = sendable(self._controller.decide(job, self.view, facts, now))
+            if self._wish.guarded:
+                self._sink.emit(Faulted(now, step, "guard", self._wish.reason))
+            self._judge_lateness(step, pulses, exchange, now)
             known = self.view.group.bandwidth is not None
             self._sink.emit(Sensed.of(now, step, self.view, facts, plain.step if known else None))
             if step >= SETTLED and step & (step - 1) == 0:
@@ -174,35 +233,43 @@ class Adaptive:
             self._sink.emit(Advised(now, step, advice.bucket_cap_mb, advice.gain))
 
     def _tell(self, step: int, pulses: dict[int, Pulse], exchange: _Exchange) -> None:
-        """What the step before the last took here, now that others' stamps tell who was late; the paths to peers."""
-        now = self._clock.now()
+        """What the step before the last took here, now that others' stamps tell who was late; what came meanwhile."""
         if exchange.facts is not None:
-            known = [(self._peers[peer], pulse) for peer, pulse in pulses.items() if self._peers[peer].last is not None]
-            latest = max((pulse.stamps.ready - path.offset for path, pulse in known), default=exchange.ready)
-            late = max(0.0, latest - exchange.ready)
-            level = str(exchange.level)
-            self._sink.emit(Stepped.of(now, step - 2, exchange.facts, level, self._world_size, late))
-        if now - self._links_told >= LINKS_EVERY and any(path.last is not None for path in self._peers.values()):
-            self._links_told = now
-            views = self.view.links
-            links = (
-                Link.of(self._rank, peer, views[self._rank, peer])
-                if (self._rank, peer) in views
-                else Link(self._rank, peer, rtt=path.last, rtprop=path.rtprop)
-                for peer, path in self._peers.items()
-            )
-            self._sink.emit(LinksSensed(now, step, tuple(links)))
+            late = exchange.lateness(self._ready_elsewhere(pulses))
+            self._tell_step(step - 2, exchange.facts, str(exchange.level), late)
+        self._traffic.ended(step - 1, self._trips)
+
+    def _tell_step(self, step: int, facts: StepFacts, level: str, late: float = 0.0) -> None:
+        self._sink.emit(Stepped.of(self._clock.now(), step, facts, level, self._world_size, late))
+
+    def _trips(self) -> Trips:
+        return {peer: (path.last, path.rtprop) for peer, path in self._peers.items()}
+
+    def _ready_elsewhere(self, pulses: dict[int, Pulse]) -> dict[int, float]:
+        """When the others had their gradients, on this rank's clock, as far as it is known."""
+        known = ((peer, self._peers[peer], pulse) for peer, pulse in pulses.items())
+        return {peer: pulse.stamps.ready - path.offset for peer, path, pulse in known if path.last is not None}
+
+    def _judge_lateness(self, step: int, pulses: dict[int, Pulse], exchange: _Exchange, now: float) -> None:
+        assert exchange.facts is not None
+        ready = {self._rank: exchange.ready, **self._ready_elsewhere(pulses)}
+        found = self._lateness.judge(ready, exchange.facts.seconds, now)
+        if found is not None:
+            rank, late = found
+            text = f"rank {rank} had its gradient ready {Seconds(late)} after the others"
+            self._sink.emit(Faulted(now, step - 2, "late_rank", text, rank))
 
     def _send(self, now: float) -> _Exchange:
         self._number += 1
         last = self._exchange
         exchange = _Exchange(self._wish, self._own, self._ready)
+        exchange.acks = self._meter.take(self._links(), self._moved())
         rows = []
         for peer in range(self._world_size):
             stamps = Stamps(now, self._ready)
             if last is not None and peer != self._rank:
                 stamps = replace(stamps, echo=last.sent[peer], arrived=last.arrivals[peer])
-            rows.append(pack(Pulse(self._number, self._own, stamps, self._wish)))
+            rows.append(pack(Pulse(self._number, self._own, stamps, self._wish, exchange.acks)))
         exchange.begin(self._line, rows, self._rank)
         return exchange
 
@@ -213,6 +280,7 @@ class _Exchange:
     def __init__(self, wish: Decision, facts: StepFacts | None, ready: float) -> None:
         self.wish, self.facts, self.ready = wish, facts, ready
         self.level = wish.level  # of the step that `facts` describe
+        self.acks = Acks()
         self.sent: dict[int, float] = {}
         self.arrivals: dict[int, float] = {}
         self._done = threading.Event()
@@ -228,6 +296,11 @@ class _Exchange:
         sent = unpack(rows[rank]).stamps.sent
         self.sent = dict.fromkeys(range(len(rows)), sent)
 
+    @property
+    def arrived(self) -> bool:
+        """Whether every pulse is there."""
+        return self._done.is_set() and self._error is None
+
     def result(self) -> dict[int, Pulse]:
         """The other ranks' pulses; the lane's deadline ends the wait."""
         self._done.wait()
@@ -237,6 +310,10 @@ class _Exchange:
         rows = bytes(self._received.numpy())
         count = len(rows) // SIZE
         return {peer: unpack(rows[peer * SIZE : (peer + 1) * SIZE]) for peer in range(count) if peer != self._rank}
+
+    def lateness(self, elsewhere: dict[int, float]) -> float:
+        """How much later than this rank the last one was ready."""
+        return max([0.0, *(ready - self.ready for ready in elsewhere.values())])
 
     def _ops(self, send: Tensor, received: Tensor) -> Iterator[Op]:
         yield AllToAll(send, received)

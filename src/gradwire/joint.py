@@ -31,6 +31,9 @@ class Teller:
         now, size = self.clock.now(), bucket.nbytes
         self.sink.emit(Synchronised(now, bucket.step, bucket.index, str(level), size, wire, sent, seconds))
 
+    def failed(self, step: int, error: BaseException) -> None:
+        self.sink.emit(Failed(self.clock.now(), step, f"{type(error).__name__}: {error}"))
+
 
 class Check:
     """One exchange that the training thread waits for."""
@@ -58,31 +61,45 @@ class PlainJoint:
     """
 
     def __init__(
-        self, teller: Teller, done: Future[list[Tensor]], bucket: Bucket, buffer: Tensor, wire: int, started: float
+        self,
+        teller: Teller,
+        done: Future[list[Tensor]],
+        bucket: Bucket,
+        buffer: Tensor,
+        wire: int,
+        patience: float | None,
     ) -> None:
         self._teller = teller
         self._bucket = bucket
         self._stamps: list[float] = []
+        self._ended = threading.Event()
+        self._patience = patience
         self.restored = buffer
         self.wire = wire
-        self.started = started
-        self.future: Future[Tensor] = done.then(_stamping(self._stamps, teller.clock))
+        self.started = teller.clock.now()
+        self.future: Future[Tensor] = done.then(_stamping(self._stamps, self._ended, teller.clock))
 
     @property
     def finished(self) -> float:
         return self._stamps[0]
 
     def wait(self) -> None:
+        """Until the backend has ended it, or patience has; without any, the backend's own timeout holds."""
+        if not self._ended.wait(self._patience):
+            raise LinkError(explain(RuntimeError(f"no answer for {self._patience:g} s"), "AllReduce"))
         try:
             self.future.wait()
         except RuntimeError as error:
-            raise LinkError(explain(error, "AllReduce")) from error
+            failure = LinkError(explain(error, "AllReduce"))
+            self._teller.failed(self._bucket.step, failure)
+            raise failure from error
         self._teller.synchronised(self._bucket, Level(), self.wire, self._bucket.numel, self.finished - self.started)
 
 
-def _stamping(stamps: list[float], clock: Clock) -> Callable[[Future[list[Tensor]]], Tensor]:
+def _stamping(stamps: list[float], ended: threading.Event, clock: Clock) -> Callable[[Future[list[Tensor]]], Tensor]:
     def stamp(done: Future[list[Tensor]]) -> Tensor:
         stamps.append(clock.now())
+        ended.set()
         return done.value()[0]
 
     return stamp
@@ -162,7 +179,7 @@ class Joint:
         teller, bucket = self._teller, self._bucket
         now = teller.clock.now()
         if self._error is not None:
-            teller.sink.emit(Failed(now, bucket.step, f"{type(self._error).__name__}: {self._error}"))
+            teller.failed(bucket.step, self._error)
             return
         if self._nonfinite:
             teller.sink.emit(NonFinite(now, bucket.step, bucket.index, self._nonfinite))

@@ -3,24 +3,29 @@
 Settings come from GRADWIRE_* variables or the file GRADWIRE_CONFIG names. When the script ends, rank 0 prints each
 model's summary on standard error. With GRADWIRE_BACKEND=gradwire the script's `init_process_group` makes a gradwire
 group, whatever it names. `-m gradwire.run -m package.module args...` runs a module.
+
+Where gradwire's own wires are used and no secret is given, one is made for the job: on one machine it never leaves it;
+on several it goes through torch's store, and rank 0 says how to give a better one.
 """
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import runpy
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire.config import resolve
+from gradwire.config import Config, resolve
 from gradwire.ddp import Handle, attach
 from gradwire.errors import ConfigError
+from gradwire.transport.secret import VARIABLE, given_secret, one_machine, shared_file, shared_secret
 
 USAGE = "usage: torchrun [options] -m gradwire.run script.py [arguments]   (or: -m gradwire.run -m module [arguments])"
 
@@ -61,6 +66,27 @@ def use_backend(environment: Mapping[str, str]) -> Callable[[], None]:
     return undo
 
 
+def provide_secret(config: Config, environment: MutableMapping[str, str]) -> None:
+    """Give the job a secret if its wires need one and nobody gave any."""
+    backend = environment.get("GRADWIRE_BACKEND", "").lower() == "gradwire"
+    ours = config.transport.kind != "group" or bool(config.plan) or backend
+    if not ours or given_secret(environment) is not None:
+        return
+    if one_machine(environment):
+        path = shared_file(environment, os.getppid())
+        environment[VARIABLE] = shared_secret(path)
+        if environment.get("LOCAL_RANK") == "0":
+            # By the end of rank 0 all have met, or the job has failed.
+            atexit.register(path.unlink, missing_ok=True)
+    elif environment.get("RANK") == "0":
+        print(
+            "gradwire: no job secret is set, so rank 0 draws one and torch's store hands it out; whoever can reach "
+            f"MASTER_PORT can read it. To keep it from them, set {VARIABLE} to the output of `openssl rand -hex 32` "
+            "on every node, or GRADWIRE_SECRET_FILE to a file that holds it.",
+            file=sys.stderr,
+        )
+
+
 def main(arguments: list[str]) -> None:
     """Run a script or module as `__main__` with gradwire attached to its models."""
     as_module = arguments[:1] == ["-m"]
@@ -69,7 +95,8 @@ def main(arguments: list[str]) -> None:
         raise ConfigError(USAGE)
     if not as_module and not Path(target[0]).is_file():
         raise ConfigError(f"gradwire.run: no script {target[0]!r}; {USAGE}")
-    resolve()  # a wrong setting should stop every rank before the script loads its data
+    config = resolve()  # a wrong setting should stop every rank before the script loads its data
+    provide_secret(config, os.environ)
     handles: list[Handle] = []
     restore = use_backend(os.environ)
     undo = attach_to_every_model(handles)

@@ -55,11 +55,15 @@ class Rooms:
     sink: Sink
     clock: Clock
     stopwatch: Stopwatch
+    # Begin, end and bytes of every plain all-reduce.
+    on_plain: Callable[[float, float, int], None]
     # What the lanes may lose of frames on their way to owners, and what to release when all lanes are closed.
     tolerance: float = 1.0
     release: Callable[[], None] = lambda: None
     # Trees instead of exchanges, where a plan was asked for.
     planned: Planned | None = None
+    # Seconds that an `off` step may wait; None leaves it to the group's own timeout, as plain DDP does.
+    patience: float | None = None
 
 
 class Session:
@@ -88,7 +92,8 @@ class Session:
 
     def _synchronise(self, bucket: Bucket, buffer: Tensor, weights: Weights) -> Future[Tensor]:
         decision = DETACHED if self._off else self._rooms.governor.decide(bucket)
-        self._rooms.stopwatch.bucket_ready(self._rooms.clock.now(), bucket.nbytes)
+        if not self._off:
+            self._rooms.stopwatch.bucket_ready(self._rooms.clock.now(), bucket.nbytes)
         known = self._levels.get(bucket.index)
         if known is None or known.level != decision.level:
             self._levels[bucket.index] = decision
@@ -112,20 +117,35 @@ class Session:
     def settle(self) -> None:
         """Wait until every bucket of this backward is restored; raise what went wrong as the error it was."""
         joints, self._under_way = self._under_way, []
-        for joint in joints:
-            with span("settle"):
-                joint.wait()
-            if isinstance(joint, PlainJoint):
-                self._rooms.stopwatch.operation(joint.started, joint.finished, joint.wire)
-        if joints and self._verify_every and self.step % self._verify_every == 0:
-            check = Check(verify([joint.restored for joint in joints], self.step))
-            self._rooms.pipeline.submit(check.ops, check.finished)
+        try:
+            for joint in joints:
+                with span("settle"):
+                    joint.wait()
+                if isinstance(joint, PlainJoint) and not self._off:
+                    self._rooms.on_plain(joint.started, joint.finished, joint.wire)
+            if joints and self._verify_every and self.step % self._verify_every == 0:
+                self._check([joint.restored for joint in joints])
+        except BaseException:
+            self._rooms.stopwatch.drop()
+            raise
+
+    def _check(self, restored: list[Tensor]) -> None:
+        check = Check(verify(restored, self.step))
+        self._rooms.pipeline.submit(check.ops, check.finished)
+        try:
             check.wait()
+        except BaseException as error:
+            self._teller.failed(self.step, error)
+            raise
 
     def switch_off(self) -> None:
-        self._off = True
+        """Plain from the next step on; what was done until now is told."""
+        if not self._off:
+            self._off = True
+            self._rooms.governor.finish()
 
     def close(self) -> None:
+        self.switch_off()
         if self._rooms.planned is not None:
             self._rooms.planned.close()
         self._rooms.pipeline.close()
@@ -136,9 +156,8 @@ class Session:
         """What DDP itself would do; what waited from compressed steps goes along, once."""
         if self._rooms.feedback.pending(bucket.index):
             self._rooms.feedback.flush(bucket, buffer)
-        started = self._rooms.clock.now()
         wire = 2 * buffer.nbytes * (self._world_size - 1) // self._world_size
-        plain = PlainJoint(self._teller, self._rooms.plain(buffer), bucket, buffer, wire, started)
+        plain = PlainJoint(self._teller, self._rooms.plain(buffer), bucket, buffer, wire, self._rooms.patience)
         self._under_way.append(plain)
         return plain.future
 
@@ -148,7 +167,7 @@ class Session:
         joint = Joint(self._teller, self._world_size, bucket, level, buffer, work)
         self._under_way.append(joint)
         residual = self._rooms.feedback.worker(bucket, work.device)
-        self._sample_energy(residual, work)
+        self._sample_energy(residual, work, planned.burden)
         wire, started = planned.footprint(level, bucket).wire_bytes, self._rooms.clock.now()
         joint.expect(1)
         joint.carried(wire, bucket.numel)
@@ -195,11 +214,14 @@ class Session:
             self._rooms.pipeline.submit(ops, joint.finished)
         return joint.future
 
-    def _sample_energy(self, residual: Tensor, gradient: Tensor) -> None:
-        """Energies of a short stretch, another one every step; the whole would cost a pass over memory."""
+    def _sample_energy(self, residual: Tensor, gradient: Tensor, burden: float = 1.0) -> None:
+        """Energies of a short stretch, another one every step; the whole would cost a pass over memory.
+
+        `burden` is how much more energy what this rank encodes has than its own gradient.
+        """
         start = (self.step * 7919 * SAMPLE) % max(1, residual.numel() - SAMPLE)
         waits, fresh = residual[start : start + SAMPLE], gradient[start : start + SAMPLE]
-        self._rooms.stopwatch.energies(float(waits.dot(waits)), float(fresh.dot(fresh)))
+        self._rooms.stopwatch.energies(float(waits.dot(waits)), burden * float(fresh.dot(fresh)))
 
     def _exchange(self, bucket: Bucket, chunk: Chunk, level: Level) -> Iterator[Op]:
         if level.select == "lowrank":

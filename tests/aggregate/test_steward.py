@@ -113,9 +113,11 @@ def test_the_others_go_on_without_a_lost_member(leaver: int) -> None:
     ranks = range(4)
     plan = make_plan(uniform(4), JOB, "loadaware")
     replan = lambda members, version: make_plan(uniform(4).only(members), JOB, "loadaware", version)  # noqa: E731
+    lost: dict[int, list[int]] = {rank: [] for rank in ranks}
     with ltp_wires(4) as wires:
         grid = Grid(wires, plan, NUMELS, WalkConfig(elastic=True), start=False, replan=replan)
         for walker in grid.walkers:
+            walker.on_loss = lambda peer, why, rank=walker.member.rank: lost[rank].append(peer)  # type: ignore[misc]
             Steward(walker, JOB, uniform(4), StewardConfig(ReplanConfig("loadaware"), aware=False)).begin(walker.now())
             walker.start()
         with grid:
@@ -131,3 +133,6 @@ def test_the_others_go_on_without_a_lost_member(leaver: int) -> None:
                     assert torch.equal(results[rank][0], results[left[0]][0])
                     torch.testing.assert_close(results[rank][0], torch.full((NUMELS[0],), mean))
             assert {grid.walkers[rank].member.members for rank in left} == {tuple(left)}
+            assert all(set(lost[rank]) <= {leaver} for rank in left)
+            assert any(lost[rank] for rank in left)
+            assert {grid.walkers[rank].member.coordinator for rank in left} == {left[0]}

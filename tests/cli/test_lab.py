@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from gradwire.cli.lab_live import LabView
 from gradwire.link import PRESETS, preset
 
 GRADWIRE = [sys.executable, "-m", "gradwire"]
@@ -91,3 +93,18 @@ def test_a_missing_tool_is_named_with_its_package(tmp_path: Path) -> None:
     done = gradwire(*words, env={"PATH": str(tmp_path), "GRADWIRE_RUNTIME_DIR": str(tmp_path)})
     assert done.returncode == 2
     assert "cross traffic needs iperf3, which is not installed; apt-get install iperf3" in done.stderr
+
+
+def test_long_lines_of_a_command_are_folded_above_the_view() -> None:
+    from io import StringIO
+
+    from rich.console import Console
+    from rich.live import Live
+
+    written = StringIO()
+    view = LabView(shown=False)
+    view._live = Live("a view " * 5, console=Console(file=written, width=20, force_terminal=True), auto_refresh=False)
+    with view:
+        view.line("x" * 50, err=False)
+    lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", written.getvalue()).replace("\r", "").splitlines()
+    assert lines[:3] == ["x" * 20, "x" * 20, "x" * 10]

@@ -99,6 +99,10 @@ class Tab:
         SHOTS.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=str(SHOTS / f"{name}.png"), full_page=True)
 
+    def close(self) -> None:
+        self.page.context.close()
+        assert not self.complaints, self.complaints
+
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
@@ -119,22 +123,25 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def tab(browser: Any) -> Iterator[Callable[..., Tab]]:
     """Open a page of some size and colour scheme; at the end nothing may have been complained about."""
-    opened: list[tuple[Any, Tab]] = []
+    opened: list[Tab] = []
 
     def make(width: int = 1360, height: int = 850, scheme: str = "light") -> Tab:
-        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
-        made = Tab(context.new_page())
-        made.page.set_default_timeout(15_000)
-        made.page.on("console", lambda said: made.complaints.append(said.text) if said.type == "error" else None)
-        made.page.on("pageerror", lambda error: made.complaints.append(str(error)))
-        made.page.on("request", lambda asked: _is_ours(made, asked.url))
-        opened.append((context, made))
-        return made
+        opened.append(new_tab(browser, width, height, scheme))
+        return opened[-1]
 
     yield make
-    for context, made in opened:
-        context.close()
-        assert not made.complaints, made.complaints
+    for made in opened:
+        made.close()
+
+
+def new_tab(browser: Any, width: int = 1360, height: int = 850, scheme: str = "light") -> Tab:
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+    made = Tab(context.new_page())
+    made.page.set_default_timeout(15_000)
+    made.page.on("console", lambda said: made.complaints.append(said.text) if said.type == "error" else None)
+    made.page.on("pageerror", lambda error: made.complaints.append(str(error)))
+    made.page.on("request", lambda asked: _is_ours(made, asked.url))
+    return made
 
 
 def _is_ours(tab: Tab, url: str) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from gradwire.events import Decided, LinksSensed, Planned, Stepped, Transferred
 from gradwire.observe.reader import Record, read
 from tests.dashboard.conftest import Served, Tab
+from tests.dashboard.shown import events, number
 
 VIEWS = ("overview", "timeline", "topology", "links", "transport", "faults", "configuration")
 
@@ -18,18 +18,6 @@ VIEWS = ("overview", "timeline", "topology", "links", "transport", "faults", "co
 @pytest.fixture(scope="module")
 def records(served: Served) -> list[Record]:
     return list(read(served.folder / "one"))
-
-
-def events(records: list[Record], kind: type, rank: int | None = None) -> list[Any]:
-    return [record.event for record in records if isinstance(record.event, kind) and rank in (None, record.rank)]
-
-
-def number(text: str) -> float:
-    """The first number of a text, its unit's prefix taken into account."""
-    found = re.search(r"(-?[\d.\u202f]+)\s*([GMkmµ%]?)", text)
-    assert found, text
-    factor = {"G": 1e9, "M": 1e6, "k": 1e3, "m": 1e-3, "µ": 1e-6, "%": 0.01}.get(found[2], 1.0)
-    return float(found[1].replace("\u202f", "")) * factor
 
 
 @pytest.mark.parametrize(
@@ -170,9 +158,9 @@ def test_the_transport_page_adds_up(served: Served, tab: Callable[..., Tab], rec
     assert number(value) == sum(event.transfers for event in told)
     shown = seen.page.locator("[data-close=complete] b").inner_text()
     assert number(shown) == sum(event.closes.get("complete", 0) for event in told)
-    assert seen.page.locator("[data-pair]").count() == len(
-        {(e.peer, r.rank) for r in records for e in [r.event] if isinstance(e, Transferred)}
-    )
+    each = [(record.rank, record.event) for record in records if isinstance(record.event, Transferred)]
+    came, went = {(event.peer, rank) for rank, event in each}, {(rank, e.peer) for rank, e in each if e.returned}
+    assert seen.page.locator("[data-pair]").count() == len(came | went)
 
 
 def test_two_runs_lie_over_each_other(served: Served, tab: Callable[..., Tab]) -> None:

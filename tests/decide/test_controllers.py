@@ -195,6 +195,19 @@ def test_auto_backs_off_when_the_guard_says_so() -> None:
     decision = auto.decide(job, view, facts, 1000.0)
     assert index_of(decision.level) < 7
     assert "backing off" in decision.reason
+    assert decision.guarded
+
+
+def test_a_level_is_not_blamed_for_what_the_one_before_it_left_waiting() -> None:
+    auto, sparse, mild = Auto(), Level.parse("topk:0.01+int8"), Level.parse("int8")
+    job, view = Job(8, buckets(), Footprints(8)), View(LinkView(0.002, float(Rate.from_mbit(400)), 1e6, confidence=1.0))
+    times = tuple((0.02 * i, 16 * MB) for i in range(10))
+    waiting = [(sparse, 40.0), (sparse, 40.0), (mild, 40.0), (mild, 0.001), (mild, 0.001)]
+    for level, residual in waiting:
+        facts = StepFacts(0.5, 0.2, 0.2, 10**6, 2, 0.0, 0.2, times, residual=residual, level=level)
+        assert "backing off" not in auto.decide(job, view, facts, 1000.0).reason
+    facts = StepFacts(0.5, 0.2, 0.2, 10**6, 2, 0.0, 0.2, times, residual=40.0, level=mild)
+    assert "backing off" in auto.decide(job, view, facts, 1000.0).reason
 
 
 def test_auto_asks_now_and_then_when_its_traffic_tells_nothing_of_the_network() -> None:

@@ -14,7 +14,8 @@ from tests.docs.blocks import Block, blocks
 ROOT = Path(__file__).parents[2]
 PAGES = [
     ROOT / "README.md",
-    *(ROOT / "docs" / name for name in ("tutorial.md", "howto/attach.md", "howto/frameworks.md")),
+    *(ROOT / "docs" / name for name in ("tutorial.md", "observe.md", "planning.md")),
+    *(ROOT / "docs" / "howto" / name for name in ("attach.md", "backend.md", "frameworks.md", "faults.md")),
     *(
         ROOT / "docs" / "howto" / name
         for name in ("wan.md", "planner.md", "compressor.md", "kubernetes.md", "slurm.md")

@@ -26,7 +26,7 @@ def run(command: list[str | Path], folder: Path) -> str:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON", "GRADWIRE_"))}
     tools = Path(sys.executable).parent
     alone = {"PIP_NO_INDEX": "1", "PATH": f"{tools}:{os.environ['PATH']}", "GLOO_SOCKET_IFNAME": "lo"}
-    cached = {"CCACHE_BASEDIR": str(folder), "CCACHE_NOHASHDIR": "1"}
+    cached = {"CCACHE_BASEDIR": "/", "CCACHE_NOHASHDIR": "1"}
     done = subprocess.run(
         command,
         cwd=folder,

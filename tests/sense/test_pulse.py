@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.errors import GradwireError, IntegrityError
-from gradwire.flow import Decision, StepFacts
+from gradwire.flow import Acks, Decision, StepFacts
 from gradwire.level import Level
 from gradwire.sense.pulse import SIZE, Pulse, Stamps, pack, unpack
 from gradwire.sense.stopwatch import Stopwatch, union
@@ -15,7 +15,8 @@ from gradwire.sense.stopwatch import Stopwatch, union
 
 def example(reason: str = "because") -> Pulse:
     facts = StepFacts(1.5, 0.2, 0.4, 123_456, 2, 0.01, 0.3, (), 4.5, 2.25)
-    return Pulse(7, facts, Stamps(1.0, 2.0, 3.0, 4.0), Decision(Level.parse("topk:0.01+int8"), reason, 3))
+    decision = Decision(Level.parse("topk:0.01+int8"), reason, 3)
+    return Pulse(7, facts, Stamps(1.0, 2.0, 3.0, 4.0), decision, Acks(0.01, 5e6, 0.002, 0.03))
 
 
 def test_a_pulse_survives_its_bytes() -> None:

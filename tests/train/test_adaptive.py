@@ -117,7 +117,7 @@ def vanish(rank: int, world: int) -> str:
             inputs, labels = jobs.batch(rank, step)
             F.cross_entropy(model(inputs), labels).backward()
     except gradwire.LinkError as error:
-        return f"LinkError: {error}"
+        return f"{handle.summary().errors[-1]} {error}"
     finally:
         handle.close()
         if rank == 1:

@@ -11,6 +11,8 @@ import torch
 
 from gradwire.config import resolve
 from gradwire.errors import ConfigError
+from gradwire.flow import Tree
+from gradwire.planned import _below
 from gradwire.site import names_from, sites_of
 from tests.train import jobs
 from tests.train.ranks import Ranks
@@ -47,6 +49,11 @@ def test_auto_decides_among_levels_that_add_up(ranks: Ranks) -> None:
 def test_a_level_that_does_not_add_up_is_named(ranks: Ranks) -> None:
     with pytest.raises(AssertionError, match="does not add up inside a tree"):
         ranks.run(2, jobs.train_small, {"plan": "star", "level": "topk:0.1"})
+
+
+def test_a_member_answers_for_everybody_below_it() -> None:
+    tree = Tree(0, {0: 0, 1: 0, 2: 1, 3: 1}, 1.0)
+    assert [_below(tree, member) for member in range(4)] == [4, 3, 1, 1]
 
 
 def test_an_unknown_planner_is_named() -> None:

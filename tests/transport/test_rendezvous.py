@@ -16,7 +16,7 @@ from gradwire.transport.address import interface_address, own_address, port_rang
 from gradwire.transport.ltp import Endpoint, LtpConfig
 from gradwire.transport.notes import Notes
 from gradwire.transport.rendezvous import Place, rendezvous
-from gradwire.transport.secret import given_secret, job_secret
+from gradwire.transport.secret import given_secret, job_secret, one_machine, shared_file, shared_secret
 
 LOCAL = {"MASTER_ADDR": "127.0.0.1"}
 SECRET = b"0123456789abcdef"
@@ -182,6 +182,35 @@ def test_secrets_are_read_from_the_environment_or_a_file(tmp_path: Path) -> None
         given_secret({"GRADWIRE_SECRET_FILE": str(tmp_path / "none")})
     with pytest.raises(ConfigError, match="both set"):
         given_secret({"GRADWIRE_SECRET": "x", "GRADWIRE_SECRET_FILE": "y"})
+
+
+def test_ranks_of_one_launcher_share_a_secret_that_nobody_else_can_read(tmp_path: Path) -> None:
+    path = tmp_path / "job.secret"
+    drawn = together(8, lambda _: shared_secret(path))
+    assert len(set(drawn)) == 1
+    assert len(bytes.fromhex(drawn[0])) == 32
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+    path.chmod(0o644)
+    with pytest.raises(ConfigError, match="not this user's alone"):
+        shared_secret(path)
+
+
+def test_a_planted_secret_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "planted").write_text("somebody else's")
+    (tmp_path / "job.secret").symlink_to(tmp_path / "planted")
+    with pytest.raises(ConfigError, match="set GRADWIRE_SECRET instead"):
+        shared_secret(tmp_path / "job.secret")
+
+
+def test_another_launcher_port_or_attempt_has_another_secret() -> None:
+    environment = {"MASTER_PORT": "29500", "TORCHELASTIC_RESTART_COUNT": "0"}
+    others = [{**environment, "MASTER_PORT": "29501"}, {**environment, "TORCHELASTIC_RESTART_COUNT": "1"}]
+    paths = {shared_file(environment, 10), shared_file(environment, 11), *(shared_file(e, 10) for e in others)}
+    assert len(paths) == 4
+    assert one_machine({"LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "4"})
+    assert not one_machine({"LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "8"})
+    assert not one_machine({})
 
 
 def test_the_named_interface_wins_over_the_route() -> None:

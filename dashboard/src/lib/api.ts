@@ -92,6 +92,8 @@ export interface Member {
   rank: number;
   host: string;
   site: string;
+  latitude: number | null;
+  longitude: number | null;
 }
 export interface Topology {
   members: Member[];

@@ -43,6 +43,8 @@ class Channel:
             raise LinkError(
                 f"a message of {len(data)} bytes is too long for rank {peer}; plans this large need fewer trees"
             )
+        if peer in self._port.left:
+            return
         frame = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         self._sent[peer] += 1
         # The frame stays alive with the transfer, which the port keeps until it is done.

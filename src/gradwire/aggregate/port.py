@@ -18,7 +18,7 @@ from torch import Tensor
 from gradwire.aggregate.outbox import Order, Outbox
 from gradwire.aggregate.scratch import Scratch
 from gradwire.clock import Clock
-from gradwire.errors import LinkError
+from gradwire.errors import FarewellError, LinkError
 from gradwire.transport.completions import Transfer, completions_of
 from gradwire.transport.wire import RELIABLE, Contract, Delivery
 
@@ -41,8 +41,12 @@ class _UnderWay:
 class Port:
     """Transfers under way on one wire."""
 
-    def __init__(self, wire: Any, clock: Clock, timeout: float) -> None:
+    def __init__(self, wire: Any, clock: Clock, timeout: float, part_in_peace: bool = True) -> None:
         self.wire = wire
+        # A peer that has all it wants may leave while others still end the same step. Then its goodbye is no loss: if
+        # anything was expected of it, the transfer of that says so.
+        self._part_in_peace = part_in_peace
+        self.left: set[int] = set()
         self.sent_bytes: Counter[int] = Counter()
         self.queued: Counter[int] = Counter()
         self._clock, self._timeout = clock, timeout
@@ -128,9 +132,17 @@ class Port:
             try:
                 delivery = entry.transfer.wait(1.0)
             except LinkError as error:
+                if self._parted(entry, error):
+                    continue
                 raise LostPeerError(entry.peer, str(error)) from error
             entry.finish(delivery)
         self._check_deadlines()
+
+    def _parted(self, entry: _UnderWay, error: LinkError) -> bool:
+        """Whether this failure only says that a peer left in order."""
+        if self._part_in_peace and isinstance(error, FarewellError):
+            self.left.add(entry.peer)
+        return entry.peer in self.left and (entry.patient or not entry.data)
 
     def nudge(self) -> None:
         self._completions.nudge()

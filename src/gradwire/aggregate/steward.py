@@ -32,6 +32,7 @@ from gradwire.plan.replan import ReplanConfig, Replanner
 REPORT: Final = 1.0
 LOOK: Final = 2.0
 STALE: Final = 60.0
+# Told by the coordinator: a plan came into force, and why it was made.
 OnChange = Callable[[Plan, str], None]
 
 
@@ -65,6 +66,7 @@ class Steward:
         self._replanner: Replanner | None = None
         self._wishes: queue.SimpleQueue[tuple[Plan, str]] = queue.SimpleQueue()
         self._planning: threading.Thread | None = None
+        self._whys: dict[int, str] = {}
         self._reported = self._looked = 0.0
         self._probes = 0
         self._version = self._member.version
@@ -89,7 +91,8 @@ class Steward:
             self.channel.tell(peer, message)
         if self._member.version != self._version:
             self._version = self._member.version
-            self._on_change(self._member.plan, f"plan {self._version} is in force from step {self._member.step}")
+            if self._member.coordinator == self._member.rank:
+                self._on_change(self._member.plan, self._whys.pop(self._version, self._member.plan.reason))
         if now - self._reported >= REPORT:
             self._reported = now
             self._report(now)
@@ -153,8 +156,7 @@ class Steward:
     def _coordinate(self, now: float) -> None:
         while not self._wishes.empty():
             plan, why = self._wishes.get()
-            version = self._member.propose(plan, now)
-            self._on_change(plan, f"proposed plan {version}: {why}")
+            self._whys[self._member.propose(plan, now)] = why
         busy = self._member.proposing or (self._planning is not None and self._planning.is_alive())
         if now - self._looked < LOOK or busy:
             return

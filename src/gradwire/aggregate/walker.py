@@ -73,7 +73,8 @@ class Walker:
         self.member = member
         self._config = config or WalkConfig()
         self._clock = clock or MonotonicClock()
-        self.port = Port(wire, self._clock, self._config.timeout)
+        # Where others go on without a lost member, a goodbye is a loss too: they must agree on who is left.
+        self.port = Port(wire, self._clock, self._config.timeout, part_in_peace=not self._config.elastic)
         self.sides = Sides(member.rank, self.port) if self._config.side else None
         self._inbox: queue.SimpleQueue[Parcel | Callable[[], object] | None] = queue.SimpleQueue()
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
@@ -86,6 +87,7 @@ class Walker:
         self._closing = False
         self.chores: list[Callable[[float], None]] = []
         self.on_failure: list[Callable[[BaseException], None]] = []
+        self.on_loss: Callable[[int, str], None] = lambda peer, why: None
         self.ask_result: Callable[[int, int], None] = lambda holder, step: None
         self._thread = threading.Thread(target=self._run, name="gradwire-walk", daemon=True)
         self._lock = threading.Lock()
@@ -150,7 +152,7 @@ class Walker:
         except LostPeerError as error:
             if self._keep is None:
                 raise
-            self._lose(error.peer)
+            self._lose(error.peer, str(error))
         if self._keep is not None:
             self._regroup(self._keep)
 
@@ -188,10 +190,11 @@ class Walker:
         self._admit()
 
     # ---- members lost --------------------------------------------------------------------------------------------
-    def _lose(self, peer: int) -> None:
+    def _lose(self, peer: int, why: str) -> None:
         """Nothing more is expected of this peer; the policy finds out who goes on."""
         self.port.forget(peer)
         if peer in self.member.alive:
+            self.on_loss(peer, why)
             self.member.lost(peer, self._clock.now())
 
     def _regroup(self, keep: Keep) -> None:

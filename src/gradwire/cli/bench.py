@@ -50,9 +50,21 @@ CLAIMS: Final[dict[str, Claim]] = {
         "`auto` where the network is fast: against plain DDP",
         (("harmless.py --bare --out {out}", "--repeat 1"), ("harmless.py --out {out}", "--repeat 1")),
     ),
+    "whole": Claim(
+        "everything at once: 9 sites, changing links, 1 % loss, every peer, one part left out at a time",
+        (("whole.py --out {out}", "--quick"),),
+    ),
+    "faults": Claim(
+        "faults by (rank, step): detected, recovered, replicas identical, nothing left behind",
+        (("faults.py --out {out}", "--quick"),),
+    ),
     "peers": Claim(
         "torch's hooks, plain gloo, torchft and hivemind where installed",
-        (("compressors.py --out {out}", "--repeat 1 --seconds 2"),),
+        (("peers.py --out {out}", "--net lan100 --repeat 1 --seconds 2"),),
+    ),
+    "sensing": Claim(
+        "what sensing costs of a step's time and bytes",
+        (("sensing.py --out {out}", "--steps 20"),),
     ),
     "backend": Claim(
         "all_reduce against gloo",

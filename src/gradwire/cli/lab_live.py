@@ -53,7 +53,8 @@ class LabView:
         if self._live is None:
             click.echo(text, err=err)
         else:
-            self._live.console.print(Text.from_ansi(text), soft_wrap=True)
+            # Not soft_wrap: it would leave the view's own lines unwrapped too, and rich would lose count of them.
+            self._live.console.print(Text.from_ansi(text), overflow="fold")
 
     def tell(self) -> None:
         """Where the recording is, if the command made one."""

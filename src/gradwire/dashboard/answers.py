@@ -167,11 +167,13 @@ class PlanShown(Answer, frozen=True):
 
 
 class Member(Answer, frozen=True):
-    """A rank and where it runs."""
+    """A rank and where it runs; degrees north and east where the site's or the host's name is that of a place."""
 
     rank: int
     host: str
     site: str
+    latitude: float | None = None
+    longitude: float | None = None
 
 
 class Topology(Answer, frozen=True):

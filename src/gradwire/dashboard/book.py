@@ -49,7 +49,7 @@ UNITS: Final = {
 
 @dataclass(slots=True)
 class PairTotals:
-    """All transfers from one rank to another."""
+    """All transfers from one rank to another: what arrived the receiver told, what came back the sender."""
 
     transfers: int = 0
     nbytes: int = 0
@@ -60,12 +60,14 @@ class PairTotals:
     closes: dict[str, int] = field(default_factory=dict)
     recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=64))
 
-    def add(self, at: float, event: Transferred) -> None:
+    def sent(self, event: Transferred) -> None:
+        self.returned += event.returned
+        self.retransmitted += event.retransmitted
+
+    def came(self, at: float, event: Transferred) -> None:
         self.transfers += event.transfers
         self.nbytes += event.nbytes
         self.missing += event.missing
-        self.returned += event.returned
-        self.retransmitted += event.retransmitted
         self.seconds += max(0.0, min(event.seconds, LONGEST))
         self.recent.append((at, event.nbytes))
         for name, count in event.closes.items():
@@ -150,9 +152,11 @@ class Book:
             self.sensed_links[source, destination] = at
 
     def _transferred(self, rank: int, at: float, event: Transferred) -> None:
-        if not 0 <= event.peer < MAX_MEMBERS:
+        if not 0 <= event.peer < MAX_MEMBERS or event.peer == rank:
             return
-        self.pairs.setdefault((event.peer, rank), PairTotals()).add(at, event)
+        self.pairs.setdefault((event.peer, rank), PairTotals()).came(at, event)
+        if event.returned or event.retransmitted:
+            self.pairs.setdefault((rank, event.peer), PairTotals()).sent(event)
         whole = event.nbytes + event.missing
         if whole > 0:
             self._put(f"missing@{rank}", at, event.missing / whole)

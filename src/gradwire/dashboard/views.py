@@ -9,8 +9,9 @@ from gradwire.dashboard import answers as a
 from gradwire.dashboard.book import MAX_MEMBERS, UNITS, Book
 from gradwire.dashboard.column import Column
 from gradwire.events import Decided, Planned
+from gradwire.observe.places import where
 from gradwire.observe.reader import Damage
-from gradwire.observe.state import Incident
+from gradwire.observe.state import Incident, RankState
 
 # Text from a file is cut here: a reason is a sentence, a name a few words.
 MAX_TEXT: Final = 2000
@@ -194,11 +195,12 @@ def _series(book: Book, name: str, start: float, end: float, width: int) -> a.Se
 def _members(book: Book) -> list[a.Member]:
     known = {rank for rank in book.state.ranks if 0 <= rank < MAX_MEMBERS}
     known |= {rank for pair in book.sensed_links for rank in pair}
-    found = {rank: book.state.ranks.get(rank) for rank in sorted(known)}
-    return [
-        a.Member(rank, one.host[:MAX_NAME], one.site[:MAX_NAME]) if one else a.Member(rank, "", "")
-        for rank, one in found.items()
-    ]
+    return [_member(rank, book.state.ranks.get(rank, RankState())) for rank in sorted(known)]
+
+
+def _member(rank: int, known: RankState) -> a.Member:
+    host, site = known.host[:MAX_NAME], known.site[:MAX_NAME]
+    return a.Member(rank, host, site, *(where(site or host) or (None, None)))
 
 
 def _plan(at: float, event: Planned) -> a.PlanShown:

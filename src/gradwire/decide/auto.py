@@ -1,22 +1,28 @@
-"""Auto: the rung with the best predicted time to accuracy. The default, and nothing to set.
+"""Auto: the rung with the best time to accuracy, as predicted and as seen. The default, and nothing to set.
 
-    1. predict a step's time at every rung of the ladder
-    2. multiply by what the rung's lossiness costs in steps, leave out what the guard forbids, and take the least lossy
-       rung that comes within 3 % of the best: rungs that hide behind compute tie on time, and `off` wins where the
-       network is not what slows training
+    1. predict a step's time at every rung of the ladder; where steps at a rung were really seen on this network, what
+       they took takes the prediction's place (decide/experience.py)
+    2. multiply by what the rung's lossiness costs in steps, leave out what the guard forbids and what could cost too
+       much if it failed, and take the least lossy rung that comes within 3 % of the best: rungs that hide behind
+       compute tie on time, and `off` wins where the network is not what slows training
     3. towards less loss move when that rung is found; towards more only when staying costs 8 % or more; and, unless
-       the gain is large, only when two decisions in a row agree and the last change is some steps ago
-    4. where traffic is too small to tell whether the network got faster, send more of it for one step now and then
+       the gain is large or both rungs were seen, only when two decisions in a row agree and the last change is some
+       steps ago
+    4. where the model was wrong about the rung in use, try others that may be as good, one at a time, and keep what
+       turns out best
+    5. where traffic is too small to tell whether the network got faster, send more of it for one step now and then
 
 The reason names the numbers that decided.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from gradwire.decide.base import Job
 from gradwire.decide.cost import Prediction, predict
+from gradwire.decide.experience import Experience
 from gradwire.decide.guard import Guard
 from gradwire.decide.ladder import LADDER, index_of
 from gradwire.flow import Decision, StepFacts, View
@@ -30,6 +36,10 @@ WORSE: Final = 0.08
 AT_ONCE: Final = 0.5
 HOLD: Final = 10
 SCALE_GAIN: Final = 0.25
+# A rung that nobody has seen may take this many times the present step if the network carries no more than it did for
+# certain; and one is worth a try that looks at most this much worse.
+RISK: Final = 2.5
+PROMISING: Final = 0.25
 # Steps without word on the bandwidth before one is spent on asking, and how much longer it may be for each of them.
 ASK_AFTER: Final = 50
 ASK_COST: Final = 0.005
@@ -38,13 +48,15 @@ START: Final = Level(values="int8")
 
 
 class Auto:
-    """Keeps the current rung, the machine's speed and the guard."""
+    """Keeps the current rung, the machine's speed, what was seen, and the guard."""
 
     def __init__(self, start: Level | None = None) -> None:
-        self._current = start or START
+        self._current = self._ran = start or START
         self._version = 0
         self._scale = 1.0
         self._guard = Guard()
+        self._experience = Experience()
+        self._doubt = 1.0
         self._proposed: Level | None = None
         self._step = 0
         self._moved = -HOLD
@@ -54,34 +66,87 @@ class Auto:
         self._step += 1
         if view.group.bandwidth is None:
             return self._stay("the network has not been measured yet")
-        self._learn_speed(job, facts)
-        predictions = [predict(r, job, view, facts, self._current, self._scale) for r in LADDER]  # 1
+        ran = facts.level or self._current
+        self._learn_speed(job, facts, ran)
+        self._experience.take(index_of(ran), facts)
+        predictions = self._predict(job, view, facts, ran)  # 1
         here = predictions[index_of(self._current)]
-        limit = self._guard.check(self._step, self._current, index_of(self._current), facts.residual, facts.loss)
+        limit = self._guard.check(self._step, ran, index_of(ran), self._own_residual(ran, facts), facts.loss)
         allowed = predictions if limit is None else predictions[: limit + 1]
+        if here not in allowed:
+            best = min(allowed, key=lambda p: p.to_accuracy)
+            moved = self._move(best.rung.level, f"{self._guard.reason}; backing off to {best.rung.level}")
+            return replace(moved, guarded=True)
+        if ran != self._current or not self._seen(here):
+            return self._stay(f"seeing what {self._current} takes")
+        allowed = self._bearable(allowed, here, job, view, facts)
         least = min(p.to_accuracy for p in allowed)
         best = next(p for p in allowed if p.to_accuracy <= (1 + AS_GOOD) * least)  # 2
-        if here not in allowed:
-            return self._move(best.rung.level, f"{self._guard.reason}; backing off to {best.rung.level}")
-        lossier = allowed.index(best) > allowed.index(here)
         self._silent = self._silent + 1 if view.group.age > 0 else 0
-        if best is here or (lossier and here.to_accuracy <= (1 + WORSE) * least):  # 3
+        if best is here or (self._lossier(best, here) and here.to_accuracy <= (1 + WORSE) * least):  # 3
             self._proposed = None
-            return self._ask(allowed, here) or self._stay(self._explain(here, job, view))
-        agreed = self._proposed == best.rung.level and not (lossier and self._step < self._moved + HOLD)
+            return self._try(allowed, here) or self._ask(allowed, here) or self._stay(self._explain(here, job, view))
+        soon = self._lossier(best, here) and self._step < self._moved + HOLD
+        agreed = self._seen(best) or (self._proposed == best.rung.level and not soon)
         self._proposed = best.rung.level
         if not agreed and best.to_accuracy > (1 - AT_ONCE) * here.to_accuracy:
             return self._stay(self._explain(here, job, view))
         return self._move(best.rung.level, self._explain(best, job, view))
 
-    def _learn_speed(self, job: Job, facts: StepFacts) -> None:
+    def _predict(self, job: Job, view: View, facts: StepFacts, ran: Level) -> list[Prediction]:
+        """Every rung: as it was seen, else as the model says, scaled by how wrong it was about the rung that ran."""
+        model = [predict(rung, job, view, facts, ran, self._scale) for rung in LADDER]
+        doubt = self._doubt = self._experience.doubt(index_of(ran), model[index_of(ran)].step)
+        seen = [self._experience.seconds(index) for index in range(len(LADDER))]
+        return [
+            replace(one, step=doubt * one.step if took is None else took) for one, took in zip(model, seen, strict=True)
+        ]
+
+    def _bearable(
+        self, allowed: list[Prediction], here: Prediction, job: Job, view: View, facts: StepFacts
+    ) -> list[Prediction]:
+        """Without rungs that nobody has seen, send more than now, and would take too long if bandwidth is overrated."""
+        floor = min(self._experience.floor, view.group.bandwidth or 0.0)
+        dark = View(replace(view.group, bandwidth=floor or None))
+        size = job.wire_bytes(here.rung.level)
+
+        def risky(one: Prediction) -> bool:
+            if one is here or self._seen(one) or job.wire_bytes(one.rung.level) <= size:
+                return False
+            return predict(one.rung, job, dark, facts, here.rung.level, self._scale).step > RISK * here.step
+
+        return [one for one in allowed if not risky(one)]
+
+    def _seen(self, one: Prediction) -> bool:
+        return self._experience.seconds(index_of(one.rung.level)) is not None
+
+    @staticmethod
+    def _lossier(one: Prediction, other: Prediction) -> bool:
+        return index_of(one.rung.level) > index_of(other.rung.level)
+
+    def _own_residual(self, ran: Level, facts: StepFacts) -> float:
+        """What waits is the level's own doing from its second step on; in its first it is the one's before it."""
+        before, self._ran = self._ran, ran
+        return facts.residual if before == ran else 0.0
+
+    def _learn_speed(self, job: Job, facts: StepFacts, ran: Level) -> None:
         """How much longer work takes here than the ladder says."""
-        expected = LADDER[index_of(self._current)].work * 1e-9 * job.numel
+        expected = LADDER[index_of(ran)].work * 1e-9 * job.numel
         if expected > 0 and facts.work > 0:
             seen = min(20.0, max(0.2, facts.work / expected))
             self._scale += SCALE_GAIN * (seen - self._scale)
 
-    def _ask(self, allowed: list[Prediction], here: Prediction) -> Decision | None:  # 4
+    def _try(self, allowed: list[Prediction], here: Prediction) -> Decision | None:  # 4
+        """A rung that nobody has seen and that may be as good, when the model has been wrong here and all is calm."""
+        if self._step < self._moved + HOLD or self._doubt == 1.0:
+            return None
+        unseen = [p for p in allowed if not self._seen(p) and p.to_accuracy <= (1 + PROMISING) * here.to_accuracy]
+        if not unseen:
+            return None
+        level = min(unseen, key=lambda p: p.to_accuracy).rung.level
+        return self._move(level, f"{self._current} takes {Seconds(here.step)}, not as predicted; trying {level}")
+
+    def _ask(self, allowed: list[Prediction], here: Prediction) -> Decision | None:  # 5
         """One step at a milder rung, when nothing was heard for so long that its extra time does not show."""
         if self._silent < ASK_AFTER:
             return None
@@ -97,6 +162,8 @@ class Auto:
         return Decision(self._current, reason, self._version)
 
     def _move(self, level: Level, reason: str) -> Decision:
+        if self._step < self._moved + HOLD:
+            self._experience.left(index_of(self._current))
         self._current, self._proposed, self._moved = level, None, self._step
         self._version += 1
         return Decision(level, reason, self._version)

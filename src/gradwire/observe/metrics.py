@@ -177,15 +177,9 @@ def _transport(states: States) -> Iterator[Metric]:
         ("nbytes", "Bytes that came over gradwire's transport."),
         ("missing", "Bytes not waited for."),
         ("returned", "Bytes of gradient given back to residuals."),
-        ("retransmitted", "Packets sent again."),
+        ("retransmitted", "Bytes sent again."),
     ):
-        name = (
-            "received_bytes"
-            if field == "nbytes"
-            else f"{field}_packets"
-            if field == "retransmitted"
-            else f"{field}_bytes"
-        )
+        name = "received_bytes" if field == "nbytes" else f"{field}_bytes"
         yield _counter(
             f"gradwire_transport_{name}", words, ("run",), (([n], getattr(s.transport, field)) for n, s in each)
         )

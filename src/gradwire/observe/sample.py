@@ -204,18 +204,30 @@ def _decide(story: _Story, level: str, reason: str) -> None:
 
 
 def _plan(story: _Story, reason: str) -> None:
-    """Two trees with different roots; their shares and roots move with every version."""
+    """Two trees with roots at different sites; shares and roots move with every version."""
     story.plan += 1
     ranks = story.shape.ranks
-    first, second = story.plan % ranks, (story.plan + ranks // 2) % ranks
     trees = tuple(
-        TreeDrawn(
-            root, share, {m: root if m % 2 == root % 2 or m == root else (root + 1) % ranks for m in range(ranks)}
-        )
-        for root, share in ((first, 0.6), (second, 0.4))
+        _tree(story, (story.plan + shift) % ranks, share) for shift, share in ((0, 0.6), (-(-ranks // 2), 0.4))
     )
-    routes = (Route((0, ranks // 2, ranks - 1), side=True),) if ranks > 2 else ()
+    leaders = sorted({_leader(story, rank) for rank in range(ranks)})
+    routes = (Route((leaders[0], leaders[1], leaders[2]), side=True),) if len(leaders) == len(SITES) else ()
     story.tell(0, Planned(story.at, story.step, story.plan, "loadaware", reason, 0.21, trees, routes, 4_000_000))
+
+
+def _leader(story: _Story, rank: int) -> int:
+    """The lowest rank of a rank's site."""
+    return next(other for other in range(story.shape.ranks) if _site(story, other) == _site(story, rank))
+
+
+def _tree(story: _Story, root: int, share: float) -> TreeDrawn:
+    """Ranks send to their site's leader, leaders to the root; the root speaks for its own site."""
+
+    def leader(rank: int) -> int:
+        return root if _site(story, rank) == _site(story, root) else _leader(story, rank)
+
+    ranks = range(story.shape.ranks)
+    return TreeDrawn(root, share, {rank: root if rank == leader(rank) else leader(rank) for rank in ranks})
 
 
 def _incidents(story: _Story, done: float) -> None:
@@ -227,7 +239,7 @@ def _incidents(story: _Story, done: float) -> None:
             missing = int(4 * PARAMETERS * 0.004 * story.congested)
             closes = {"complete": 6, "threshold": 2} if missing else {"complete": 8}
             nbytes = int(4 * PARAMETERS * LEVELS[story.level][0])
-            told = Transferred(story.at, story.step, peer, 8, nbytes, missing, missing, 0.05, closes, missing // 1200)
+            told = Transferred(story.at, story.step, peer, 8, nbytes, missing, missing, 0.05, closes, missing)
             story.tell(rank, told)
     if story.step % 900 == 0:
         _plan(story, "sample: the link between two sites changed by a third")

@@ -69,7 +69,7 @@ class Incident:
 
 @dataclass(slots=True)
 class Transport:
-    """Sums over gradwire's own transport."""
+    """Sums over all transfers that were told of."""
 
     transfers: int = 0
     nbytes: int = 0

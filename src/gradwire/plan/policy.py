@@ -167,7 +167,8 @@ class Member:
             self._resend_at = now + RESEND
             self._outbox += self._repeated()
         out, self._outbox = self._outbox, []
-        return out
+        # A leader answers its own install too; on a wire it would find that it cannot reach itself, and count as lost.
+        return [(rank, message) for rank, message in out if rank != self.rank]
 
     # ---- inside --------------------------------------------------------------------------------------------------
     def _next(self, number: int) -> int:
@@ -197,7 +198,7 @@ class Member:
             out += [(rank, call) for rank in sorted(gathering.waiting)]
         elif gathering and gathering.install:
             out += [(rank, gathering.install) for rank in sorted(gathering.unaware)]
-        return [(rank, message) for rank, message in out if rank != self.rank]
+        return out
 
     def _on_announce(self, sender: int, message: Announce) -> None:
         if message.epoch != self.epoch or message.version <= self.version:

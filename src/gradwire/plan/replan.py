@@ -101,7 +101,7 @@ class Replanner:
     def _asked(self, now: float) -> float:
         """The gain that a change must promise now."""
         self._changes = [at for at in self._changes if now - at < LATELY * self._config.interval]
-        return min(max(MOST, self._config.gain), self._config.gain * 2 ** len(self._changes))
+        return min(max(MOST, self._config.gain), self._config.gain * 2.0 ** len(self._changes))
 
     def _take(self, fresh: Plan, now: float) -> Plan:
         self.plan, self._changed = fresh, now

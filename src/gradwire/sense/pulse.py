@@ -13,25 +13,26 @@ latency and nothing else.
     12      4      bytes of the level's text, then of the reason's
     16      64     8 doubles: seconds, exposed, busy, wire bytes, work, span, residual, loss
     80      32     4 doubles: sent, last bucket ready, echo of the receiver's stamp, when that arrived (0: none)
-    112     4      latencies in a row of the longest exchange
-    116     4      CRC-32 of everything else
-    120     136    the texts, UTF-8
+    112     32     4 doubles of its acknowledgements: RTprop, bandwidth (0: unknown), queueing, loss
+    144     4      latencies in a row of the longest exchange
+    148     4      CRC-32 of everything else
+    152     104    the texts, UTF-8
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from gradwire.errors import IntegrityError
-from gradwire.flow import Decision, StepFacts
+from gradwire.flow import Acks, Decision, StepFacts
 from gradwire.level import Level
 
 SIZE: Final = 256
-VERSION: Final = 1
-_HEAD: Final = struct.Struct("<2sBBIIHH8d4dII")
+VERSION: Final = 2
+_HEAD: Final = struct.Struct("<2sBBIIHH8d4d4dII")
 _TEXT: Final = SIZE - _HEAD.size
 
 
@@ -53,6 +54,7 @@ class Pulse:
     facts: StepFacts | None
     stamps: Stamps
     decision: Decision
+    acks: Acks = field(default_factory=Acks)
 
 
 def pack(pulse: Pulse) -> bytes:
@@ -62,8 +64,9 @@ def pack(pulse: Pulse) -> bytes:
     facts, stamps = pulse.facts or StepFacts(), pulse.stamps
     head = (b"gp", VERSION, int(pulse.facts is not None), pulse.number, pulse.decision.version)
     numbers = (facts.seconds, facts.exposed, facts.busy, float(facts.wire_bytes), facts.work, facts.span)
-    tail = (*numbers, facts.residual, facts.loss, stamps.sent, stamps.ready, stamps.echo, stamps.arrived, facts.hops)
-    fields = (*head, len(level), len(reason), *tail)
+    times = (facts.residual, facts.loss, stamps.sent, stamps.ready, stamps.echo, stamps.arrived)
+    acks = (pulse.acks.rtprop or 0.0, pulse.acks.bandwidth or 0.0, pulse.acks.queueing, pulse.acks.loss)
+    fields = (*head, len(level), len(reason), *numbers, *times, *acks, facts.hops)
     text = (level + reason).ljust(_TEXT, b"\0")
     return _HEAD.pack(*fields, zlib.crc32(_HEAD.pack(*fields, 0) + text)) + text
 
@@ -81,6 +84,8 @@ def unpack(data: bytes) -> Pulse:
         raise IntegrityError("pulse was corrupted on the way")
     level = Level.parse(text[:level_size].decode(errors="replace"), setting="pulse")
     reason = text[level_size : level_size + reason_size].decode(errors="ignore")
-    seconds, exposed, busy, wire, work, span, residual, loss, sent, ready, echo, arrived, hops = fields[7:-1]
+    seconds, exposed, busy, wire, work, span, residual, loss, sent, ready, echo, arrived = fields[7:19]
+    rtprop, bandwidth, queueing, lost, hops = fields[19:-1]
     facts = StepFacts(seconds, exposed, busy, int(wire), hops, work, span, (), residual, loss) if valid else None
-    return Pulse(number, facts, Stamps(sent, ready, echo, arrived), Decision(level, reason, decided))
+    acks = Acks(rtprop or None, bandwidth or None, queueing, lost)
+    return Pulse(number, facts, Stamps(sent, ready, echo, arrived), Decision(level, reason, decided), acks)

@@ -49,6 +49,19 @@ class Stopwatch:
             self._residual += residual
             self._gradient += gradient
 
+    def finish(self, hops: int, loss: float = 0.0) -> StepFacts | None:
+        """Facts of the last step: nothing follows that could end it, so it ends when its gradient is restored."""
+        with self._lock:
+            if not self._ready:
+                return None
+            ended = max(self._restored, self._ready[-1][0])
+        return self.lap(ended, hops, loss)
+
+    def drop(self) -> None:
+        """Forget the step under way: it failed."""
+        with self._lock:
+            self._ready = []
+
     def lap(self, now: float, hops: int, loss: float = 0.0) -> StepFacts | None:
         """Facts of the step that began with the previous lap, whose exchanges took `hops` latencies in a row."""
         with self._lock:

@@ -7,6 +7,7 @@ not on the user's collectives, not on DDP's, not on other lanes.
 from __future__ import annotations
 
 import contextlib
+import re
 
 import torch.distributed as dist
 
@@ -16,6 +17,10 @@ from gradwire.transport.base import AllGather, AllToAll, Op, Pending, Timing
 
 # torch 2.13 renamed it; both names take the same arguments.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+# What torch wraps around the reason: where in its sources, through how many callbacks, and its guess at the cause.
+_INSIDE = re.compile(r"Got the following error when running the callback: |\bRuntimeError: |\[/[^\]]*:\d+\] ")
+_GUESS = "This is typically caused by"
 
 
 class CollectivePending:
@@ -77,6 +82,7 @@ class CollectiveLane:
 def explain(error: RuntimeError, kind: str) -> str:
     """One line for a failed operation: what, why, and what to try."""
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    text = _INSIDE.sub("", text).partition(_GUESS)[0].rstrip(". ")
     return (
         f"{kind} did not complete: {text}. A peer stopped or cannot be reached; "
         "GRADWIRE_TRANSPORT_TIMEOUT sets how long to wait"

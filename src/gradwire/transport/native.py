@@ -15,8 +15,9 @@ from typing import Any, Final, Protocol, Self
 import numpy as np
 
 from gradwire._native import LtpResult
-from gradwire.errors import ConfigError, LinkError, NoAnswerError
+from gradwire.errors import ConfigError, FarewellError, LinkError, NoAnswerError
 from gradwire.flow import LinkView
+from gradwire.transport.ledger import Ledger
 from gradwire.transport.wire import RELIABLE, Contract, Delivery, Reason
 
 # Python's signals are looked at this often while a native wait blocks.
@@ -69,11 +70,12 @@ class Loop(Protocol):
 class NativeTransfer:
     """One transfer under way. Keeps its buffer alive until `wait` returns a Delivery or `cancel` has run."""
 
-    __slots__ = ("_buffer", "_result", "_wire", "peer", "token")
+    __slots__ = ("_buffer", "_inbound", "_result", "_wire", "peer", "token")
 
-    def __init__(self, wire: NativeWire, peer: int, token: int, buffer: object) -> None:
+    def __init__(self, wire: NativeWire, peer: int, token: int, buffer: object, inbound: bool) -> None:
         self.peer = peer
         self.token = token
+        self._inbound = inbound
         self._wire = wire
         self._buffer: object | None = buffer
         self._result: LtpResult | None = None
@@ -100,13 +102,15 @@ class NativeTransfer:
 
     def cancel(self) -> None:
         """Stops the transfer. When this returns, the buffer is neither read nor written any more."""
-        self._finish(self._wire.loop.cancel(self.peer, self.token))
+        result = self._wire.loop.cancel(self.peer, self.token)
+        self._result = self._result if result is None else result
         self._release()
 
     def _finish(self, result: LtpResult | None) -> None:
         if result is not None:
             self._result = result
             self._release()
+            self._wire.enter(result, self._inbound)
 
     def _release(self) -> None:
         self._buffer = None
@@ -114,7 +118,8 @@ class NativeTransfer:
 
     def _delivery(self, result: LtpResult) -> Delivery:
         if result.failure != "none":
-            raise LinkError(f"rank {result.rank} {self._wire.explain(result.failure)}")
+            kind = FarewellError if result.failure == "closed" else LinkError
+            raise kind(f"rank {result.rank} {self._wire.explain(result.failure)}")
         missing = tuple(result.missing)
         reason: Reason = result.reason  # type: ignore[assignment]
         return Delivery(result.rank, result.size, result.arrived, missing, reason, result.elapsed)
@@ -129,6 +134,7 @@ class NativeWire:
         self.rank = rank
         self.loop = loop
         self.pending: dict[int, NativeTransfer] = {}
+        self.ledger = Ledger()
         self._connect_timeout = connect_timeout
         self._order = secrets.randbits(63)
         # Also at interpreter exit: the native thread must be gone before buffers are.
@@ -176,7 +182,7 @@ class NativeWire:
             peer, address, size, tag, (contract.element, contract.record), round(contract.tolerance * _WHOLE),
             list(contract.critical), self._order & (2**63 - 1),
         )  # fmt: skip
-        return self._track(peer, token, buffer)
+        return self._track(peer, token, buffer, inbound=False)
 
     def post(
         self, peer: int, buffer: Any, tag: int = 0, *, threshold: float = 0.0, deadline: float = 0.0
@@ -186,7 +192,8 @@ class NativeWire:
         `threshold` and `deadline` (seconds after the first packet) replace Early Close's learned limits when not 0.
         """
         address, size = memory_of(buffer, writable=True)
-        return self._track(peer, self.loop.receive(peer, address, size, tag, threshold, deadline), buffer)
+        token = self.loop.receive(peer, address, size, tag, threshold, deadline)
+        return self._track(peer, token, buffer, inbound=True)
 
     def receive(self, peer: int, buffer: Any, tag: int = 0, timeout: float | None = None) -> Delivery:
         """Posts `buffer` and waits for it. On a timeout the receive is withdrawn."""
@@ -224,8 +231,18 @@ class NativeWire:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _track(self, peer: int, token: int, buffer: object) -> NativeTransfer:
-        transfer = self.pending[token] = NativeTransfer(self, peer, token, buffer)
+    def enter(self, result: LtpResult, inbound: bool) -> None:
+        """Add a transfer that ended to the ledger."""
+        if result.failure != "none":
+            return
+        size, arrived = result.size, result.arrived
+        if inbound:
+            self.ledger.came(result.rank, arrived, result.elapsed, size - arrived, result.reason)
+        elif arrived < size:
+            self.ledger.returned(result.rank, size - arrived)
+
+    def _track(self, peer: int, token: int, buffer: object, inbound: bool) -> NativeTransfer:
+        transfer = self.pending[token] = NativeTransfer(self, peer, token, buffer, inbound)
         return transfer
 
 

@@ -1,7 +1,8 @@
 """The job secret: what every member knows and nobody else should. All keys of a wire come from it.
 
 In: the environment and torch's store. Out: bytes, the same on every rank. GRADWIRE_SECRET or the file that
-GRADWIRE_SECRET_FILE names wins; without either, rank 0 draws 256 random bits and hands them out through the store.
+GRADWIRE_SECRET_FILE names wins; without either, ranks that one launcher started on one machine share a drawn one by a
+private file (`shared_secret`, used by gradwire.run), and other jobs get it from rank 0 through the store.
 
 A secret from the store protects the job's packets from everybody who cannot read that store: other machines of the
 network, other jobs, whoever sends stray or forged packets. It does not protect from those who can reach the store's
@@ -13,7 +14,10 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
+import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -57,6 +61,39 @@ def job_secret(notes: Notes, environment: Mapping[str, str] | None = None) -> by
     except ValueError as error:
         raise LinkError("the store holds no job secret of ours: does another program write to it?") from error
     return _long_enough(drawn, "the secret rank 0 drew")
+
+
+def one_machine(environment: Mapping[str, str]) -> bool:
+    """Whether torchrun's variables say that all ranks of the job are here."""
+    here, all_ = environment.get("LOCAL_WORLD_SIZE"), environment.get("WORLD_SIZE")
+    return here is not None and here == all_
+
+
+def shared_file(environment: Mapping[str, str], launcher: int) -> Path:
+    """Where the ranks that process `launcher` started find their secret; another name after each restart."""
+    attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
+    name = f"gradwire-{os.getuid()}-{launcher}-{environment.get('MASTER_PORT', '0')}-{attempt}.secret"
+    return Path(tempfile.gettempdir()) / name.replace("/", "_")
+
+
+def shared_secret(path: Path) -> str:
+    """The secret in `path`, drawn by whoever comes first. Only this user can read it; ConfigError if others could."""
+    if not path.exists():
+        descriptor, draft = tempfile.mkstemp(dir=path.parent)  # readable by this user alone
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(DRAWN))
+        # A link appears whole or not at all, and only if there is none: all ranks read the same one.
+        with suppress(FileExistsError):
+            os.link(draft, path)
+        os.unlink(draft)
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW)) as file:
+            status, text = os.fstat(file.fileno()), file.read()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; set {VARIABLE} instead: {_HOW}") from error
+    if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        raise ConfigError(f"{path} is not this user's alone, so it holds no secret; set {VARIABLE} instead: {_HOW}")
+    return text
 
 
 def _read(path: Path) -> bytes:

@@ -1,0 +1,325 @@
+"""Faults by (rank, step) in the lab: every case of the schedule, what was promised of it and what came of it.
+
+    python benchmarks/faults.py [NAME ...] [--out docs/results] [--list]
+
+A NAME is the beginning of a case's name ("kill", "kill a worker, ltp"). Each case is a job of its own: a small network
+trained on handwritten digits by four hosts at 100 Mbit/s; results add up in faults.json, by case, and faults.md is made
+from that file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from signal import SIGCONT, SIGKILL, SIGSTOP
+from typing import Any
+
+from gradwire.link import preset
+from harness.facts import machine_facts
+from harness.faulty import CUT, WHOLE, Case, Expectation, Fault, Outcome, Scene, run
+
+HOSTS = 4
+# Short, so that cases are: a step may take TIMEOUT seconds, a silent LTP peer is lost after DEAD.
+TIMEOUT, DEAD, CONNECT = 8.0, 4.0, 4.0
+# What a busy machine may add to any promised time.
+SLACK = 5.0
+
+
+def config(level: str, kind: str = "group", **rest: Any) -> dict[str, Any]:
+    transport = {"kind": kind, "timeout": TIMEOUT, "dead_after": DEAD, "connect": CONNECT}
+    return {"level": level, "transport": transport, **rest}
+
+
+def patient(way: dict[str, Any]) -> dict[str, Any]:
+    """The same with the waiting times that users have by default."""
+    return {**way, "transport": {"kind": way["transport"]["kind"]}}
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "off": config("off"),
+    "int8": config("int8"),
+    "auto": config("auto"),
+    "ltp": config("auto", "ltp"),
+    "plan": config("int8", "ltp", plan="loadaware"),
+    "elastic": config("int8", "ltp", plan="loadaware", planning={"elastic": True}),
+}
+ABOUT = {
+    "off": "plain DDP's all-reduce through gradwire, on gloo",
+    "int8": "fixed level, exchanges on gloo",
+    "auto": "the controller chooses, on gloo",
+    "ltp": "the controller chooses, on LTP",
+    "plan": "int8 over load-aware trees on LTP",
+    "elastic": "the same, and the others go on without a lost rank",
+}
+
+
+# ---- faults ----------------------------------------------------------------------------------------------------------
+def kill(scene: Scene, rank: int) -> None:
+    scene.signal(rank, SIGKILL)
+
+
+def stop_for(seconds: float) -> Any:
+    def act(scene: Scene, rank: int) -> None:
+        scene.signal(rank, SIGSTOP)
+        scene.after(seconds, lambda: scene.signal(rank, SIGCONT))
+
+    return act
+
+
+def lossy(loss: float, seconds: float, ways: tuple[str, ...] = ("->*", "*->")) -> Any:
+    def act(scene: Scene, rank: int) -> None:
+        scene.lose(rank, loss, ways)
+        scene.after(seconds, lambda: scene.lose(rank, WHOLE, ways))
+
+    return act
+
+
+def flapping(scene: Scene, rank: int) -> None:
+    """Down for half of every second, six times."""
+    for second in range(6):
+        scene.after(second, lambda: scene.lose(rank, CUT))
+        scene.after(second + 0.5, lambda: scene.lose(rank, WHOLE))
+
+
+def no_udp(scene: Scene, rank: int) -> None:
+    scene.block(rank, 17)
+
+
+def no_ping(scene: Scene, rank: int) -> None:
+    for each in range(HOSTS):
+        scene.block(each, 1)
+
+
+@contextlib.contextmanager
+def tiny_disk() -> Iterator[str]:
+    """A file system of 32 KiB: a few hundred events."""
+    with tempfile.TemporaryDirectory(prefix="gradwire-disk-") as folder:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32k", "none", folder], check=True, timeout=10)
+        try:
+            yield folder
+        finally:
+            subprocess.run(["umount", folder], check=True, timeout=10)
+
+
+FOREVER = 1e6
+KILL = Fault("kill a worker", act=kill)
+KILL_COORDINATOR = Fault("kill the coordinator", rank=0, act=kill)
+KILL_ROOT = Fault("kill the root", rank=2, act=kill)
+STOP = Fault("stop for 2 s", act=stop_for(2.0))
+STOP_LONG = Fault("stop for 15 s", act=stop_for(15.0))
+SHORT_CUT = Fault("cut for 2 s", act=lossy(CUT, 2.0))
+LONG_CUT = Fault("cut for good", act=lossy(CUT, FOREVER))
+ONE_WAY = Fault("one way cut for 2 s", act=lossy(CUT, 2.0, ("->*",)))
+ONE_WAY_LONG = Fault("one way cut for good", act=lossy(CUT, FOREVER, ("->*",)))
+FLAPPING = Fault("flapping", act=flapping)
+LOSS = Fault("30 % loss for 20 s", act=lossy(0.3, 20.0))
+CLOCK = Fault("wall clock jumps 7 h", inside="clock")
+DISK = Fault("disk full", inside="none", place=tiny_disk)
+MEMORY = Fault("no memory in the encoder", inside="memory")
+SECRET = Fault("wrong secret", inside="secret", env={"GRADWIRE_SECRET": "another secret of length"})
+RELEASE = Fault("another release", inside="release")
+NO_UDP = Fault("firewall drops UDP", inside="firewall", before=no_udp)
+NO_PING = Fault("firewall drops ICMP", inside="firewall", before=no_ping)
+PULSE = Fault("another layout of pulses", inside="pulse")
+
+
+def rooted(folder: Path) -> dict[str, Any]:
+    """A plan of one tree whose root is rank 2, not the coordinator: rank 2's links are said to be the fastest."""
+    sites = [f"h{rank}" for rank in range(HOSTS)]
+    links = [
+        {"from": a, "to": b, "rate": "100mbit" if "h2" in (a, b) else "10mbit", "rtt": "1ms", "both": False}
+        for a in sites for b in sites if a != b
+    ]  # fmt: skip
+    net = folder / "rooted.json"
+    net.write_text(json.dumps({"sites": sites, "links": links}))
+    return config("int8", "ltp", plan="fapt1", planning={"net": str(net), "aware": False})
+
+
+LOST = {"off": TIMEOUT, "int8": TIMEOUT, "auto": TIMEOUT, "ltp": 2 * DEAD, "plan": 2 * DEAD}
+
+
+def case(fault: Fault, way: str, expect: Expectation, within: float, **more: Any) -> Case:
+    settings = {"patience": TIMEOUT, "config": WAYS[way], **more}
+    return Case(fault, way, network=preset("lan100", HOSTS), expect=expect, within=within + SLACK, **settings)
+
+
+def schedule(folder: Path) -> Iterator[Case]:
+    """Every case. `within`: a lost peer is found after TIMEOUT on gloo and after DEAD on LTP, whoever else waits for
+    the one that found it hears of it at once; a closed connection is seen immediately but promised no sooner."""
+    yield from lost_ranks(folder)
+    yield from bad_links()
+    yield from bad_machines()
+    yield from strangers()
+
+
+def lost_ranks(folder: Path) -> Iterator[Case]:
+    for fault in (KILL, KILL_COORDINATOR):
+        for way, seconds in LOST.items():
+            yield case(fault, way, "stops", seconds)
+        yield case(fault, "elastic", "without", 2 * DEAD)
+    root = rooted(folder)
+    yield case(KILL_ROOT, "plan", "stops", 2 * DEAD, config=root)
+    elastic = {**root, "planning": {**root["planning"], "elastic": True}}
+    yield case(KILL_ROOT, "elastic", "without", 2 * DEAD, config=elastic)
+    for way in ("auto", "ltp", "plan", "elastic"):
+        yield case(STOP, way, "goes on", 2.0)
+    for way, seconds in LOST.items():
+        yield case(STOP_LONG, way, "stops", seconds + 15.0)
+    yield case(STOP_LONG, "elastic", "without", 2 * DEAD)
+
+
+def bad_links() -> Iterator[Case]:
+    for way in ("auto", "ltp", "plan"):
+        yield case(SHORT_CUT, way, "goes on", 2 * 2.0)
+        yield case(ONE_WAY, way, "goes on", 2 * 2.0)
+        yield case(FLAPPING, way, "goes on", 6.0 + 4.0)
+    for fault in (LONG_CUT, ONE_WAY_LONG):
+        for way, seconds in LOST.items():
+            yield case(fault, way, "stops", 2 * seconds)
+    yield case(LONG_CUT, "elastic", "without", 2 * DEAD)
+    for way in ("auto", "ltp", "plan"):
+        yield case(LOSS, way, "goes on", 60.0, config=patient(WAYS[way]), patience=120.0)
+    for way in ("ltp", "plan"):
+        yield case(NO_UDP, way, "goes on", 2 * CONNECT)
+    yield case(NO_PING, "ltp", "goes on", 0.0)
+
+
+def bad_machines() -> Iterator[Case]:
+    for way in ("auto", "ltp", "plan"):
+        yield case(CLOCK, way, "goes on", 0.0)
+    recorded = {**WAYS["ltp"], "record": "{place}", "observe": {"detail": "buckets"}}
+    yield case(DISK, "ltp", "goes on", 0.0, config=recorded, steps=200)
+    yield case(MEMORY, "int8", "stops", TIMEOUT)
+    yield case(MEMORY, "ltp", "stops", 2 * DEAD, config=config("int8", "ltp"))
+
+
+def strangers() -> Iterator[Case]:
+    for way in ("ltp", "plan"):
+        yield case(SECRET, way, "stops", 2 * CONNECT)
+    for way in ("off", "int8", "ltp", "plan"):
+        yield case(RELEASE, way, "stops", TIMEOUT)
+    for way in ("auto", "ltp"):
+        yield case(PULSE, way, "stops", TIMEOUT)
+
+
+# One of each kind that takes seconds, by every way of sending; tests/train has more on loopback.
+QUICK = (
+    "kill a worker, int8", "kill the coordinator, elastic", "cut for 2 s, plan", "one way cut for good, ltp",
+    "firewall drops UDP, ltp", "disk full, ltp", "no memory in the encoder, int8", "another release, plan",
+)  # fmt: skip
+
+
+def limit(case: Case) -> float:
+    """When whoever still runs is said to hang."""
+    return max(1.5 * case.within, case.steps * 0.1) + 10.0
+
+
+# ---- telling ---------------------------------------------------------------------------------------------------------
+HEAD = ("fault at (rank, step)", "way", "promised", "result", "detected in, s", "recovered in, s", "steps lost",
+        "replicas", "left behind")  # fmt: skip
+
+
+def row(case: Case, outcome: dict[str, Any]) -> list[str]:
+    fault = case.fault
+    detected, lost = outcome["detected"], outcome["lost"]
+    promise = {"goes on": "goes on", "stops": "every rank raises", "without": "the others go on"}[case.expect]
+    return [
+        f"{fault.name} ({fault.rank}, {fault.step})",
+        case.way,
+        f"{promise} in {case.within:g} s",
+        outcome["verdict"],
+        "-" if detected is None else f"{detected[0]:.1f} .. {detected[1]:.1f}",
+        "-" if outcome["recovered"] is None else f"{outcome['recovered']:.1f}",
+        "-" if lost is None else str(lost),
+        "identical" if outcome["same"] else "DIFFER",
+        "nothing" if not outcome["left"] else ", ".join(outcome["left"]),
+    ]
+
+
+def page(cases: list[Case], told: dict[str, Any]) -> str:
+    rows = [row(case, told["cases"][case.name]) for case in cases if case.name in told["cases"]]
+    good = sum(cells[3] == "as promised" for cells in rows)
+    machine = told["machine"]
+    lines = [
+        "# Faults in the middle of training",
+        "",
+        "    python benchmarks/faults.py --out docs/results",
+        "",
+        f"{len(rows)} cases, {good} as promised. {HOSTS} hosts at 100 Mbit/s in the lab, handwritten digits, 20 ms of "
+        f"compute a step. `transport.timeout` {TIMEOUT:g} s, `dead_after` {DEAD:g} s, `connect` {CONNECT:g} s "
+        f"(defaults in the 30 % loss: 120, 15, 30). A promise includes {SLACK:g} s for a busy machine. "
+        f"gradwire {machine['revision']}, torch {machine['torch']}, {machine['cores']} cores.",
+        "",
+        "*Detected in*: from the fault to the first and to the last rank that raised. *Recovered in*: from the fault "
+        "to the end of the longest pause in training. *Steps lost*: asked for and not made by all who went on; where "
+        "every rank raises, what came after the last checkpoint is lost. *Replicas*: a hash of all parameters of every "
+        "rank at every step. *Left behind*: processes, members of the hosts' namespaces (and so sockets), files.",
+        "",
+        f"| {' | '.join(HEAD)} |",
+        "|" + "---|" * len(HEAD),
+        *(f"| {' | '.join(cells)} |" for cells in rows),
+        "",
+        "Ways: " + "; ".join(f"`{way}` {about}" for way, about in ABOUT.items()) + ".",
+        "",
+        "## What a rank says",
+        "",
+        "The error of the lowest rank that raised, by case:",
+        "",
+    ]
+    for case in cases:
+        errors = told["cases"].get(case.name, {}).get("errors", {})
+        if errors:
+            rank, text = min(errors.items(), key=lambda entry: int(entry[0]))
+            lines.append(f"- {case.name}: rank {rank}: {text}")
+    return "\n".join(lines) + "\n"
+
+
+def add(folder: Path, cases: list[Case], outcome: Outcome) -> None:
+    path = folder / "faults.json"
+    told = json.loads(path.read_text()) if path.exists() else {"cases": {}}
+    told["machine"] = machine_facts()
+    told["cases"][outcome.case] = asdict(outcome)
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(told, indent=1) + "\n")
+    # Through the file, so that page and file cannot differ.
+    (folder / "faults.md").write_text(page(cases, json.loads(path.read_text())))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="beginnings of cases' names; all without")
+    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--missing", action="store_true", help="only those that --out has no good result of")
+    parser.add_argument("--quick", action="store_true", help="one case of each kind, those that take seconds")
+    parser.add_argument("--list", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="gradwire-faults-") as folder:
+        cases = list(schedule(Path(folder)))
+        chosen = [case for case in cases if not options.names or case.name.startswith(tuple(options.names))]
+        if options.missing and (known := options.out / "faults.json").exists():
+            told = json.loads(known.read_text())["cases"]
+            chosen = [case for case in chosen if told.get(case.name, {}).get("verdict") != "as promised"]
+        if options.quick:
+            chosen = [case for case in chosen if case.name in QUICK]
+        bad = 0
+        for case in chosen:
+            if options.list:
+                print(f"{case.name:36} {case.expect} within {case.within:g} s")
+                continue
+            outcome = run(case, limit(case))
+            bad += not outcome.good
+            print(json.dumps(asdict(outcome)), flush=True)
+            if options.out:
+                add(options.out, cases, outcome)
+    sys.exit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    main()

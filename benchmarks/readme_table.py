@@ -1,0 +1,250 @@
+"""The README's table of results, from docs/results/*.json.
+
+    python benchmarks/readme_table.py            print it
+    python benchmarks/readme_table.py --write    put it into README.md
+
+Every figure is computed here from a result file, which a benchmark wrote; a row whose file is not there, or says
+nothing yet, is left out.
+The last column says when it was measured, at which revision, and whether others used the machine, as far as the file
+notes it. `nine` leaves out each planner's first step, which warms up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from hindsight import verdict
+
+ROOT: Final = Path(__file__).parents[1]
+README: Final = ROOT / "README.md"
+BEGIN: Final = "<!-- results: begin (python benchmarks/readme_table.py --write) -->"
+END: Final = "<!-- results: end -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`tell` makes the sentence from the file's contents; `command` is what measures it."""
+
+    what: str
+    file: str
+    tell: Callable[[Any], str]
+    command: str
+
+
+def times(value: float) -> str:
+    return f"{value:.2g}x" if value < 10 else f"{value:.0f}x"
+
+
+def listed(parts: Iterable[str]) -> str:
+    return ", ".join(parts)
+
+
+def named(contestant: str) -> str:
+    """The name a reader knows: a level without our prefix, the bucket size left out."""
+    return contestant.removeprefix("gradwire:").partition("@")[0]
+
+
+def speedups(found: Any, network: str, *contestants: str) -> str:
+    rows = {row["contestant"]: row for row in found["rows"] if row["network"] == network}
+    known = [name for name in contestants if name in rows and rows[name]["speedup"]]
+    return listed(f"{named(name)} {times(rows[name]['speedup'])}" for name in known)
+
+
+def networks(found: Any) -> list[str]:
+    return list(dict.fromkeys(row["network"] for row in found["rows"]))
+
+
+def netsense(found: Any) -> str:
+    who = ("gradwire:netsense@25", "gradwire:auto@25", "topk-0.1")
+    return "; ".join(
+        f"{name.removeprefix('netsense-')} Mbit/s: {speedups(found, name, *who)}" for name in networks(found)
+    )
+
+
+def compressors(found: Any) -> str:
+    ours = ("gradwire:int8", "gradwire:topk:0.1+int8", "gradwire:lowrank:4", "gradwire:topk:0.01+int8")
+    return speedups(found, "lan100", *ours, "powersgd-r4", "fp16-hook")
+
+
+def delays(found: Any) -> str:
+    fixed = ("gradwire:topk:0.1", "gradwire:topk:0.01", "gradwire:topk:0.001")
+    return speedups(found, "wild-delay", "gradwire:dc2", "gradwire:auto", *fixed)
+
+
+def harmless(found: Any) -> str:
+    names = networks(found)
+    place = names[0].partition(",")[0]
+    each = [f"{name.partition(', ')[2]} {speedups(found, name, 'gradwire:auto@25').split()[-1]}" for name in names]
+    return f"{place}: {listed(each)}"
+
+
+def hindsight(found: Any) -> str:
+    said = [f"{one['network']} {one['ratio']:.2f}" for one in verdict(found["rows"])]
+    return f"step time, best that keeps accuracy over auto's: {listed(said)}"
+
+
+def accuracy(found: Any) -> str:
+    """By task: how far a level ends from none, in the task's own unit."""
+    shown = ("fp16", "int8", "int4", "topk:0.1+int8", "topk:0.01+int8", "lowrank:4", "auto", "randk:0.5+fp16")
+    said = []
+    for name, task in found.items():
+        gaps = {row["level"]: row["gap"] for row in task["rows"]}
+        levels = [level for level in shown if level in gaps]
+        if levels:
+            said.append(f"{name} ({task['unit']}): {listed(f'{level} {gaps[level]:+.2f}' for level in levels)}")
+    return "; ".join(said)
+
+
+def kernels(found: Any) -> str:
+    best = max(found["results"], key=lambda row: row["n"])
+    floor, ours, torchs = (best["best_ms"][name] for name in ("floor: r += g", "select 1 %", "torch topk feedback 1 %"))
+    return (
+        f"{floor / ours:.2f} of its speed, {times(torchs / ours)} torch's top-k way ({best['n'] / 1e6:.0f} M elements)"
+    )
+
+
+def hook(found: Any) -> str:
+    speed = {name: row["speed"] for name, row in found["results"].items()}
+    ours = listed(f"{named(name)} {speed[name]:.2f}x" for name in speed if name.startswith("gradwire:"))
+    return f"{ours}; fp16 {speed['gradwire:fp16'] / speed['fp16-hook']:.2f}x of torch's fp16 hook"
+
+
+def nine(found: Any) -> str:
+    median = {
+        row["name"]: statistics.median(step["seconds"] for step in row["steps"][1:]) for row in found["nine"]["rows"]
+    }
+    against = {"star": "a single-server star", "pairwise": "pairwise merge", "fapt": "the published trees"}
+    return listed(f"{times(median[name] / median['loadaware'])} {text}" for name, text in against.items())
+
+
+def ltp(found: Any) -> str:
+    """The least and the greatest ratio; a step that was given up makes it more than was seen."""
+    cells: dict[tuple[float, float, bool], dict[str, Any]] = {}
+    for row in found:
+        cells.setdefault((row["rtt"], row["loss"], row["bursty"]), {})[row["system"]] = row
+    said = []
+    for name, text in (("tcp cubic", "TCP CUBIC"), ("tcp bbr", "TCP BBR")):
+        ratios = [
+            (row[name]["step_s"] / row["ltp bbr"]["step_s"], cell, row[name]["finished"])
+            for cell, row in cells.items()
+            if name in row and row.get("ltp bbr", {}).get("finished")
+        ]
+        said.append(f"{ltp_cell(min(ratios))} to {ltp_cell(max(ratios))} {text}")
+    return "; ".join(said)
+
+
+def ltp_cell(seen: tuple[float, tuple[float, float, bool], bool]) -> str:
+    ratio, (rtt, loss, bursty), finished = seen
+    how = "in bursts" if bursty else "lost"
+    return f"{'' if finished else 'over '}{times(ratio)} ({1e3 * rtt:g} ms, {100 * loss:g} % {how})"
+
+
+def backend(found: Any) -> str:
+    said = []
+    for ranks in dict.fromkeys(row["ranks"] for row in found["rows"]):
+        rows = [row for row in found["rows"] if row["ranks"] == ranks]
+        each = (
+            f"{row['size']} {times(statistics.median(row['gloo']) / statistics.median(row['gradwire']))}"
+            for row in rows
+        )
+        said.append(f"{ranks} ranks: {listed(each)}")
+    return "; ".join(said)
+
+
+def wire(found: Any) -> str:
+    """Bytes seen on the sockets over bytes predicted, by model."""
+    said = []
+    for case in found:
+        ratios = {row["contestant"]: row["payload"] / row["predicted"] for row in case["rows"] if row["predicted"]}
+        most = max(ratios, key=lambda name: ratios[name])
+        low = min(ratios.values())
+        said.append(f"{case['workload']['model']} {low:.3f} to {ratios[most]:.2f} ({named(most)})")
+    return listed(said)
+
+
+def recorder(found: Any) -> str:
+    shares = [row["share_of_step"] for row in found["rows"]]
+    return f"{100 * min(shares):.2f} to {100 * max(shares):.2f} %"
+
+
+ROWS: Final = (
+    Row("ResNet-18's gradients, 8 hosts, against plain DDP", "netsense", netsense, "netsense.py"),
+    Row("fixed levels against plain DDP, 4 hosts at 100 Mbit/s", "compressors", compressors, "compressors.py"),
+    Row("accuracy against none", "accuracy", accuracy, "accuracy.py"),
+    Row("fused feedback + selection of 1 % against `r += g`", "kernels", kernels, "kernels.py --rounds 7"),
+    Row("speed on loopback, where bandwidth is free, against plain DDP", "hook", hook, "hook.py --rounds 10"),
+    Row(
+        "`auto` where the network is fast, against plain DDP, 2 ranks", "harmless-bare", harmless, "harmless.py --bare"
+    ),
+    Row("the same, 4 hosts at 10 Gbit/s", "harmless", harmless, "harmless.py"),
+    Row("wild delays (25 Mbit/s, jitter 8 ms a way), 4 hosts, against plain DDP", "delays", delays, "delays.py"),
+    Row("`auto` against the best fixed level in hindsight", "hindsight", hindsight, "hindsight.py"),
+    Row("planned trees by the real executor, NetStorm's 9 sites (scaled)", "plans", nine, "plans.py nine"),
+    Row("8 workers and a server over LTP, worst and best cell", "ltp-grid", ltp, "ltp_lab.py grid"),
+    Row("all_reduce of the backend on loopback against gloo", "backend", backend, "backend.py loopback"),
+    Row("bytes on the sockets against what the session predicts", "wire", wire, "wire.py --data DIR"),
+    Row("recording events, share of a step", "recorder", recorder, "recorder.py"),
+)
+
+
+def measured(found: Any) -> str:
+    """When, at which revision, and in what company; a dash where the file does not say."""
+    if isinstance(found, list):
+        found = found[0]
+    machine = found.get("machine") or found.get("nine", {}).get("machine")
+    if not machine:
+        return "not noted"
+    shared = ", shared machine" if machine.get("shared_machine") else ""
+    return f"{machine['time'][:10]}, {machine['revision'][:7]}{shared}"
+
+
+def command_of(row: Row, found: Any) -> str:
+    """As the file has it, else as it is called by default."""
+    given = found.get("command") if isinstance(found, dict) else None
+    text = given or f"python benchmarks/{row.command}"
+    words = text.split()
+    for flag in ("--out", "--json"):
+        if flag in words:
+            place = words.index(flag)
+            del words[place : place + 2]
+    return " ".join(words)
+
+
+def table(folder: Path = ROOT / "docs" / "results") -> str:
+    lines = ["| what | result | command | measured |", "|---|---|---|---|"]
+    for row in ROWS:
+        path = folder / f"{row.file}.json"
+        if path.exists():
+            found = json.loads(path.read_text())
+            said = row.tell(found)
+            if said:  # a benchmark may have begun its file and not come far yet
+                lines.append(f"| {row.what} | {said} | `{command_of(row, found)}` | {measured(found)} |")
+    return "\n".join(lines)
+
+
+def inserted(readme: str, text: str) -> str:
+    """The README with the table between its marks."""
+    before, found, rest = readme.partition(BEGIN)
+    _, ended, after = rest.partition(END)
+    if not found or not ended:
+        raise SystemExit(f"README.md lacks the marks {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n{text}\n{END}{after}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="put the table into README.md")
+    if parser.parse_args().write:
+        README.write_text(inserted(README.read_text(), table()))
+    else:
+        print(table())
+
+
+if __name__ == "__main__":
+    main()

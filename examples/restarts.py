@@ -1,0 +1,97 @@
+"""DDP that survives a killed rank: checkpoints every few steps, and torchrun starts all ranks again from the last one.
+
+    export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+    torchrun --nproc-per-node 2 --max-restarts 3 examples/restarts.py --checkpoint /tmp/restarts-example
+
+The variable gives every life a store of its own; without it gloo finds the addresses of the last one (torch 2.13).
+Every rank saves its own residuals; rank 0 also the model and the optimizer. A checkpoint counts when all ranks have
+written their part of it, so that a rank killed while saving costs one interval and never mixes two steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from gradwire.demo.data import load
+
+
+def write(folder: Path, name: str, state: dict[str, Any]) -> None:
+    """Whole or not at all: a file that is there can be read."""
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f"{name}.part"
+    torch.save(state, partial)
+    partial.rename(folder / name)
+
+
+def newest(folder: Path, world: int) -> int:
+    """The last step whose checkpoint every rank can read all of; 0 where there is none."""
+    needed = ["shared.pt", *(f"rank{rank}.pt" for rank in range(world))]
+    steps = [int(path.name) for path in folder.glob("*") if all((path / name).is_file() for name in needed)]
+    last = torch.tensor([max(steps, default=0)])
+    dist.all_reduce(last, dist.ReduceOp.MIN)
+    return int(last)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--every", type=int, default=10, help="steps between checkpoints")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds after each step: time to kill a rank by hand")
+    parser.add_argument("--level", default="topk:0.05+int8")
+    parser.add_argument("--checkpoint", type=Path, required=True, help="folder that every rank sees")
+    options = parser.parse_args()
+
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    first = newest(options.checkpoint, world)
+    here = options.checkpoint / str(first)
+    if first:
+        shared = torch.load(here / "shared.pt", weights_only=True)
+        net.load_state_dict(shared["net"])
+        optimizer.load_state_dict(shared["optimizer"])
+    model = DistributedDataParallel(net)
+    handle = gradwire.attach(model, options.level)
+    if first:
+        handle.load_state_dict(torch.load(here / f"rank{rank}.pt", weights_only=True))
+    print(f"rank {rank} is process {os.getpid()}, from step {first}", flush=True)
+
+    data = load("digits")
+    images, labels = data.train_images[rank::world], data.train_labels[rank::world]
+    for step in range(first, options.steps):
+        optimizer.zero_grad()
+        places = (torch.arange(16) + 16 * step) % len(images)
+        F.cross_entropy(model(images[places]), labels[places]).backward()
+        optimizer.step()
+        weights = zlib.crc32(b"".join(parameter.detach().numpy().tobytes() for parameter in net.parameters()))
+        print(f"rank {rank} step {step} weights {weights:08x}", flush=True)
+        time.sleep(options.pause)
+        if (step + 1) % options.every == 0:
+            folder = options.checkpoint / str(step + 1)
+            write(folder, f"rank{rank}.pt", handle.state_dict())
+            if rank == 0:
+                write(folder, "shared.pt", {"net": net.state_dict(), "optimizer": optimizer.state_dict()})
+
+    right = (net(data.test_images).argmax(1) == data.test_labels).float().mean()
+    print(f"rank {rank} ends with accuracy {right:.3f}", flush=True)
+    handle.close()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

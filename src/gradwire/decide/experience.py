@@ -1,0 +1,98 @@
+"""Experience: what steps at each rung really took, for as long as the network stays as it was.
+
+A prediction is a model; a step that was run is a fact. Per rung the last few steps are kept:
+
+    known      a rung's median step, once two of its steps were seen and they are not too old
+    doubt      the ratio of what the current rung takes to what the model says of it; unknown rungs are scaled by it
+    forgotten  everything, when the same rung's exchanges suddenly take much longer or shorter than its own before:
+               the network changed, and what other rungs took on the old one says nothing any more
+
+A rung that was tried and left again is remembered twice as long each time, so that a steady network is left in peace.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from gradwire.flow import StepFacts
+
+# Steps kept of each rung, and how many make it known.
+KEPT: Final = 7
+ENOUGH: Final = 2
+# Steps after which a rung that was left counts as unknown, doubled each time it is left, up to the most.
+MEMORY: Final = 150
+LONGEST: Final = 2400
+# The network changed when the last two exchanges of a rung both took this many times more or less than its usual.
+CHANGED: Final = 1.5
+# The model is believed as far as it was right to this share.
+RIGHT: Final = 0.1
+
+
+@dataclass(slots=True)
+class _Rung:
+    seconds: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
+    busy: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
+    wire: int = 0
+    last: int = 0
+    memory: int = MEMORY
+
+
+@dataclass(slots=True)
+class Experience:
+    """Keeps the steps; `take` once per step with the rung it ran at."""
+
+    _rungs: dict[int, _Rung] = field(default_factory=dict)
+    _step: int = 0
+
+    def take(self, index: int, facts: StepFacts) -> None:
+        self._step += 1
+        if facts.busy <= 0 or facts.seconds <= 0:
+            return
+        rung = self._rungs.setdefault(index, _Rung())
+        if self._changed(rung, facts.busy):
+            recent = (rung.seconds[-1], rung.busy[-1])
+            self._rungs = {index: _Rung()}
+            rung = self._rungs[index]
+            rung.seconds.append(recent[0])
+            rung.busy.append(recent[1])
+        rung.seconds.append(facts.seconds)
+        rung.busy.append(facts.busy)
+        rung.wire, rung.last = facts.wire_bytes, self._step
+
+    def left(self, index: int) -> None:
+        """A rung was tried and not kept."""
+        rung = self._rungs.get(index)
+        if rung is not None:
+            rung.memory = min(LONGEST, 2 * rung.memory)
+
+    def seconds(self, index: int) -> float | None:
+        """What a step at the rung takes; None where nobody knows."""
+        rung = self._rungs.get(index)
+        if rung is None or len(rung.seconds) < ENOUGH or self._step - rung.last > rung.memory:
+            return None
+        return statistics.median(rung.seconds)
+
+    def doubt(self, index: int, predicted: float) -> float:
+        """How many times longer the rung's steps take than predicted; 1 where the model is right or nobody knows."""
+        seen = self.seconds(index)
+        if seen is None or predicted <= 0 or abs(seen / predicted - 1) <= RIGHT:
+            return 1.0
+        return seen / predicted
+
+    @property
+    def floor(self) -> float:
+        """Bytes per second that were carried for certain: nothing is taken off for latency or overhead."""
+        return max(
+            (rung.wire / statistics.median(rung.busy) for rung in self._rungs.values() if rung.wire), default=0.0
+        )
+
+    @staticmethod
+    def _changed(rung: _Rung, busy: float) -> bool:
+        if len(rung.busy) <= ENOUGH:
+            return False
+        *before, last = rung.busy
+        usual = statistics.median(before)
+        return min(busy, last) > CHANGED * usual or CHANGED * max(busy, last) < usual

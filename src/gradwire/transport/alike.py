@@ -1,0 +1,35 @@
+"""Alike: all ranks run the same gradwire with the same settings, or every rank says which one does not, and how.
+
+    1. every rank tells what must be alike through torch's store
+    2. rank 0 compares, and tells all what it found
+
+One rank reads all notes and the others one, so that a thousand ranks do not ask a million times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gradwire.errors import ConfigError
+from gradwire.transport.notes import Notes
+
+
+def require_alike(notes: Notes, facts: Mapping[str, str]) -> None:
+    """ConfigError on every rank when one rank's facts differ from rank 0's. Every rank calls this."""
+    notes.tell("alike", facts)  # 1
+    if notes.rank == 0:
+        told = [notes.hear("alike", rank, dict[str, str]) for rank in range(notes.world_size)]
+        notes.tell("verdict", difference(told))  # 2
+    verdict = notes.hear("verdict", 0, str)
+    if verdict:
+        raise ConfigError(verdict)
+
+
+def difference(told: list[dict[str, str]]) -> str:
+    """The first thing that differs, in one sentence; empty when nothing does."""
+    for rank, facts in enumerate(told):
+        for name in told[0] | facts:
+            first, here = told[0].get(name, "unknown"), facts.get(name, "unknown")
+            if first != here:
+                return f"{name}: rank 0 has {first}, rank {rank} has {here}; give every rank the same"
+    return ""

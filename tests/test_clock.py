@@ -1,0 +1,18 @@
+"""A clock that jumps changes nothing, because nothing that waits, measures or decides looks at the wall clock."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+WALL = re.compile(r"\btime\.time\b|\bdatetime\.(now|utcnow)\b|\btime_ns\(|system_clock|CLOCK_REALTIME|gettimeofday")
+# Dates of recordings, and whether a recording's file is fresh: for people, not for training.
+FOR_PEOPLE = {"src/gradwire/observe/recorder.py", "src/gradwire/dashboard/library.py"}
+
+
+def test_only_dates_for_people_come_from_the_wall_clock() -> None:
+    files = [*ROOT.glob("src/**/*.py"), *ROOT.glob("native/**/*.cpp"), *ROOT.glob("native/**/*.h")]
+    assert len(files) > 100
+    found = {str(path.relative_to(ROOT)) for path in files if WALL.search(path.read_text())}
+    assert found == FOR_PEOPLE
