@@ -166,8 +166,6 @@ def missing(entry: Contestant) -> bool:
 # ---- telling ---------------------------------------------------------------------------------------------------------
 def cells(entry: Contestant, told: dict[str, Any], best: float | None) -> list[str]:
     name = f"**{entry.name}**" if entry.name == WHOLE else entry.name
-    if missing(entry) and not told:
-        return [name, entry.about, "not installed", "", "", "", ""]
     if told["error"]:
         return [name, entry.about, f"failed: {told['error']}", "", "", "", ""]
     last = told["points"][-1]
@@ -182,7 +180,8 @@ def cells(entry: Contestant, told: dict[str, Any], best: float | None) -> list[s
 def page(results: dict[str, Any]) -> str:
     whole = results.get(WHOLE, {})
     best = whole.get("reached")
-    known = [(entry, results.get(entry.name, {})) for entry in ENTRIES if entry.name in results or missing(entry)]
+    known = [(entry, results[entry.name]) for entry in ENTRIES if entry.name in results]
+    absent = [entry.name for entry in ENTRIES if entry.name not in results]
     any_one = next(iter(results.values()))
     machine = any_one["machine"]
     head = ("contestant", "what", "seconds", "against gradwire", "ms a step", "accuracy at its end", "replicas")
@@ -204,6 +203,7 @@ def page(results: dict[str, Any]) -> str:
         "|" + "---|" * len(head),
         *(f"| {' | '.join(cells(entry, told, best))} |" for entry, told in known),
         "",
+        *([f"Not run: {'; '.join(absent)}.", ""] if absent else []),
         *late(results),
         "![Accuracy over time](whole.png)",
     ]
