@@ -44,8 +44,9 @@ class CompressConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TransportConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How bytes travel."""
 
-    # Seconds before an operation whose peer does not answer becomes a LinkError on every rank.
-    timeout: Positive = 120.0
+    # Seconds before an operation whose peer does not answer becomes a LinkError on every rank. Long enough for one rank
+    # to evaluate or save while the others wait for it; a process that died is noticed much sooner.
+    timeout: Positive = 600.0
     # "group" uses the collectives of the model's process group, "ltp" gradwire's own loss-tolerant transport over UDP.
     # Plans need a wire of their own: "ltp" (also where "group" is written) or "tcp".
     kind: Literal["group", "ltp", "tcp"] = "group"

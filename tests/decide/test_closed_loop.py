@@ -111,6 +111,7 @@ def test_auto_does_not_stray_where_turns_hide_the_bytes(mbit: float) -> None:
     assert statistics.median(costs) <= best / 0.85, f"{costs} s against {best:.3f} s of {level}"
 
 
-def test_auto_settles_on_a_steady_network_where_the_model_is_wrong() -> None:
-    run = Machine(800, 0.001, 0.05, 0.1).run(Auto(), 300)
-    assert sum(a != b for a, b in itertools.pairwise(run.levels[100:])) <= 6
+@pytest.mark.parametrize("mbit", [200, 800])
+def test_auto_settles_on_a_steady_network_where_the_model_is_wrong(mbit: float) -> None:
+    late = Machine(mbit, 0.001, 0.05, 0.1).run(Auto(), 500).levels[250:]
+    assert late.count(statistics.mode(late)) >= 0.9 * len(late), "single steps that ask, and little else"

@@ -6,8 +6,8 @@
        much if it failed, and take the least lossy rung that comes within 3 % of the best: rungs that hide behind
        compute tie on time, and `off` wins where the network is not what slows training
     3. towards less loss move when that rung is found; towards more only when staying costs 8 % or more; and, unless
-       the gain is large or both rungs were seen, only when two decisions in a row agree and the last change is some
-       steps ago
+       the gain is large, only when two decisions in a row agree and the last change is some steps ago: ever more of
+       them, as long as it only returns to where it was and the network stays as it is
     4. where the model was wrong about the rung in use, try others that may be as good, one at a time, and keep what
        turns out best
     5. where traffic is too small to tell whether the network got faster, send more of it for one step now and then
@@ -35,6 +35,9 @@ WORSE: Final = 0.08
 # A change of this size is acted on at once, others when seen twice, and lossier ones not soon after another change.
 AT_ONCE: Final = 0.5
 HOLD: Final = 10
+# ... where both rungs were seen, this is a clear difference. Each return to a rung doubles the hold, up to the longest.
+CLEAR: Final = 0.15
+LONGEST_HOLD: Final = 320
 SCALE_GAIN: Final = 0.25
 # A rung that nobody has seen may take this many times the present step if the network carries no more than it did for
 # certain; and one is worth a try that looks at most this much worse.
@@ -59,7 +62,9 @@ class Auto:
         self._doubt = 1.0
         self._proposed: Level | None = None
         self._step = 0
-        self._moved = -HOLD
+        self._moved, self._hold = -HOLD, HOLD
+        self._trying = False
+        self._visited: set[Level] = set()
         self._silent = 0
 
     def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
@@ -68,7 +73,8 @@ class Auto:
             return self._stay("the network has not been measured yet")
         ran = facts.level or self._current
         self._learn_speed(job, facts, ran)
-        self._experience.take(index_of(ran), facts)
+        if self._experience.take(index_of(ran), facts):  # the network changed: everything is open again
+            self._visited, self._hold = set(), HOLD
         predictions = self._predict(job, view, facts, ran)  # 1
         here = predictions[index_of(self._current)]
         limit = self._guard.check(self._step, ran, index_of(ran), self._own_residual(ran, facts), facts.loss)
@@ -86,12 +92,21 @@ class Auto:
         if best is here or (self._lossier(best, here) and here.to_accuracy <= (1 + WORSE) * least):  # 3
             self._proposed = None
             return self._try(allowed, here) or self._ask(allowed, here) or self._stay(self._explain(here, job, view))
-        soon = self._lossier(best, here) and self._step < self._moved + HOLD
-        agreed = self._seen(best) or (self._proposed == best.rung.level and not soon)
-        self._proposed = best.rung.level
-        if not agreed and best.to_accuracy > (1 - AT_ONCE) * here.to_accuracy:
+        if not self._agreed(best, here):
             return self._stay(self._explain(here, job, view))
         return self._move(best.rung.level, self._explain(best, job, view))
+
+    def _agreed(self, best: Prediction, here: Prediction) -> bool:
+        """Whether to move to `best` now: at once for much, or when both rungs were seen and differ clearly; else when
+        proposed twice (or seen), and, for a rung that is lossier or was seen, not soon after another change; a rung
+        that was only tried is left for a better one at any time."""
+        seen, lossier = self._seen(best), self._lossier(best, here)
+        gain = 1 - best.to_accuracy / here.to_accuracy
+        again, self._proposed = self._proposed == best.rung.level, best.rung.level
+        if gain >= AT_ONCE or (seen and gain >= CLEAR):
+            return True
+        soon = self._step < self._moved + self._hold and not (self._trying and seen)
+        return (seen or again) and not (soon and (seen or lossier))
 
     def _predict(self, job: Job, view: View, facts: StepFacts, ran: Level) -> list[Prediction]:
         """Every rung: as it was seen, else as the model says, scaled by how wrong it was about the rung that ran."""
@@ -138,13 +153,15 @@ class Auto:
 
     def _try(self, allowed: list[Prediction], here: Prediction) -> Decision | None:  # 4
         """A rung that nobody has seen and that may be as good, when the model has been wrong here and all is calm."""
-        if self._step < self._moved + HOLD or self._doubt == 1.0:
+        if self._step < self._moved + self._hold or self._doubt == 1.0:
             return None
         unseen = [p for p in allowed if not self._seen(p) and p.to_accuracy <= (1 + PROMISING) * here.to_accuracy]
         if not unseen:
             return None
         level = min(unseen, key=lambda p: p.to_accuracy).rung.level
-        return self._move(level, f"{self._current} takes {Seconds(here.step)}, not as predicted; trying {level}")
+        tried = self._move(level, f"{self._current} takes {Seconds(here.step)}, not as predicted; trying {level}")
+        self._trying = True
+        return tried
 
     def _ask(self, allowed: list[Prediction], here: Prediction) -> Decision | None:  # 5
         """One step at a milder rung, when nothing was heard for so long that its extra time does not show."""
@@ -164,7 +181,10 @@ class Auto:
     def _move(self, level: Level, reason: str) -> Decision:
         if self._step < self._moved + HOLD:
             self._experience.left(index_of(self._current))
-        self._current, self._proposed, self._moved = level, None, self._step
+        self._visited.add(self._current)
+        if level in self._visited:
+            self._hold = min(LONGEST_HOLD, 2 * self._hold)
+        self._current, self._proposed, self._moved, self._trying = level, None, self._step, False
         self._version += 1
         return Decision(level, reason, self._version)
 

@@ -23,10 +23,12 @@ from gradwire.flow import StepFacts
 KEPT: Final = 7
 ENOUGH: Final = 2
 # Steps after which a rung that was left counts as unknown, doubled each time it is left, up to the most.
-MEMORY: Final = 150
+MEMORY: Final = 200
 LONGEST: Final = 2400
-# The network changed when the last two exchanges of a rung both took this many times more or less than its usual.
+# The network changed when the last two exchanges of a rung both took this many times more or less than its usual, or
+# one of them far more.
 CHANGED: Final = 1.5
+SUDDENLY: Final = 4.0
 # The model is believed as far as it was right to this share.
 RIGHT: Final = 0.1
 
@@ -47,20 +49,20 @@ class Experience:
     _rungs: dict[int, _Rung] = field(default_factory=dict)
     _step: int = 0
 
-    def take(self, index: int, facts: StepFacts) -> None:
+    def take(self, index: int, facts: StepFacts) -> bool:
+        """Add a step; whether it shows that the network changed, so that all else was forgotten."""
         self._step += 1
         if facts.busy <= 0 or facts.seconds <= 0:
-            return
+            return False
         rung = self._rungs.setdefault(index, _Rung())
-        if self._changed(rung, facts.busy):
-            recent = (rung.seconds[-1], rung.busy[-1])
+        changed = self._changed(rung, facts.busy)
+        if changed:
             self._rungs = {index: _Rung()}
             rung = self._rungs[index]
-            rung.seconds.append(recent[0])
-            rung.busy.append(recent[1])
         rung.seconds.append(facts.seconds)
         rung.busy.append(facts.busy)
         rung.wire, rung.last = facts.wire_bytes, self._step
+        return changed
 
     def left(self, index: int) -> None:
         """A rung was tried and not kept."""
@@ -95,4 +97,5 @@ class Experience:
             return False
         *before, last = rung.busy
         usual = statistics.median(before)
-        return min(busy, last) > CHANGED * usual or CHANGED * max(busy, last) < usual
+        twice = min(busy, last) > CHANGED * usual or CHANGED * max(busy, last) < usual
+        return twice or busy > SUDDENLY * usual
