@@ -6,7 +6,6 @@ what ranks see, two steps late.
 
 from __future__ import annotations
 
-import itertools
 import random
 import statistics
 from collections import deque
