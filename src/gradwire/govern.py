@@ -179,7 +179,7 @@ class Adaptive:
             pulses = self._heard(step, self._exchange)  # 2
             self._decision = pulses[0].decision if self._rank else self._exchange.wish
             self._hear(step, pulses, self._exchange)  # 3
-        self._exchange = self._send(now)  # 4
+        self._exchange = self._send()  # 4
         self._exchange.level = ended
 
     def _heard(self, step: int, exchange: _Exchange) -> dict[int, Pulse]:
@@ -207,7 +207,7 @@ class Adaptive:
         now = self._clock.now()
         view = self._estimator.update(observations, list(self._peers.values()), now)
         told = [exchange.acks, *(pulse.acks for pulse in pulses.values())]
-        self.view = self._acknowledged.update(view, self._rank, self._links(), told, now)
+        self.view = self._acknowledged.update(view, self._rank, exchange.links, told, now)
         if observations and exchange.facts is not None:
             facts = replace(merge([seen.facts for seen in observations], exchange.facts), level=exchange.level)
             job = Job(self._world_size, tuple(b for _, b in sorted(self._buckets.items())), self._footprint)
@@ -259,18 +259,26 @@ class Adaptive:
             text = f"rank {rank} had its gradient ready {Seconds(late)} after the others"
             self._sink.emit(Faulted(now, step - 2, "late_rank", text, rank))
 
-    def _send(self, now: float) -> _Exchange:
+    def _send(self) -> _Exchange:
         self._number += 1
         last = self._exchange
         exchange = _Exchange(self._wish, self._own, self._ready)
-        exchange.acks = self._meter.take(self._links(), self._moved())
-        rows = []
-        for peer in range(self._world_size):
-            stamps = Stamps(now, self._ready)
-            if last is not None and peer != self._rank:
-                stamps = replace(stamps, echo=last.sent[peer], arrived=last.arrivals[peer])
-            rows.append(pack(Pulse(self._number, self._own, stamps, self._wish, exchange.acks)))
-        exchange.begin(self._line, rows, self._rank)
+        number, own, wish, ready = self._number, self._own, self._wish, self._ready
+
+        def rows() -> list[bytes]:
+            """On the lane's thread: asking a wire waits for the wire's own, and training should not."""
+            exchange.links = self._links()
+            exchange.acks = self._meter.take(exchange.links, self._moved())
+            exchange.sent = self._clock.now()
+            told = []
+            for peer in range(self._world_size):
+                stamps = Stamps(exchange.sent, ready)
+                if last is not None and peer != self._rank:
+                    stamps = replace(stamps, echo=last.sent, arrived=last.arrivals[peer])
+                told.append(pack(Pulse(number, own, stamps, wish, exchange.acks)))
+            return told
+
+        exchange.begin(self._line, rows, self._rank, self._world_size)
         return exchange
 
 
@@ -280,21 +288,19 @@ class _Exchange:
     def __init__(self, wish: Decision, facts: StepFacts | None, ready: float) -> None:
         self.wish, self.facts, self.ready = wish, facts, ready
         self.level = wish.level  # of the step that `facts` describe
+        self.links: dict[int, LinkView] = {}
         self.acks = Acks()
-        self.sent: dict[int, float] = {}
+        self.sent = 0.0
         self.arrivals: dict[int, float] = {}
         self._done = threading.Event()
         self._error: BaseException | None = None
         self._received: Tensor | None = None
         self._rank = 0
 
-    def begin(self, line: Pipeline, rows: list[bytes], rank: int) -> None:
+    def begin(self, line: Pipeline, rows: Callable[[], list[bytes]], rank: int, count: int) -> None:
         self._rank = rank
-        send = torch.frombuffer(bytearray(b"".join(rows)), dtype=torch.uint8)
-        self._received = torch.empty_like(send)
-        line.submit(self._ops(send, self._received), self._finish, self._note)
-        sent = unpack(rows[rank]).stamps.sent
-        self.sent = dict.fromkeys(range(len(rows)), sent)
+        self._received = torch.empty(SIZE * count, dtype=torch.uint8)
+        line.submit(self._ops(rows, self._received), self._finish, self._note)
 
     @property
     def arrived(self) -> bool:
@@ -315,8 +321,8 @@ class _Exchange:
         """How much later than this rank the last one was ready."""
         return max([0.0, *(ready - self.ready for ready in elsewhere.values())])
 
-    def _ops(self, send: Tensor, received: Tensor) -> Iterator[Op]:
-        yield AllToAll(send, received)
+    def _ops(self, rows: Callable[[], list[bytes]], received: Tensor) -> Iterator[Op]:
+        yield AllToAll(torch.frombuffer(bytearray(b"".join(rows())), dtype=torch.uint8), received)
 
     def _note(self, timing: Timing) -> None:
         self.arrivals = dict(timing.arrivals)
