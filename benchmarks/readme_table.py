@@ -86,7 +86,7 @@ def harmless(found: Any) -> str:
 
 def hindsight(found: Any) -> str:
     said = [f"{one['network']} {one['ratio']:.2f}" for one in verdict(found["rows"])]
-    return f"step time, best that keeps accuracy over auto's: {listed(said)}"
+    return f"time to accuracy, the best fixed level's over auto's: {listed(said)}"
 
 
 def accuracy(found: Any) -> str:

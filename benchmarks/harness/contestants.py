@@ -30,9 +30,14 @@ ADAPTIVE_WARMUP = 40
 
 
 class Installed(Protocol):
-    """A contestant at work. `predicted` is what it believes it sent so far, in bytes; None when it does not count."""
+    """A contestant at work. `predicted` is what it believes it sent so far, in bytes; None when it does not count.
+
+    `levels` is how many buckets went at each of gradwire's levels so far; nothing where there are none.
+    """
 
     def predicted(self) -> int | None: ...
+
+    def levels(self) -> dict[str, int]: ...
 
     def close(self) -> None: ...
 
@@ -42,6 +47,9 @@ class Silent:
 
     def predicted(self) -> int | None:
         return None
+
+    def levels(self) -> dict[str, int]:
+        return {}
 
     def close(self) -> None:
         pass
@@ -105,6 +113,9 @@ class _Gradwire:
 
     def predicted(self) -> int | None:
         return int(self._handle.summary().wire_bytes)
+
+    def levels(self) -> dict[str, int]:
+        return dict(self._handle.summary().levels)
 
     def close(self) -> None:
         self._handle.close()

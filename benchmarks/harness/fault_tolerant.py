@@ -53,6 +53,9 @@ class FaultTolerant:
     def predicted(self) -> int | None:
         return None
 
+    def levels(self) -> dict[str, int]:
+        return {}
+
     def close(self) -> None:
         self._manager.shutdown()
         dist.barrier()

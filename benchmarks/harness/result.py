@@ -8,6 +8,7 @@ them, headers and retransmissions included. Exposed communication is the median 
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -38,6 +39,7 @@ class Row:
     wire: float = 0.0
     retransmitted: float = 0.0
     predicted: float | None = None
+    levels: dict[str, int] = field(default_factory=dict)
     cpu: float | None = None
     exposed: float | None = None
     speedup: float | None = None
@@ -91,6 +93,7 @@ def _measured(network: Network, name: str, reports: Sequence[BlockReport]) -> Ro
     row.cpu = _per_step(good, "cpu")
     if all(told["predicted"] is not None for report in good for told in report.ranks.values()):
         row.predicted = _per_step(good, "predicted")
+    row.levels = dict(sum((Counter(report.ranks[0].get("levels", {})) for report in good), Counter()))
     row.loss, row.data = good[-1].ranks[0]["loss"], good[-1].ranks[0]["data"]
     _add_links(row, network, good)
     return row

@@ -48,6 +48,9 @@ class Swarm:
     def predicted(self) -> int | None:
         return None
 
+    def levels(self) -> dict[str, int]:
+        return {}
+
     def close(self) -> None:
         dist.barrier()
         self._averager.shutdown()

@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -47,7 +48,7 @@ def run_block(workload: Workload, block: Block, job: Job, stop: Stop, say: Calla
         rest()
         say(event="begin")
         rest()
-        before, told = payload(job.port), installed.predicted()
+        before, told, levels = payload(job.port), installed.predicted(), Counter(installed.levels())
         stop.begin(job.lasting)
         cpu, begin = time.process_time(), time.perf_counter()
         times, loss = [], 0.0
@@ -63,6 +64,7 @@ def run_block(workload: Workload, block: Block, job: Job, stop: Stop, say: Calla
             event="end", times=times, total=total, cpu=cpu, loss=loss, data=workload.data,
             sent=carried.sent, retransmitted=carried.retransmitted,
             predicted=None if telling is None or told is None else telling - told,
+            levels=dict(Counter(installed.levels()) - levels),
         )  # fmt: skip  # 5
     finally:
         installed.close()
