@@ -11,12 +11,18 @@ export CCACHE_BASEDIR := /
 export CCACHE_NOHASHDIR := 1
 NATIVE := $(shell find native -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt') CMakeLists.txt
 
-.PHONY: demo test setup stubs lint types test-native test-python dashboard dashboard-check formal fuzz docs clean
+.PHONY: demo test setup stubs lint types build-native test-native test-python dashboard dashboard-check formal fuzz docs clean
 
 demo: setup
 	$(BIN)/gradwire demo
 
-test: lint types dashboard-check test-native test-python
+# The sanitized native tests are compiled with what processor time the Python tests leave, and run after them.
+test: lint types dashboard-check
+	@mkdir -p build
+	@nice -n 19 $(MAKE) --no-print-directory build-native > build/native-build.log 2>&1 & native=$$!; \
+	$(MAKE) --no-print-directory test-python; python=$$?; \
+	wait $$native || { cat build/native-build.log; exit 1; }; \
+	[ $$python -eq 0 ] && $(MAKE) --no-print-directory test-native
 
 setup: $(VENV)/.native
 
@@ -50,12 +56,14 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
-test-native: setup
-	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/native-tests -G Ninja -DGRADWIRE_BINDINGS=OFF -DGRADWIRE_TESTS=ON -DGRADWIRE_SANITIZE=ON > build/native-tests.log 2>&1 || { cat build/native-tests.log; exit 1; }
+build-native: setup
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/native-tests -G Ninja -DGRADWIRE_BINDINGS=OFF -DGRADWIRE_TESTS=ON -DGRADWIRE_SANITIZE=ON
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/native-tests
-	ctest --test-dir build/native-tests --output-on-failure
-	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/native-tsan -G Ninja -DGRADWIRE_BINDINGS=OFF -DGRADWIRE_TESTS=ON -DGRADWIRE_TSAN=ON > build/native-tsan.log 2>&1 || { cat build/native-tsan.log; exit 1; }
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/native-tsan -G Ninja -DGRADWIRE_BINDINGS=OFF -DGRADWIRE_TESTS=ON -DGRADWIRE_TSAN=ON
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/native-tsan --target test_io test_stream
+
+test-native: build-native
+	ctest --test-dir build/native-tests --output-on-failure
 	build/native-tsan/native/tests/test_io
 	build/native-tsan/native/tests/test_stream
 	native/tests/fuzz/run 20

@@ -24,7 +24,7 @@ from gradwire.decide.ladder import LADDER
 from gradwire.decide.registry import is_controller, is_ours, make_controller
 from gradwire.decide.summable import Summable
 from gradwire.flow import Decision
-from gradwire.govern import Adaptive, FootprintOf, Governor, Instruments, Steady
+from gradwire.govern import Adaptive, FootprintOf, Governor, Heard, Instruments, Steady
 from gradwire.level import Level
 from gradwire.observe.recorder import Recorder, Tape
 from gradwire.observe.tally import Tally
@@ -154,7 +154,9 @@ def govern(
     start = Decision(START, "the network has not been measured yet")
     controller = make_controller(config.level)
     chooser = Summable(controller) if config.plan else controller
-    return Adaptive(rank, chooser, start, line, parts, world_size, (carrier.links, carrier.moved))
+    # Under a plan only pulses travel here, and they say nothing of bandwidth: that is what the steps show of the trees.
+    heard: Heard = (carrier.links, dict if config.plan else carrier.moved)
+    return Adaptive(rank, chooser, start, line, parts, world_size, heard)
 
 
 def enter(ledger: Ledger, timing: Timing) -> None:
