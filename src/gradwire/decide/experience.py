@@ -37,9 +37,16 @@ RIGHT: Final = 0.1
 class _Rung:
     seconds: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
     busy: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
-    wire: int = 0
+    typical: float = 0.0
+    floor: float = 0.0
     last: int = 0
     memory: int = MEMORY
+
+    def add(self, facts: StepFacts, step: int) -> None:
+        self.seconds.append(facts.seconds)
+        self.busy.append(facts.busy)
+        self.typical, self.last = statistics.median(self.seconds), step
+        self.floor = facts.wire_bytes / statistics.median(self.busy)
 
 
 @dataclass(slots=True)
@@ -59,9 +66,7 @@ class Experience:
         if changed:
             self._rungs = {index: _Rung()}
             rung = self._rungs[index]
-        rung.seconds.append(facts.seconds)
-        rung.busy.append(facts.busy)
-        rung.wire, rung.last = facts.wire_bytes, self._step
+        rung.add(facts, self._step)
         return changed
 
     def left(self, index: int) -> None:
@@ -75,7 +80,7 @@ class Experience:
         rung = self._rungs.get(index)
         if rung is None or len(rung.seconds) < ENOUGH or self._step - rung.last > rung.memory:
             return None
-        return statistics.median(rung.seconds)
+        return rung.typical
 
     def doubt(self, index: int, predicted: float) -> float:
         """How many times longer the rung's steps take than predicted; 1 where the model is right or nobody knows."""
@@ -87,9 +92,7 @@ class Experience:
     @property
     def floor(self) -> float:
         """Bytes per second that were carried for certain: nothing is taken off for latency or overhead."""
-        return max(
-            (rung.wire / statistics.median(rung.busy) for rung in self._rungs.values() if rung.wire), default=0.0
-        )
+        return max((rung.floor for rung in self._rungs.values()), default=0.0)
 
     @staticmethod
     def _changed(rung: _Rung, busy: float) -> bool:
