@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from gradwire.aggregate.footprint import Footprints
-from gradwire.decide.auto import Auto
+from gradwire.decide.auto import WORSE, Auto
 from gradwire.decide.base import Controller, Job
 from gradwire.decide.dc2 import Dc2
 from gradwire.decide.guard import Guard
@@ -110,13 +110,15 @@ def test_auto_does_not_flap_on_a_steady_network_with_noise(mbit: float) -> None:
     assert sum(a != b for a, b in itertools.pairwise(settled)) <= 1
 
 
-@pytest.mark.parametrize(("before", "after"), [(1000, 50), (50, 1000), (10_000, 100), (100, 10_000)])
+@pytest.mark.parametrize(("before", "after"), [(1000, 50), (20, 1000), (10_000, 100), (100, 10_000)])
 def test_auto_follows_a_change_within_five_steps(before: float, after: float) -> None:
+    """By then it is as good as the best rung, to within the band that keeps a rung from flapping; and it stays so."""
     world = World(Auto(), lambda step: float(Rate.from_mbit(before if step < 30 else after))).play(60)
-    settled = World(Auto(), steady(after)).play(40).levels[-1]
-    assert world.levels[29] != settled, "the change must matter for this test to mean anything"
-    assert settled in world.levels[30:36]
-    assert world.levels[-1] == settled
+    enough = (1 + WORSE) * min(fixed_time(rung.level, after, world.trip) for rung in LADDER)
+    costs = [fixed_time(level, after, world.trip) for level in world.levels]
+    assert costs[29] > enough, "the change must matter for this test to mean anything"
+    assert min(costs[30:36]) <= enough
+    assert max(costs[36:]) <= enough
 
 
 def test_every_decision_says_why_in_one_sentence() -> None:
