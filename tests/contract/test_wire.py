@@ -220,7 +220,11 @@ def test_a_cancelled_receive_leaves_its_buffer_alone(kind: Kind) -> None:
         assert b.receive(0, bytearray(8_000_000), tag=2, timeout=LIMIT).complete
         assert following.wait(LIMIT).complete
         assert bytes(box) == after
-        assert outbound.wait(LIMIT).reason in ("cancelled", "complete")
+        try:
+            assert outbound.wait(2.0).reason in ("cancelled", "complete")
+        except TimeoutError:  # cancelled before its message was announced: the message is still there to be received
+            assert b.receive(0, bytearray(8_000_000), tag=1, timeout=LIMIT).complete
+            assert outbound.wait(LIMIT).complete
 
 
 def test_closing_one_side_fails_the_other_sides_transfers(kind: Kind) -> None:
