@@ -16,13 +16,13 @@ NATIVE := $(shell find native -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.
 demo: setup
 	$(BIN)/gradwire demo
 
-# The sanitized native tests are compiled with what processor time the Python tests leave, and run after them.
-test: lint types dashboard-check
+# The sanitized native tests are compiled beside the checks that read files only, and run last.
+test: setup
 	@mkdir -p build
-	@nice -n 19 $(MAKE) --no-print-directory build-native > build/native-build.log 2>&1 & native=$$!; \
-	$(MAKE) --no-print-directory test-python; python=$$?; \
+	@nice -n 10 $(MAKE) --no-print-directory build-native > build/native-build.log 2>&1 & native=$$!; \
+	$(MAKE) --no-print-directory lint types dashboard-check $(VENV)/.extras; checked=$$?; \
 	wait $$native || { cat build/native-build.log; exit 1; }; \
-	[ $$python -eq 0 ] && $(MAKE) --no-print-directory test-native
+	[ $$checked -eq 0 ] && $(MAKE) --no-print-directory test-python test-native
 
 setup: $(VENV)/.native
 

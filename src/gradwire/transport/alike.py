@@ -10,17 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gradwire.errors import ConfigError
+from gradwire.errors import ConfigError, LinkError
 from gradwire.transport.notes import Notes
 
 
 def require_alike(notes: Notes, facts: Mapping[str, str]) -> None:
     """ConfigError on every rank when one rank's facts differ from rank 0's. Every rank calls this."""
-    notes.tell("alike", facts)  # 1
-    if notes.rank == 0:
-        told = [notes.hear("alike", rank, dict[str, str]) for rank in range(notes.world_size)]
-        notes.tell("verdict", difference(told))  # 2
-    verdict = notes.hear("verdict", 0, str)
+    try:
+        notes.tell("settings", facts)  # 1
+        if notes.rank == 0:
+            told = [notes.hear("settings", rank, dict[str, str]) for rank in range(notes.world_size)]
+            notes.tell("verdict", difference(told))  # 2
+        verdict = notes.hear("verdict", 0, str)
+    except LinkError as error:
+        raise LinkError(
+            f"not all of {notes.world_size} ranks came within {notes.patience:g} s ({error}); every rank must "
+            "attach, or load its state, at the same point: with torchrun, start every rank through gradwire.run or none"
+        ) from error
     if verdict:
         raise ConfigError(verdict)
 
