@@ -256,7 +256,8 @@ def page(cases: list[Case], told: dict[str, Any]) -> str:
         f"{len(rows)} cases, {good} as promised. {HOSTS} hosts at 100 Mbit/s in the lab, handwritten digits, 20 ms of "
         f"compute a step. `transport.timeout` {TIMEOUT:g} s, `dead_after` {DEAD:g} s, `connect` {CONNECT:g} s "
         f"(defaults in the 30 % loss: 120, 15, 30). A promise includes {SLACK:g} s for a busy machine. "
-        f"gradwire {machine['revision']}, torch {machine['torch']}, {machine['cores']} cores.",
+        f"gradwire {machine['revision']}, torch {machine['torch']}, {machine['cores']} cores. Rows of earlier runs are "
+        "kept: the revision is the last run's.",
         "",
         "*Detected in*: from the fault to the first and to the last rank that raised. *Recovered in*: from the fault "
         "to the end of the longest pause in training. *Steps lost*: asked for and not made by all who went on; where "

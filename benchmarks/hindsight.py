@@ -97,7 +97,8 @@ def write(folder: Path, told: dict[str, Any]) -> None:
     page = [
         f"# {CASE.title}", "", "    python benchmarks/hindsight.py --out docs/results", "",
         f"{told['workloads'][0]['about']}; {HOSTS} hosts. gradwire {machine['revision']}, torch {machine['torch']}, "
-        f"{machine['cores']} cores. Rungs whose bytes alone take {HOPELESS} times the best step are left out.",
+        f"{machine['cores']} cores (cells of earlier runs are kept: the revision is the last one's). "
+        f"Rungs whose bytes alone take {HOPELESS} times the best step are left out.",
         "", f"By time to accuracy `auto` reaches 0.95 of the best fixed level in {reached} of {len(lines)} cells.", "",
         "| network | best fixed level | its step | auto's step | auto's levels | best / auto, time to accuracy |",
         "|---|---|---|---|---|---|",

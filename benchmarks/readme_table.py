@@ -146,9 +146,9 @@ def ltp_cell(seen: tuple[float, tuple[float, float, bool], bool]) -> str:
 
 
 def backend(found: Any) -> str:
-    said = []
-    for ranks in dict.fromkeys(row["ranks"] for row in found["rows"]):
-        rows = [row for row in found["rows"] if row["ranks"] == ranks]
+    said, loopback = [], [row for row in found["rows"] if row["where"] == "loopback"]
+    for ranks in dict.fromkeys(row["ranks"] for row in loopback):
+        rows = [row for row in loopback if row["ranks"] == ranks]
         each = (
             f"{row['size']} {times(statistics.median(row['gloo']) / statistics.median(row['gradwire']))}"
             for row in rows

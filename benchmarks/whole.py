@@ -194,7 +194,9 @@ def page(results: dict[str, Any]) -> str:
         f"thirteen cables, each direction {20 / SLOWED:g} to {155 / SLOWED:g} Mbit/s and 5 ms, drawn anew every "
         f"{REDRAWN:g} s, {LOSS:.0%} loss on every cable. Fashion-MNIST, 784-{WIDTH}-10 "
         f"({(785 * WIDTH + (WIDTH + 1) * 10) * 4 / 1e6:.1f} MB of gradients), batch {BATCH} a site, "
-        f"{COMPUTE * 1e3:g} ms of paced compute a step and what two cores take for nine ranks. One seed, one run each, "
+        f"{COMPUTE * 1e3:g} ms of paced compute a step and what two cores take for nine ranks. "
+        "The target was 80% at first and was lowered, with the limit, after gradwire's first runs. "
+        "One seed, one run each, "
         "the load of the machine before it in the JSON; `> x`: not reached when the limit ended. Those with trees are "
         "told the links and their first rates. "
         f"gradwire {machine['revision']}, torch {machine['torch']}, {machine['cores']} cores.",

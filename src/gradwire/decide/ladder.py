@@ -7,9 +7,9 @@ scales them to what it sees on the machine it runs on.
 
 `slowdown` is the stated model of what lossiness costs: how many times more steps the same accuracy takes, with error
 feedback on. docs/results/accuracy.md gives what a rung loses after the same steps (the demo's CNN, Fashion-MNIST), and
-there 2 epochs instead of 3 lose 2.3 points, 5.7 for each e-fold of steps: 10 % loses 0.2 points (1.04 times the steps),
-3 % 0.7 (1.13), 1 % 1.2 (1.24), 0.3 % 2.0 (1.4), 0.1 % 3.5 (1.9). Other models lose less or more; the guard corrects by
-what is observed.
+there 2 epochs instead of 3 lose 2.4 points (one seed), about 5.7 for each e-fold of steps: 10 % loses 0.2 points (1.04
+times the steps), 3 % 0.7 (1.13), 1 % 1.2 (1.24), 0.3 % 2.0 (1.4), 0.1 % 3.5 (1.9). Other models lose less or more; the
+guard corrects by what is observed.
 Rungs that hide behind compute cost no time, and then the least lossy wins.
 """
 
