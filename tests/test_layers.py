@@ -20,6 +20,7 @@ LAYERS = [
     {"pipeline", "joint"},
     {"traffic"},
     {"carry", "planned", "site"},
+    {"pulses"},
     {"govern"},
     {"session"},
     {"assemble"},
