@@ -1,4 +1,4 @@
-"""A job in virtual time for the policy tests: members, a bad network, deaths, newcomers, cuts and rival re-plans, by seed.
+"""A job in virtual time for the policy tests: a bad network, deaths, newcomers, cuts and rival re-plans, by seed.
 
 The data plane is the least that a collective must be: everybody's tag for a step reaches everybody, sooner or later;
 a member ends the step when it has all of them. Control messages get lost, late, doubled and reordered.

@@ -10,7 +10,7 @@ from gradwire.plan.policy import Member, Verdict
 from gradwire.plan.regroup import may_go_on
 from tests.plan.jobworld import JobWorld, Trouble, star_plan
 
-SEEDS = 350
+SEEDS = 250
 # What happens, and the least part of the runs that must change plans all the same.
 TROUBLES = {
     "lossy and slow": (Trouble(deaths=0, loss=0.3, proposals=3, steps=20), 0.5),

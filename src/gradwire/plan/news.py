@@ -46,6 +46,7 @@ class Fetch:
 
     step: int
     whole: bool = False
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -295,14 +295,16 @@ class Member:
 
     def _on_return(self, sender: int, message: Return, now: float) -> None:
         """The leader's answer is an epoch; nobody else's matters."""
+        if not self.returning:
+            return
         self._highest = max(self._highest, message.epoch)
         if message.installed == self.epoch and not message.fresh:
             self._newcomers.discard(sender)
         if sender in self.parted or self.rank != self.leader:
-            if sender in self.members and self.returning:
+            if sender in self.members:
                 # Promised beyond this epoch, it will not follow here: this member is as much adrift as it is.
                 self._promised = max(self._promised, message.epoch)
-            if sender == self.leader and message.installed == self.epoch and self.returning:
+            if sender == self.leader and message.installed == self.epoch:
                 self._outbox.append((sender, self._plea()))  # it is to lead, and may take this member for lost
             return
         gathering = self._gathering

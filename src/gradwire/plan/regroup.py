@@ -46,7 +46,9 @@ class Gathering:
             return None
         last = max(known, key=lambda answer: answer.installed)
         old = [(rank, answer) for rank, answer in self.answers.items() if _holds_state(rank, answer, last)]
-        if not old or not all(may_go_on(set(self.members), group, parted.keys()) for group in self._perhaps(last, parted)):
+        if not old or not all(
+            may_go_on(set(self.members), group, parted.keys()) for group in self._perhaps(last, parted)
+        ):
             return None
         # The furthest survivor's last step stands: it was finished by all of them or can be handed to the others.
         done = max(answer.step for _, answer in old)
@@ -56,7 +58,6 @@ class Gathering:
         self.install = Install(self.epoch, version, done + 1, self.members, plan, holder, fresh)
         self.unaware = set(self.members)
         return self.install
-
 
     def _perhaps(self, last: Ready, parted: Mapping[int, Leave]) -> list[tuple[int, ...]]:
         """The members of the last epoch and of every later one that an absent leader may have installed."""
