@@ -137,7 +137,9 @@ class Port:
                 if self._parted(entry, error):
                     continue
                 raise LostPeerError(entry.peer, str(error), isinstance(error, FarewellError)) from error
-            entry.finish(delivery)
+            # The other end gave it up: it begins the step anew, or stops. This end is about to hear so.
+            if delivery.reason != "cancelled":
+                entry.finish(delivery)
         self._check_deadlines()
 
     def _parted(self, entry: _UnderWay, error: LinkError) -> bool:
