@@ -50,6 +50,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "plan": config("int8", "ltp", plan="loadaware"),
     "elastic": config("int8", "ltp", plan="loadaware", planning={"elastic": True}),
     "returning": config("int8", "ltp", plan="loadaware", planning={"elastic": True, "rejoin": 60.0}),
+    "returning-tcp": config("int8", "tcp", plan="loadaware", planning={"elastic": True, "rejoin": 60.0}),
 }
 ABOUT = {
     "off": "plain DDP's all-reduce through gradwire, on gloo",
@@ -59,6 +60,7 @@ ABOUT = {
     "plan": "int8 over load-aware trees on LTP",
     "elastic": "the same, and the others go on without a lost rank",
     "returning": "the same, with SGD and momentum, and `handle.hand_over(optimizer)`: it is taken back",
+    "returning-tcp": "the same over TCP",
 }
 
 
@@ -191,6 +193,7 @@ def bad_links() -> Iterator[Case]:
     yield case(LONG_CUT, "elastic", "without", 2 * DEAD)
     for fault in (CUT_AND_BACK, COORDINATOR_CUT, STOP_AND_BACK):
         yield case(fault, "returning", "returns", 2 * DEAD, steps=500)
+    yield case(CUT_AND_BACK, "returning-tcp", "returns", 2 * DEAD, steps=500)
     for way in ("auto", "ltp", "plan"):
         yield case(LOSS, way, "goes on", 60.0, config=patient(WAYS[way]), patience=120.0)
     for way in ("ltp", "plan"):
@@ -220,7 +223,8 @@ def strangers() -> Iterator[Case]:
 # One of each kind that takes seconds, by every way of sending; tests/train has more on loopback.
 QUICK = (
     "kill a worker, int8", "kill the coordinator, elastic", "cut for 2 s, plan", "one way cut for good, ltp",
-    "firewall drops UDP, ltp", "disk full, ltp", "no memory in the encoder, int8", "another release, plan",
+    "coordinator cut for 10 s, returning", "firewall drops UDP, ltp", "disk full, ltp",
+    "no memory in the encoder, int8", "another release, plan",
 )  # fmt: skip
 
 

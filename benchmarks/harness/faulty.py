@@ -349,6 +349,10 @@ def _return(case: Case, story: Story) -> tuple[float | None, int]:
 def _unreturned(case: Case, story: Story, back: float | None) -> str:
     if back is None or case.fault.rank not in story.trained:
         return f"rank {case.fault.rank} did not come back"
+    # At the end everybody leaves, one after the other: that is no loss.
+    mistaken = {peer for _, by, peer in story.losses if case.fault.rank not in (by, peer)}
+    if mistaken:
+        return f"ranks {sorted(mistaken)} were taken for lost"
     return f"taking it back took {back:.1f} s" if back > case.within else ""
 
 
