@@ -49,6 +49,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "ltp": config("auto", "ltp"),
     "plan": config("int8", "ltp", plan="loadaware"),
     "elastic": config("int8", "ltp", plan="loadaware", planning={"elastic": True}),
+    "returning": config("int8", "ltp", plan="loadaware", planning={"elastic": True, "rejoin": 60.0}),
+    "returning-tcp": config("int8", "tcp", plan="loadaware", planning={"elastic": True, "rejoin": 60.0}),
 }
 ABOUT = {
     "off": "plain DDP's all-reduce through gradwire, on gloo",
@@ -57,6 +59,8 @@ ABOUT = {
     "ltp": "the controller chooses, on LTP",
     "plan": "int8 over load-aware trees on LTP",
     "elastic": "the same, and the others go on without a lost rank",
+    "returning": "the same, with SGD and momentum, and `handle.hand_over(optimizer)`: it is taken back",
+    "returning-tcp": "the same over TCP",
 }
 
 
@@ -115,6 +119,9 @@ KILL_ROOT = Fault("kill the root", rank=2, act=kill)
 STOP = Fault("stop for 2 s", act=stop_for(2.0))
 STOP_LONG = Fault("stop for 15 s", act=stop_for(15.0))
 SHORT_CUT = Fault("cut for 2 s", act=lossy(CUT, 2.0))
+CUT_AND_BACK = Fault("cut for 10 s", act=lossy(CUT, 10.0))
+COORDINATOR_CUT = Fault("coordinator cut for 10 s", rank=0, act=lossy(CUT, 10.0))
+STOP_AND_BACK = Fault("stop for 10 s", act=stop_for(10.0))
 LONG_CUT = Fault("cut for good", act=lossy(CUT, FOREVER))
 ONE_WAY = Fault("one way cut for 2 s", act=lossy(CUT, 2.0, ("->*",)))
 ONE_WAY_LONG = Fault("one way cut for good", act=lossy(CUT, FOREVER, ("->*",)))
@@ -184,6 +191,9 @@ def bad_links() -> Iterator[Case]:
         for way, seconds in LOST.items():
             yield case(fault, way, "stops", 2 * seconds)
     yield case(LONG_CUT, "elastic", "without", 2 * DEAD)
+    for fault in (CUT_AND_BACK, COORDINATOR_CUT, STOP_AND_BACK):
+        yield case(fault, "returning", "returns", 2 * DEAD, steps=500)
+    yield case(CUT_AND_BACK, "returning-tcp", "returns", 2 * DEAD, steps=500)
     for way in ("auto", "ltp", "plan"):
         yield case(LOSS, way, "goes on", 60.0, config=patient(WAYS[way]), patience=120.0)
     for way in ("ltp", "plan"):
@@ -213,7 +223,8 @@ def strangers() -> Iterator[Case]:
 # One of each kind that takes seconds, by every way of sending; tests/train has more on loopback.
 QUICK = (
     "kill a worker, int8", "kill the coordinator, elastic", "cut for 2 s, plan", "one way cut for good, ltp",
-    "firewall drops UDP, ltp", "disk full, ltp", "no memory in the encoder, int8", "another release, plan",
+    "coordinator cut for 10 s, returning", "firewall drops UDP, ltp", "disk full, ltp",
+    "no memory in the encoder, int8", "another release, plan",
 )  # fmt: skip
 
 
@@ -224,13 +235,16 @@ def limit(case: Case) -> float:
 
 # ---- telling ---------------------------------------------------------------------------------------------------------
 HEAD = ("fault at (rank, step)", "way", "promised", "result", "detected in, s", "recovered in, s", "steps lost",
-        "replicas", "left behind")  # fmt: skip
+        "taken back in, s", "replicas", "left behind")  # fmt: skip
 
 
 def row(case: Case, outcome: dict[str, Any]) -> list[str]:
     fault = case.fault
     detected, lost = outcome["detected"], outcome["lost"]
-    promise = {"goes on": "goes on", "stops": "every rank raises", "without": "the others go on"}[case.expect]
+    promise = {
+        "goes on": "goes on", "stops": "every rank raises", "without": "the others go on", "returns": "taken back",
+    }[case.expect]  # fmt: skip
+    back, missed = outcome.get("back"), outcome.get("missed")
     return [
         f"{fault.name} ({fault.rank}, {fault.step})",
         case.way,
@@ -239,6 +253,7 @@ def row(case: Case, outcome: dict[str, Any]) -> list[str]:
         "-" if detected is None else f"{detected[0]:.1f} .. {detected[1]:.1f}",
         "-" if outcome["recovered"] is None else f"{outcome['recovered']:.1f}",
         "-" if lost is None else str(lost),
+        "-" if back is None else f"{back:.1f} (missed {missed} steps)",
         "identical" if outcome["same"] else "DIFFER",
         "nothing" if not outcome["left"] else ", ".join(outcome["left"]),
     ]
@@ -259,9 +274,12 @@ def page(cases: list[Case], told: dict[str, Any]) -> str:
         f"gradwire {machine['revision']}, torch {machine['torch']}, {machine['cores']} cores. Rows of earlier runs are "
         "kept: the revision is the last run's.",
         "",
-        "*Detected in*: from the fault to the first and to the last rank that raised. *Recovered in*: from the fault "
+        "*Detected in*: from the fault to the first and to the last rank that raised, or that told of the loss where "
+        "the lost rank returns. *Recovered in*: from the fault "
         "to the end of the longest pause in training. *Steps lost*: asked for and not made by all who went on; where "
-        "every rank raises, what came after the last checkpoint is lost. *Replicas*: a hash of all parameters of every "
+        "every rank raises, what came after the last checkpoint is lost. *Taken back in*: from the end of the fault "
+        "until the rank has the others' state; the steps it missed are those made without it. *Replicas*: a hash of "
+        "all parameters of every "
         "rank at every step. *Left behind*: processes, members of the hosts' namespaces (and so sockets), files.",
         "",
         f"| {' | '.join(HEAD)} |",

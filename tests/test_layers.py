@@ -17,7 +17,7 @@ LAYERS = [
     {"sense", "decide", "compress", "plan", "transport", "observe"},
     {"aggregate", "collective"},
     {"config", "trace"},
-    {"pipeline", "joint"},
+    {"pipeline", "joint", "handover"},
     {"traffic"},
     {"carry", "planned", "site"},
     {"pulses"},

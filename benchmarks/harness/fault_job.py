@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.demo.data import load
-from gradwire.events import LinksSensed
+from gradwire.events import Faulted, LinksSensed
 from harness.faulty import MARK
 
 BATCH = 16
@@ -101,9 +101,12 @@ def train(job: dict[str, Any], rank: int) -> None:
     handle = gradwire.attach(model, job["config"])  # 1
     links: dict[int, list[str]] = {}
     handle.add_sink(lambda event: links.update(known(event)))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9 if job["returns"] else 0.0)
+    if job["returns"]:
+        handle.hand_over(optimizer)
+        handle.add_sink(tell_losses)
     say(told="attached")
-    for step in range(job["steps"]):  # 2
+    while (step := handle.step) < job["steps"]:  # 2
         if job["inside"] == "clock" and rank == job["rank"] and step == job["step"]:
             say(told="injected")
             jump_wall_clock(7.0)
@@ -113,7 +116,7 @@ def train(job: dict[str, Any], rank: int) -> None:
         loss.backward()
         optimizer.step()
         handle.note(loss=float(loss.detach()))
-        say(told="step", step=step, hash=hash_of(net))
+        say(told="step", step=handle.step - 1, hash=hash_of(net))
         time.sleep(job["pace"])
     say(told="trained", hash=hash_of(net), accuracy=accuracy(net, data), known=links)
     handle.close()  # 3
@@ -125,6 +128,11 @@ def known(event: Any) -> dict[int, list[str]]:
         return {}
     names = ("rate", "rtt", "loss", "queueing")
     return {link.destination: [name for name in names if getattr(link, name) is not None] for link in event.links}
+
+
+def tell_losses(event: Any) -> None:
+    if isinstance(event, Faulted) and event.kind in ("peer_lost", "peer_back"):
+        say(told=event.kind, peer=event.peer, detail=event.detail)
 
 
 def accuracy(net: nn.Module, data: Any) -> float:

@@ -40,7 +40,8 @@ START = 90.0
 TORCHS = ("torchinductor_root",)
 
 # goes on: all ranks train to the end. stops: every rank raises. without: all but the fault's rank train to the end.
-Expectation = Literal["goes on", "stops", "without"]
+# returns: as without, and the fault's rank is taken back and ends as the others do.
+Expectation = Literal["goes on", "stops", "without", "returns"]
 
 
 @dataclass(slots=True)
@@ -136,6 +137,9 @@ class Outcome:
     lab: str
     # What rank 0 knew of its links at the end, where it says: by peer, the names of what was known.
     known: dict[int, list[str]] = field(default_factory=dict)
+    # Where the fault's rank returns: seconds from the end of the fault until it is taken back, and the steps it missed.
+    back: float | None = None
+    missed: int | None = None
 
     @property
     def good(self) -> bool:
@@ -153,6 +157,10 @@ class Story:
         self.attaching: dict[int, float] = {}
         self.noise: list[str] = []
         self.known: dict[int, list[str]] = {}
+        # Who was said to be lost, or back, when and by whom; and when the fault was undone.
+        self.losses: list[tuple[float, int, int]] = []
+        self.backs: list[tuple[float, int, int]] = []
+        self.undone: float | None = None
 
     def take(self, told: dict[str, Any]) -> None:
         rank, at = told["rank"], told["at"]
@@ -165,6 +173,10 @@ class Story:
                 self.trained[rank] = told["hash"]
                 if rank == 0:
                     self.known = {int(peer): names for peer, names in told["known"].items()}
+            case "peer_lost":
+                self.losses.append((at, rank, told["peer"]))
+            case "peer_back":
+                self.backs.append((at, rank, told["peer"]))
             case "injected":
                 self.injected = at
             case "attaching":
@@ -201,7 +213,7 @@ def _job(case: Case, place: str) -> dict[str, Any]:
     fault = case.fault
     return {
         "config": config, "steps": case.steps, "pace": case.pace, "patience": case.patience,
-        "rank": fault.rank, "step": fault.step, "inside": fault.inside,
+        "rank": fault.rank, "step": fault.step, "inside": fault.inside, "returns": case.expect == "returns",
     }  # fmt: skip
 
 
@@ -234,6 +246,8 @@ def _play(case: Case, scene: Scene, story: Story, job: Path, place: str, limit: 
         while watch.running and time.monotonic() < deadline:
             watch.step(0.02)
             scene.turn()
+            if story.injected is not None and story.undone is None and not scene.later:
+                story.undone = time.monotonic()
             if story.injected is not None:
                 deadline = story.injected + limit
             elif len(story.attaching) == len(names) and not fault.act and fault.inside not in ("memory", "clock"):
@@ -277,7 +291,7 @@ def leftovers(scene: Scene, emulator: int, files: list[Path]) -> list[str]:
 
 def judge(case: Case, story: Story, hanging: list[int], left: tuple[str, ...], lab: str) -> Outcome:
     everybody = set(range(len(case.network.ranks)))
-    survivors = everybody - ({case.fault.rank} if case.expect == "without" else set())
+    survivors = everybody - ({case.fault.rank} if case.expect in ("without", "returns") else set())
     start = story.injected or 0.0
     # A killed rank says nothing; one that could speak must.
     mute = {case.fault.rank} if case.fault.rank not in story.failed and case.fault.rank not in hanging else set()
@@ -288,6 +302,9 @@ def judge(case: Case, story: Story, hanging: list[int], left: tuple[str, ...], l
         recovered, pause = _pause(story, survivors, start)
         made = sum(survivors <= set(ranks) for ranks in story.steps.values())
         lost = case.steps - made
+    back, missed = _return(case, story) if case.expect == "returns" else (None, None)
+    if case.expect == "returns":
+        times = sorted(at - start for at, rank, peer in story.losses if rank in survivors and peer == case.fault.rank)
     problem = ""
     if story.injected is None:
         problem = "the fault was never made"
@@ -301,6 +318,8 @@ def judge(case: Case, story: Story, hanging: list[int], left: tuple[str, ...], l
             problem = f"the last error came after {times[-1]:.1f} s" if times else "no rank raised"
     elif survivors - set(story.trained):
         problem = f"ranks {sorted(survivors - set(story.trained))} did not train to the end"
+    elif case.expect == "returns":
+        problem = _unreturned(case, story, back)
     elif recovered is not None and recovered > case.within:
         problem = f"going on took {recovered:.1f} s"
     if problem:
@@ -308,8 +327,33 @@ def judge(case: Case, story: Story, hanging: list[int], left: tuple[str, ...], l
             print(f"    {line}", file=sys.stderr)
     return Outcome(
         case.name, problem or "as promised", (times[0], times[-1]) if times else None, recovered, pause, lost,
-        story.same, errors, left, lab, story.known,
+        story.same, errors, left, lab, story.known, back, missed,
     )  # fmt: skip
+
+
+def _return(case: Case, story: Story) -> tuple[float | None, int]:
+    """When the fault's rank was itself again, counted from the end of the fault, and how many steps it has not made.
+
+    Its last step before the gap may be one that only it ended: the others did it again without it.
+    """
+    rank = case.fault.rank
+    made = sorted(step for step, ranks in story.steps.items() if rank in ranks)
+    gap = next((earlier for earlier, later in itertools.pairwise(made) if later > earlier + 1), None)
+    if gap is not None:
+        story.steps[gap].pop(rank)
+    backs = [at for at, by, peer in story.backs if by == peer == rank]
+    found = backs[0] - story.undone if backs and story.undone is not None else None
+    return found, case.steps - len(made)
+
+
+def _unreturned(case: Case, story: Story, back: float | None) -> str:
+    if back is None or case.fault.rank not in story.trained:
+        return f"rank {case.fault.rank} did not come back"
+    # At the end everybody leaves, one after the other: that is no loss.
+    mistaken = {peer for _, by, peer in story.losses if case.fault.rank not in (by, peer)}
+    if mistaken:
+        return f"ranks {sorted(mistaken)} were taken for lost"
+    return f"taking it back took {back:.1f} s" if back > case.within else ""
 
 
 def _pause(story: Story, survivors: set[int], start: float) -> tuple[float | None, float | None]:

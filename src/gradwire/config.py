@@ -78,6 +78,8 @@ class PlanningConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     relay: bool = True
     # When a rank is lost: False stops every rank with LinkError; True lets the others go on, as docs/planning.md says.
     elastic: bool = False
+    # A rank that was cut off tries to come back for so many seconds, where `Handle.hand_over` says with what; 0: never.
+    rejoin: Annotated[float, msgspec.Meta(ge=0)] = 300.0
     # Let pieces take side routes where the plan has any and the way itself is busy.
     side: bool = True
 

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
@@ -30,6 +30,7 @@ from gradwire.errors import ConfigError
 from gradwire.events import Event, Sink
 from gradwire.flow import Bucket, ParameterSlice
 from gradwire.govern import Adaptive
+from gradwire.handover import Handover, Stateful
 from gradwire.observe.tally import Summary
 from gradwire.observe.watch import Told
 
@@ -40,8 +41,9 @@ _ATTACHED: WeakKeyDictionary[DistributedDataParallel, Handle] = WeakKeyDictionar
 class Handle:
     """What `attach` returns: the session's state and its story."""
 
-    def __init__(self, assembly: Assembly, config: Config) -> None:
+    def __init__(self, assembly: Assembly, config: Config, module: nn.Module | None = None) -> None:
         self._assembly = assembly
+        self._module = module
         self.config = config
         self._closed = False
         # Threads that complete futures must be gone before the interpreter is.
@@ -94,6 +96,29 @@ class Handle:
         and it is not called again.
         """
         self._assembly.watch.add(sink)
+
+    @property
+    def step(self) -> int:
+        """Steps that the job has made. A rank that was taken back counts those it missed: loops that end by this number
+        end together."""
+        return self._assembly.session.step
+
+    def hand_over(self, *others: Stateful) -> None:
+        """Let a rank that was cut off be taken back (`planning.elastic`), and say what it needs beside the model.
+
+        Parameters and buffers are handed to it anyway. Name everything else that a step depends on: the optimizer
+        (always: without its state the replicas drift apart), a learning-rate schedule, a loss scaler, anything with
+        `state_dict` and `load_state_dict`. Every rank names the same in the same order, once, before the first step.
+        Without this call, and without an elastic plan, nothing is ever taken back.
+        """
+        if self._module is None:
+            raise ConfigError("hand_over: only DDP models that attach() was called for have replicas to hand over")
+        session = self._assembly.session
+
+        def set_step(step: int) -> None:
+            session.step = step + 1  # its last bucket is under way, as it is on the others
+
+        session.hand_over(Handover(self._module, others, set_step))
 
     def rescale_residuals(self, factor: float) -> None:
         """Multiply what waits by `factor`: call it with new_scale / old_scale when a loss scaler changes its scale."""
@@ -210,7 +235,7 @@ def attach(
         effective = with_transport(effective, transport)
     parameters = sum(parameter.numel() for parameter in model.module.parameters() if parameter.requires_grad)
     assembly = assemble(effective, model.process_group, parameters)
-    handle = Handle(assembly, effective)
+    handle = Handle(assembly, effective, model.module)
     try:
         model.register_comm_hook(_Hook(model, assembly), _call)
     except RuntimeError as error:

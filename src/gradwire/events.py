@@ -288,7 +288,8 @@ class Faulted(Fact, frozen=True):
     """Something broke and training went on; `detail` is a sentence, `kind` one of a few words:
 
     "fallback" (another transport is used than asked for), "guard" (compression seemed to hurt and was cut back),
-    "peer_lost" (others go on without it), "late_rank" (a rank kept the others waiting for a step and longer).
+    "peer_lost" (others go on without it), "peer_back" (it is taken back), "late_rank" (a rank kept the others waiting
+    for a step and longer).
     """
 
     step: int

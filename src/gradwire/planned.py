@@ -13,6 +13,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from gradwire.aggregate.deal import chunk_for
+from gradwire.aggregate.handing import Estate
 from gradwire.aggregate.parcel import Parcel
 from gradwire.aggregate.portion import check_summable, frame_bytes
 from gradwire.aggregate.steward import Steward, StewardConfig
@@ -99,6 +100,11 @@ class Planned:
         """Frames that this rank sent by side routes."""
         sides = self._crossing.walker.sides if self._crossing else None
         return sides.taken if sides else 0
+
+    def hand_over(self, estate: Estate) -> None:
+        """What a member that comes back is handed. Ranks of a site are one member: there is no replica to hand it."""
+        if self._crossing is not None and self._site is None:
+            self._crossing.walker.hand_over(estate)
 
     def submit(self, parcel: Parcel) -> None:
         if self._site is not None:
@@ -190,12 +196,17 @@ def _cross(config: Config, group: dist.ProcessGroup, ranks: Sequence[int], numel
         gone.add(peer)
         sink.emit(Faulted(clock.now(), member.step, "peer_lost", f"the others go on: {why}", ranks[peer]))
 
-    stochastic = config.compress.rounding == "stochastic"
+    def back(rank: int, how: str) -> None:
+        gone.clear() if rank == member.rank else gone.discard(rank)
+        sink.emit(Faulted(clock.now(), member.step, "peer_back", how, ranks[rank]))
+
+    planning, stochastic = config.planning, config.compress.rounding == "stochastic"
     walk = WalkConfig(
-        config.transport.timeout, config.transport.tolerance, stochastic, config.planning.side, config.planning.elastic
-    )
+        config.transport.timeout, config.transport.tolerance, stochastic, planning.side, planning.elastic,
+        planning.rejoin,
+    )  # fmt: skip
     walker = Walker(wire, member, walk, clock)
-    walker.on_loss = lost
+    walker.on_loss, walker.on_return = lost, back
     settings = ReplanConfig(config.plan, config.planning.gain, config.planning.interval)
     steward = Steward(
         walker, job, known, StewardConfig(settings, config.planning.aware, config.planning.probe), changed

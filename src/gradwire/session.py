@@ -18,6 +18,7 @@ from torch.futures import Future
 from gradwire.aggregate.chunk import ALIGN, Chunk
 from gradwire.aggregate.exchange import exchange
 from gradwire.aggregate.factored import factored
+from gradwire.aggregate.handing import Estate
 from gradwire.aggregate.parcel import Parcel
 from gradwire.aggregate.scratch import Lease, Scratch
 from gradwire.aggregate.verify import verify
@@ -113,6 +114,11 @@ class Session:
     def load_factors(self, state: dict[str, dict[str, Tensor]]) -> None:
         for text, factors in state.items():
             self._lowrank(Level.parse(text)).load_state_dict(factors)
+
+    def hand_over(self, estate: Estate) -> None:
+        """Where members may leave and come back, this is what one that comes back is handed."""
+        if self._rooms.planned is not None:
+            self._rooms.planned.hand_over(estate)
 
     def settle(self) -> None:
         """Wait until every bucket of this backward is restored; raise what went wrong as the error it was."""

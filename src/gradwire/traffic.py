@@ -48,7 +48,9 @@ class Source:
         found = {}
         for rank, link in links.items():
             total = int(link["retransmitted_bytes"])
-            found[rank], self.again[rank] = total - self.again.get(rank, 0), total
+            before = self.again.get(rank, 0)
+            # A connection that was made anew counts from nothing.
+            found[rank], self.again[rank] = total - before if total >= before else total, total
         return found
 
 

@@ -12,6 +12,9 @@ import torch.distributed as dist
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,6 +43,12 @@ def test_the_readme_trains(alone: None) -> None:
     names = {"torch": torch, "net": nn.Linear(4, 4), "loader": [torch.zeros(1)], "rank": 0}
     assert evaluate("README.md", names)
     assert os.path.exists("rank0.pt")
+
+
+def test_a_job_that_takes_ranks_back_trains(alone: None) -> None:
+    model = DistributedDataParallel(nn.Linear(4, 4))
+    names = {"torch": torch, "gradwire": gradwire, "model": model, "steps": 5, "batch": lambda: torch.ones(2, 4)}
+    assert evaluate("docs/howto/faults.md", names) == 2
 
 
 @pytest.mark.parametrize("page", ["docs/howto/planner.md", "docs/howto/compressor.md"])

@@ -37,13 +37,18 @@ class Channel:
         for peer in peers:
             self._await(peer)
 
+    def begin_again(self, peer: int) -> None:
+        """There is a new connection to this peer: what was said over the old one is past, on both sides."""
+        self._sent[peer] = self._received[peer] = 0
+        self._await(peer)
+
     def tell(self, peer: int, news: Message | News) -> None:
         data = pack(news)
         if len(data) > MOST:
             raise LinkError(
                 f"a message of {len(data)} bytes is too long for rank {peer}; plans this large need fewer trees"
             )
-        if peer in self._port.left:
+        if peer in self._port.left or peer in self._port.cut:
             return
         frame = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         self._sent[peer] += 1

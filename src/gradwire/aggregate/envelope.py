@@ -22,7 +22,7 @@ _MAGIC: Final = 0x6777
 _FORM: Final = struct.Struct("<HHIIIIIQ")
 
 # The first four bits of a wire's tag.
-DATA, CONTROL, PROBE, SIDE, RESULT = 1, 2, 3, 4, 5
+DATA, CONTROL, PROBE, SIDE, RESULT, STATE = 1, 2, 3, 4, 5, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,20 @@ class Envelope:
 
 def wire_tag(tag: Tag, bucket: int, piece: int, phase: Phase, end: int) -> int:
     """64 bits: kind 4, epoch and version 10, step 12, bucket 10, piece 12, phase 2, edge 14."""
-    # Epochs and versions count in thousands; a multiplicative hash spreads them over the few bits there are.
-    version = ((tag.epoch * 0x9E3779B1 + tag.version) * 0x85EBCA77 & 0xFFFFFFFF) >> 22
-    number = DATA << 10 | version
+    number = DATA << 10 | spread(tag.epoch * 0x9E3779B1 + tag.version, 10)
     for value, bits in ((tag.step, 12), (bucket, 10), (piece, 12), (phase, 2), (end, 14)):
         number = number << bits | value & (1 << bits) - 1
     return number
+
+
+def spread(number: int, bits: int) -> int:
+    """Epochs and versions count in thousands; a multiplicative hash spreads them over the few bits there are."""
+    return (number * 0x85EBCA77 & 0xFFFFFFFF) >> (32 - bits)
+
+
+def state_tag(epoch: int, step: int, piece: int) -> int:
+    """For a piece of a member's whole state, as it is handed to another after `step`."""
+    return STATE << 60 | spread(epoch, 12) << 48 | (step & 0xFFFFFF) << 24 | piece
 
 
 def result_tag(step: int, bucket: int) -> int:

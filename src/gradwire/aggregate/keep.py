@@ -7,7 +7,7 @@ it costs that members may be lost while the others go on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -47,6 +47,12 @@ class Keep:
             kept.parcel.gradient.copy_(kept.gradient)
             kept.parcel.residual.copy_(kept.residual)
         return self.parcels
+
+    def blank(self) -> None:
+        """This step goes on without what this member made of it, and nothing of old waits here any more."""
+        self._kept = [
+            _Kept(replace(kept.parcel, weight=0), kept.gradient.zero_(), kept.residual.zero_()) for kept in self._kept
+        ]
 
     def end(self, step: int) -> list[Parcel]:
         """The step is done: keep its results, forget the rest; the parcels whose owners are to be told."""

@@ -17,7 +17,7 @@ Done = Callable[[BaseException | None], None]
 class Parcel:
     """One bucket to be summed: float32 gradient (overwritten) and residual, flat and on the CPU.
 
-    `weight` is how many contributions it is the sum of already.
+    `weight` is how many contributions it is the sum of already; 0 takes part and contributes nothing.
     """
 
     bucket: Bucket

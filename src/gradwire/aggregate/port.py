@@ -47,6 +47,8 @@ class Port:
         # anything was expected of it, the transfer of that says so.
         self._part_in_peace = part_in_peace
         self.left: set[int] = set()
+        # Peers without a connection, for good or until one is made again.
+        self.cut: set[int] = set()
         self.sent_bytes: Counter[int] = Counter()
         self.queued: Counter[int] = Counter()
         self._clock, self._timeout = clock, timeout
@@ -134,8 +136,10 @@ class Port:
             except LinkError as error:
                 if self._parted(entry, error):
                     continue
-                raise LostPeerError(entry.peer, str(error)) from error
-            entry.finish(delivery)
+                raise LostPeerError(entry.peer, str(error), isinstance(error, FarewellError)) from error
+            # The other end gave it up: it begins the step anew, or stops. This end is about to hear so.
+            if delivery.reason != "cancelled":
+                entry.finish(delivery)
         self._check_deadlines()
 
     def _parted(self, entry: _UnderWay, error: LinkError) -> bool:
@@ -201,8 +205,8 @@ def _whole(peer: int, frame: Tensor) -> Delivery:
 
 
 class LostPeerError(LinkError):
-    """A LinkError that knows whom it is about."""
+    """A LinkError that knows whom it is about, and whether that one closed its end itself."""
 
-    def __init__(self, peer: int, text: str) -> None:
+    def __init__(self, peer: int, text: str, farewell: bool = False) -> None:
         super().__init__(text)
-        self.peer = peer
+        self.peer, self.farewell = peer, farewell

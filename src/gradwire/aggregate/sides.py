@@ -3,7 +3,8 @@
 A frame takes one when more than two wait for its own link and none is on the side route (`plan.auxiliary.takes_side`).
 It carries the tag of the receive that it answers: the relay passes it on as it came, the far end hands it to whoever
 waits for that tag from the first sender. One receive per side route always waits; routes once known stay known, because
-others may change plans a moment later.
+others may change plans a moment later. A new epoch begins anew: what was under way when the last one ended is gone, and
+the ends would count on from different numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gradwire.aggregate.deal import MOST_CHUNK
-from gradwire.aggregate.envelope import SIDE
+from gradwire.aggregate.envelope import SIDE, spread
 from gradwire.aggregate.port import Port, Sent
 from gradwire.flow import Plan
 from gradwire.plan.auxiliary import takes_side
@@ -33,14 +34,17 @@ class Sides:
 
     def __init__(self, rank: int, port: Port) -> None:
         self._rank, self._port = rank, port
-        self._known: set[Way] = set()
+        self._epoch = 0
+        self._known: dict[Way, int | None] = {}
         self._from_here: dict[int, list[Way]] = {}
         self._on_way: Counter[Way] = Counter()
         self._numbers: Counter[Way] = Counter()
         self.taken = 0
 
-    def learn(self, plan: Plan) -> None:
+    def learn(self, plan: Plan, epoch: int = 0) -> None:
         """Use this plan's side routes from now on, and listen on those that lead here."""
+        if epoch != self._epoch:
+            self._begin_anew(epoch)
         self._from_here = {}
         for (source, target), ways in plan.auxiliary.items():
             for relay in (way[1] for way in ways if len(way) == 3):
@@ -49,7 +53,16 @@ class Sides:
                     self._from_here.setdefault(target, []).append(way)
                 elif way not in self._known and self._rank in (relay, target):
                     self._await(way)
-                self._known.add(way)
+                self._known.setdefault(way, None)
+
+    def _begin_anew(self, epoch: int) -> None:
+        self._epoch = epoch
+        for key in self._known.values():
+            if key is not None:
+                self._port.withdraw(key)
+        self._known.clear()
+        self._on_way.clear()
+        self._numbers.clear()
 
     def offer(self, hop: int, tag: int, frame: Tensor, sent: Sent) -> bool:
         """Send by a side route, if that is better now; says whether it was done."""
@@ -84,7 +97,7 @@ class Sides:
             else:
                 self._port.send(way[2], tag, frame[: delivery.size], sent=lambda _: self._port.give(frame))
 
-        self._port.post(before, tag, _ROOM, arrived, patient=True)
+        self._known[way] = self._port.post(before, tag, _ROOM, arrived, patient=True)
 
     def _hand_over(self, sender: int, frame: Tensor, delivery: Delivery) -> None:
         label = bytes(frame[delivery.size - _LABEL.size : delivery.size].numpy())
@@ -96,4 +109,5 @@ class Sides:
 
     def _next(self, way: Way) -> int:
         self._numbers[way] += 1
-        return SIDE << 60 | way[0] << 46 | way[2] << 32 | self._numbers[way] & 0xFFFFFFFF
+        count = spread(self._epoch, 12) << 20 | self._numbers[way] & 0xFFFFF
+        return SIDE << 60 | way[0] << 46 | way[2] << 32 | count

@@ -25,7 +25,8 @@ from gradwire.flow import Plan
 from gradwire.plan.awareness import LEAST_BYTES, Awareness, Observation
 from gradwire.plan.job import Job
 from gradwire.plan.matrix import Matrix
-from gradwire.plan.news import Abort, Fetch, News, Probe, Report
+from gradwire.plan.messages import Leave
+from gradwire.plan.news import Abort, Fetch, Handing, News, Probe, Report
 from gradwire.plan.replan import ReplanConfig, Replanner
 
 # Seconds between reports, between looks at the plan, and until an unused link is worth a probe again.
@@ -72,7 +73,7 @@ class Steward:
         self._version = self._member.version
         walker.chores.append(self.chore)
         walker.on_failure.append(self.abort)
-        walker.ask_result = lambda holder, step: self.channel.tell(holder, Fetch(step))
+        walker.tell, walker.reopened = self.channel.tell, self.channel.begin_again
 
     def begin(self, now: float) -> None:
         """Before the walker starts: listen to everybody, take over what is known beforehand."""
@@ -96,7 +97,7 @@ class Steward:
         if now - self._reported >= REPORT:
             self._reported = now
             self._report(now)
-        if self._config.aware and self._member.coordinator == self._member.rank:
+        if self._config.aware and self._member.coordinator == self._member.rank and not self._member.adrift:
             self._coordinate(now)
 
     def abort(self, error: BaseException) -> None:
@@ -132,8 +133,15 @@ class Steward:
                 self._learn(news.observations, now)
             case Probe():
                 self._probe(news, now)
+            case Fetch(whole=True):
+                self._walker.serve_whole(sender, news)
             case Fetch():
                 self._walker.serve_result(sender, news.step)
+            case Handing():
+                self._walker.expect(sender, news)
+            case Leave():
+                self._port.left.add(sender)
+                self._member.handle(sender, news, now)
             case Abort():
                 self._heard_goodbye(sender, news)
             case _:
@@ -141,7 +149,7 @@ class Steward:
 
     def _heard_goodbye(self, sender: int, news: Abort) -> None:
         if self._walker.elastic:
-            raise LostPeerError(sender, news.why)
+            raise LostPeerError(sender, news.why, farewell=True)
         raise LinkError(news.why)
 
     def _probe(self, probe: Probe, now: float) -> None:

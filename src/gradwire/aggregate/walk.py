@@ -185,7 +185,8 @@ class Walk:
         assert self._portion is not None
         counts: float | Tensor = float(self._contributors)
         if self._counts is not None:
-            counts = self._portion.body.spread(self._counts)
+            # Nobody at all is in a cell when the root itself contributes nothing and every child's part was lost.
+            counts = self._portion.body.spread(self._counts.clamp(min=1))
         frame = self._sealed(self._down)
         self._portion.settle(self._down.body_of(frame), counts)
         self._result(frame)

@@ -20,17 +20,20 @@ from torch import Tensor
 
 from gradwire.aggregate.deal import Dealer, Piece
 from gradwire.aggregate.envelope import result_tag
+from gradwire.aggregate.handing import Estate, Giver, Taker
 from gradwire.aggregate.keep import Keep
 from gradwire.aggregate.parcel import Done, Parcel
 from gradwire.aggregate.port import LostPeerError, Port
 from gradwire.aggregate.portion import check_summable
+from gradwire.aggregate.redial import Redial
 from gradwire.aggregate.role import Role, roles_of
 from gradwire.aggregate.sides import Sides
 from gradwire.aggregate.walk import Errand, Walk
 from gradwire.clock import Clock, MonotonicClock
 from gradwire.errors import GradwireError, LinkError
 from gradwire.flow import Bucket, Plan
-from gradwire.plan.messages import NO_VOTE, Tag
+from gradwire.plan.messages import NO_VOTE, Message, Tag
+from gradwire.plan.news import Fetch, Handing, News
 from gradwire.plan.policy import Member
 
 # Bytes of frames that pieces under way may hold: enough for the widest pipe, little beside a model.
@@ -43,7 +46,8 @@ TICK: Final = 0.25
 class WalkConfig:
     """`tolerance` is the fraction of a contribution that must reach the root; 1 is everything.
 
-    `side` lets pieces take side routes. `elastic` lets others go on when a member is lost (`plan.regroup` says who).
+    `side` lets pieces take side routes. `elastic` lets others go on when a member is lost (`plan.regroup` says who),
+    and takes it back when it comes within `rejoin` seconds and there is an estate to hand it.
     """
 
     timeout: float = 120.0
@@ -51,6 +55,7 @@ class WalkConfig:
     stochastic: bool = True
     side: bool = False
     elastic: bool = False
+    rejoin: float = 0.0
 
 
 @dataclass(slots=True)
@@ -73,7 +78,8 @@ class Walker:
         self.member = member
         self._config = config or WalkConfig()
         self._clock = clock or MonotonicClock()
-        # Where others go on without a lost member, a goodbye is a loss too: they must agree on who is left.
+        # Where others go on without a lost member, they must know up to which step it took part: its own word for it,
+        # not the wire's, makes a goodbye.
         self.port = Port(wire, self._clock, self._config.timeout, part_in_peace=not self._config.elastic)
         self.sides = Sides(member.rank, self.port) if self._config.side else None
         self._inbox: queue.SimpleQueue[Parcel | Callable[[], object] | None] = queue.SimpleQueue()
@@ -81,14 +87,24 @@ class Walker:
         self._held = self._active = 0
         self._step: _Step | None = None
         self._keep = Keep() if self._config.elastic else None
-        self._halted = self._fetching = False
+        self._halted = False
+        # What this member is being handed (epoch, holder, step), and who has asked to be handed everything.
+        self._fetching: tuple[int, int, int] | None = None
+        self._taker: Taker | None = None
+        self._askers: dict[int, Fetch] = {}
+        self._estate: Estate | None = None
+        self._redial = Redial(wire)
+        self._adrift: float | None = None
+        self._peers = set(member.members) - {member.rank}
         self._unfinished: dict[int, Done] = {}
         self._failure: BaseException | None = None
         self._closing = False
         self.chores: list[Callable[[float], None]] = []
         self.on_failure: list[Callable[[BaseException], None]] = []
         self.on_loss: Callable[[int, str], None] = lambda peer, why: None
-        self.ask_result: Callable[[int, int], None] = lambda holder, step: None
+        self.on_return: Callable[[int, str], None] = lambda rank, how: None
+        self.tell: Callable[[int, Message | News], None] = lambda peer, news: None
+        self.reopened: Callable[[int], None] = lambda peer: None
         self._thread = threading.Thread(target=self._run, name="gradwire-walk", daemon=True)
         self._lock = threading.Lock()
 
@@ -122,6 +138,8 @@ class Walker:
         with self._lock:
             if self._closing:
                 return
+            if self._keep is not None and self._failure is None:
+                self._inbox.put(self._take_leave)
             self._closing = True
         self._inbox.put(None)
         self.port.nudge()
@@ -135,7 +153,7 @@ class Walker:
     def _run(self) -> None:
         deadline = float("inf")
         try:
-            while not (self._closing and (self.port.idle or self._clock.now() > deadline)):
+            while not (self._closing and self._inbox.empty() and (self.port.idle or self._clock.now() > deadline)):
                 if self._closing and deadline == float("inf"):
                     deadline = self._clock.now() + 5.0
                 self._turn()
@@ -152,7 +170,7 @@ class Walker:
         except LostPeerError as error:
             if self._keep is None:
                 raise
-            self._lose(error.peer, str(error))
+            self._lose(error)
         if self._keep is not None:
             self._regroup(self._keep)
 
@@ -189,27 +207,77 @@ class Walker:
                 parcel()
         self._admit()
 
-    # ---- members lost --------------------------------------------------------------------------------------------
-    def _lose(self, peer: int, why: str) -> None:
+    # ---- members lost, back, and gone for good -------------------------------------------------------------------
+    def hand_over(self, estate: Estate) -> None:
+        """From any thread: this is what a member that comes back is handed, and what this one becomes if it is it."""
+
+        def begin() -> None:
+            self._estate, self.member.returning = estate, self._config.rejoin > 0
+
+        self.ask(begin)
+
+    def _lose(self, error: LostPeerError) -> None:
         """Nothing more is expected of this peer; the policy finds out who goes on."""
+        peer, now = error.peer, self._clock.now()
         self.port.forget(peer)
+        self.port.cut.add(peer)
+        self.member.reach.discard(peer)
+        if self._closing:
+            return
+        if self.member.returning and not error.farewell:
+            self._redial.call(peer, now + self._config.rejoin)
         if peer in self.member.alive:
-            self.on_loss(peer, why)
-            self.member.lost(peer, self._clock.now())
+            self.on_loss(peer, str(error))
+            self.member.lost(peer, now)
+
+    def _take_leave(self) -> None:
+        """Others hear that this is no loss."""
+        for peer in self.member.reach:
+            self.tell(peer, self.member.leave())
 
     def _regroup(self, keep: Keep) -> None:
         """Stop when the epoch ends; begin again, or catch up, when the next one is there."""
-        member, step = self.member, self._step
-        if step is not None and (member.stopped or member.epoch != step.tag.epoch):
+        member, now = self.member, self._clock.now()
+        for peer in self._redial.turn(now):
+            self.port.cut.discard(peer)
+            self.reopened(peer)
+            member.reached(peer)
+        for peer in self.port.cut & member.alive:
+            member.lost(peer, now)  # a new epoch still counted it in
+        for peer in () if self._closing else member.overdue():
+            why = f"rank {peer} left in order after step {member.parted[peer].step}"
+            self._lose(LostPeerError(peer, why, farewell=True))
+        if self._step is not None and (self._still or member.epoch != self._step.tag.epoch):
             self._halt()
-        member.require_quorum()
-        if self._halted and not member.stopped:
-            self._halted = self._fetching = False
+        self._require_company(now)
+        if self._halted and not self._still:
+            self._halted, self._adrift = False, None
             for parcel in keep.rewind():
                 self._unpack(parcel)
             self._admit()
-        elif self._halted and member.behind is not None and keep.closed and not self._fetching:
-            self._fetch(keep, *member.behind)
+        elif self._halted and member.behind is not None and keep.closed and not member.asking:
+            self._catch_up(keep, (member.epoch, *member.behind))
+        self._hand_out(keep)
+
+    @property
+    def _still(self) -> bool:
+        """Whether no step may begin or end."""
+        return self.member.stopped or self.member.asking
+
+    def _require_company(self, now: float) -> None:
+        """LinkError for a member that cannot go on and is not, or no more, to wait for the others."""
+        member, since = self.member, self.member.adrift_since
+        if not member.returning:
+            member.require_quorum()
+        elif since is not None and not self._closing:
+            self._adrift = since
+            if self._peers <= self.port.left:
+                raise LinkError(f"the others ended the job while rank {member.rank} was cut off")
+            if now - since > self._config.rejoin:
+                raise LinkError(
+                    f"rank {member.rank} was cut off for {now - since:.0f} s and waits no longer (planning.rejoin); "
+                    "restart it from the last checkpoint with the others"
+                )
 
     def _halt(self) -> None:
         self.port.forget_data()
@@ -217,9 +285,21 @@ class Walker:
         self._held = self._active = 0
         self._step, self._halted = None, True
 
+    def _catch_up(self, keep: Keep, missing: tuple[int, int, int]) -> None:
+        """This member missed the end of a step: ask who has it for its results, or, after longer, for everything."""
+        if missing == self._fetching:
+            return
+        if self._fetching is not None:
+            self.port.forget_data()  # from a holder that is gone
+        self._fetching = missing
+        epoch, holder, step = missing
+        if self.member.fresh:
+            self._taker = Taker(self.port, holder, (epoch, step), lambda *state: self._become(keep, step, *state))
+            self.tell(holder, Fetch(step, whole=True, epoch=epoch))
+        else:
+            self._fetch(keep, holder, step)
+
     def _fetch(self, keep: Keep, holder: int, step: int) -> None:
-        """This member missed the end of the step: ask who has it for every bucket's result."""
-        self._fetching = True
         left = len(keep.parcels)
 
         def arrived(parcel: Parcel, frame: Tensor) -> None:
@@ -228,13 +308,45 @@ class Walker:
             left -= 1
             if not left:
                 self.member.caught_up(step)
-                self._halted = self._fetching = False
+                self._halted, self._fetching = False, None
                 self._tell(keep, step)
 
         for parcel in keep.parcels:
             tag, size = result_tag(step, parcel.bucket.index), 4 * parcel.gradient.numel()
             self.port.post(holder, tag, size, lambda frame, _, parcel=parcel: arrived(parcel, frame))  # type: ignore[misc]
-        self.ask_result(holder, step)
+        self.tell(holder, Fetch(step))
+
+    def expect(self, sender: int, news: Handing) -> None:
+        """The holder has begun to hand everything over."""
+        if self._taker is not None and self._fetching == (news.epoch, sender, news.step):
+            self._taker.begin(news.header, news.body)
+
+    def _become(self, keep: Keep, step: int, header: bytes, body: Tensor) -> None:
+        """What the others are. The step under way here was begun as something else: it adds nothing to theirs."""
+        assert self._estate is not None
+        self._estate.take(header, body)
+        keep.blank()
+        self.member.caught_up(step)
+        self._fetching = self._taker = None
+        away = self._clock.now() - self._adrift if self._adrift is not None else 0.0
+        self.on_return(self.member.rank, f"it was cut off for {away:.1f} s and is taken back at step {step + 1}")
+
+    def serve_whole(self, peer: int, request: Fetch) -> None:
+        """Hand everything to a member that was away, as soon as this member is where that one is to begin."""
+        self._askers[peer] = request
+
+    def _hand_out(self, keep: Keep) -> None:
+        """While a step is under way, nothing of the replica changes; and this one cannot end without the newcomer."""
+        member, here = self.member, (self.member.epoch, self.member.done)
+        self._askers = {peer: asked for peer, asked in self._askers.items() if asked.epoch >= member.epoch}
+        if self._estate is None or self._step is None or self._still:
+            return
+        for peer in [peer for peer, asked in self._askers.items() if (asked.epoch, asked.step) == here]:
+            del self._askers[peer]
+            giver = Giver(self.port, peer, here, self._estate.give(keep.parcels[0].bucket.step))
+            self.tell(peer, Handing(*here, giver.header, giver.body))
+            giver.begin()
+            self.on_return(peer, f"it is taken back at step {member.step} and handed {giver.body / 1e6:.1f} MB")
 
     def serve_result(self, peer: int, step: int) -> None:
         """Hand the last step's results to a member that missed them."""
@@ -250,7 +362,7 @@ class Walker:
         self._unfinished[parcel.bucket.index] = parcel.done
         if self._keep is not None:
             self._keep.add(parcel)
-            self._halted = self._halted or (self._step is None and self.member.stopped)
+            self._halted = self._halted or (self._step is None and self._still)
         if not self._halted:
             self._unpack(parcel)
 
@@ -283,7 +395,7 @@ class Walker:
                 raise LinkError(f"rank {self.member.rank} is not a member of the job any more")
             plan = self.member.plan
             if self.sides is not None:
-                self.sides.learn(plan)
+                self.sides.learn(plan, tag.epoch)
             self._step = _Step(tag, plan, roles_of(plan, self.member.rank), Dealer(plan))
         return self._step
 

@@ -66,8 +66,20 @@ class Regroup:
 
 
 @dataclass(frozen=True, slots=True)
+class Attempt:
+    """An epoch that a member promised itself to and heard no more of: its leader may have installed it."""
+
+    epoch: int
+    leader: int
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
-    """Answer to Regroup: last step done (`step`), epoch and members of the last Install. `fresh`: holds no state."""
+    """Answer to Regroup: last step done (`step`), epoch and members of the last Install. `fresh`: holds no state.
+
+    `joined` are those who held none when that Install was made.
+    """
 
     epoch: int
     version: int
@@ -75,11 +87,16 @@ class Ready:
     installed: int
     members: tuple[int, ...]
     fresh: bool = False
+    attempts: tuple[Attempt, ...] = ()
+    joined: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """The new epoch: its members, its plan, the step it starts with, and who holds the result of the step before."""
+    """The new epoch: its members, its plan, the step it starts with, and who holds the result of the step before.
+
+    `fresh` are members that must be handed everything: newcomers, and those that an epoch went on without.
+    """
 
     epoch: int
     version: int
@@ -87,9 +104,36 @@ class Install:
     members: tuple[int, ...]
     plan: Plan
     holder: int
+    fresh: tuple[int, ...] = ()
 
 
-Message = Announce | Ack | Commit | Regroup | Ready | Install
+@dataclass(frozen=True, slots=True)
+class Return:
+    """The sender waits for an epoch that it is in, for `adrift` seconds now: it lost others, or they lost it.
+
+    `epoch` is the highest it promised to, `installed` the one it is in, `reach` whom it can talk to. `fresh`: holds no
+    state.
+    """
+
+    epoch: int
+    version: int
+    step: int
+    installed: int
+    reach: tuple[int, ...]
+    adrift: float
+    fresh: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The sender has done `step` and takes part in none after it."""
+
+    epoch: int
+    version: int
+    step: int
+
+
+Message = Announce | Ack | Commit | Regroup | Ready | Install | Return | Leave
 
 
 def merged(first: int, second: int) -> int:

@@ -1,6 +1,7 @@
 """News: everything that members tell each other beside gradients, and its bytes.
 
-The policy's messages (`plan.messages`), reports of what links carried, requests for a probe, and "I am stopping".
+The policy's messages (`plan.messages`), reports of what links carried, requests for a probe or for what a member
+missed, and "I am stopping".
 Bytes are msgpack of (kind, fields), parsed against the kind's type: what does not fit is an IntegrityError.
 """
 
@@ -13,7 +14,7 @@ import msgspec
 
 from gradwire.errors import IntegrityError
 from gradwire.plan.awareness import Observation
-from gradwire.plan.messages import Ack, Announce, Commit, Install, Message, Ready, Regroup
+from gradwire.plan.messages import Ack, Announce, Commit, Install, Leave, Message, Ready, Regroup, Return
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,27 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """The sender missed the result of this step and asks for it."""
+    """The sender missed the result of this step and asks for it, or for everything as it is after this step."""
 
     step: int
+    whole: bool = False
+    epoch: int = 0
 
 
-News = Fetch | Announce | Ack | Commit | Regroup | Ready | Install | Report | Probe | Abort
-_KINDS: Final[tuple[type[News], ...]] = (Announce, Ack, Commit, Regroup, Ready, Install, Report, Probe, Abort, Fetch)
+@dataclass(frozen=True, slots=True)
+class Handing:
+    """The answer to a Fetch of everything: so many bytes of description and of tensors are on their way."""
+
+    epoch: int
+    step: int
+    header: int
+    body: int
+
+
+News = Message | Report | Probe | Abort | Fetch | Handing
+_KINDS: Final[tuple[type[News], ...]] = (
+    Announce, Ack, Commit, Regroup, Ready, Install, Report, Probe, Abort, Fetch, Return, Leave, Handing,
+)  # fmt: skip
 
 
 def pack(news: Message | News) -> bytes:

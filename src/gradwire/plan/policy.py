@@ -12,6 +12,10 @@ Changing plans (within an epoch, all members alive):
 Changing members (somebody lost, somebody joins): the lowest rank alive gathers an epoch (`plan.regroup`). Who answers
 ends no more steps of the old epoch; unfinished ones are done again in the new; who missed a last result is handed it.
 Versions and epochs are unique per proposer (equal modulo `stride`), so rivals never share a number.
+
+Coming back: who is in no epoch that goes on (it was cut off, or taken for lost) says so to everybody it reaches until
+an epoch takes it in. What it holds is then nobody's: it is handed everything (`Install.fresh`) before its next step.
+Leaving: a goodbye costs nothing. Only when a step begins that would need the one who left is an epoch gathered.
 """
 
 from __future__ import annotations
@@ -21,12 +25,30 @@ from enum import Enum
 
 from gradwire.errors import IntegrityError, LinkError
 from gradwire.flow import Plan
-from gradwire.plan.messages import NO_VOTE, Ack, Announce, Commit, Install, Message, Ready, Regroup, Tag
+from gradwire.plan.messages import (
+    NO_VOTE,
+    Ack,
+    Announce,
+    Attempt,
+    Commit,
+    Install,
+    Leave,
+    Message,
+    Ready,
+    Regroup,
+    Return,
+    Tag,
+)
 from gradwire.plan.proposal import Proposal
 from gradwire.plan.regroup import Gathering, Replan
 
 # Control messages are repeated this often (seconds) until answered; they are small, and loss is the exception.
 RESEND = 0.2
+# A regroup takes round trips. Who is still in no epoch after this long (seconds) asks to be taken in, this often.
+ASK = 1.0
+# Who is in the epoch and has not reached another of its members for so long (seconds) is left out: the two cannot work
+# together, and everybody waits for them. Longer than silence takes to be noticed on one side after the other.
+STUCK = 3.0
 
 
 class Verdict(Enum):
@@ -48,7 +70,17 @@ class Member:
         self.plans: dict[int, Plan] = {plan.version: plan}
         self.alive = set(self.members) | {rank}
         self.behind: tuple[int, int] | None = None
-        self.quorum = True
+        # Whom the transport has a connection to, and the goodbyes of those who left.
+        self.reach = self.alive - {rank}
+        self.parted: dict[int, Leave] = {}
+        # Whether to ask to be taken in; since when there is a reason to.
+        self.returning = False
+        self.adrift_since: float | None = None
+        self._ask_at = 0.0
+        # Members that hold no state until a step of this epoch is done.
+        self._newcomers: set[int] = set()
+        self._joined: tuple[int, ...] = ()
+        self._attempts: tuple[Attempt, ...] = ()
         self._promised = 0
         self._replan = replan
         self._commits: dict[int, int] = {}
@@ -77,6 +109,21 @@ class Member:
         """Whether a proposal of ours is still on its way into force."""
         proposal = self._proposal
         return proposal is not None and proposal.epoch == self.epoch and proposal.version > self.version
+
+    @property
+    def leader(self) -> int:
+        """Who gathers the next epoch: the lowest rank alive that holds state."""
+        return min((self.alive & set(self.members)) - self._newcomers - self.parted.keys(), default=-1)
+
+    @property
+    def adrift(self) -> bool:
+        """Whether this member waits for an epoch: somebody was lost, or others may go on without it."""
+        return self._promised > self.epoch or not {self.rank} <= set(self.members) <= self.alive
+
+    @property
+    def asking(self) -> bool:
+        """Adrift for so long that the epoch it knows will not go on."""
+        return self.returning and self._ask_at > 0.0
 
     @property
     def stopped(self) -> bool:
@@ -111,6 +158,7 @@ class Member:
             return False
         self.done += 1
         self._tag = None
+        self._newcomers.clear()
         if vote != NO_VOTE:
             self._activate(vote)
         self._commits = {v: at for v, at in self._commits.items() if at > self.step and v > self.version}
@@ -120,6 +168,7 @@ class Member:
         """The result of `step` was handed over by its holder."""
         if self.behind is not None and self.behind[1] == step:
             self.done, self.behind, self.fresh = step, None, False
+            self._newcomers.discard(self.rank)
 
     # ---- control -------------------------------------------------------------------------------------------------
     def propose(self, plan: Plan, now: float) -> int:
@@ -135,6 +184,7 @@ class Member:
     def lost(self, rank: int, now: float) -> None:
         """A member is gone, says the transport. The lowest rank left gathers the rest."""
         self.alive.discard(rank)
+        self.reach.discard(rank)
         if rank in self.members or (self._gathering and rank in self._gathering.members):
             self._gather(now)
 
@@ -142,6 +192,21 @@ class Member:
         """A newcomer (or one who came back) asks to join."""
         self.alive.add(rank)
         self._gather(now)
+
+    def reached(self, rank: int) -> None:
+        """There is a connection to this rank again, says the transport."""
+        self.reach.add(rank)
+
+    def leave(self) -> Leave:
+        """What to tell everybody before going for good."""
+        return Leave(self.epoch, self.version, self.done)
+
+    def overdue(self) -> list[int]:
+        """Those who left and whom the step under way would need, or who hold what this member misses."""
+        begun = self._tag.step if self._tag is not None else -1
+        holder = self.behind[0] if self.behind else None
+        present = self.alive & set(self.members)
+        return [rank for rank, bye in self.parted.items() if rank in present and (begun > bye.step or rank == holder)]
 
     def handle(self, sender: int, message: Message, now: float) -> None:
         match message:
@@ -160,9 +225,16 @@ class Member:
                     self._conclude(now)
             case Install():
                 self._on_install(sender, message)
+            case Return():
+                self._on_return(sender, message, now)
+            case Leave():
+                self.parted[sender] = message
+                if self._gathering and sender in self._gathering.waiting:
+                    self.lost(sender, now)
 
     def poll(self, now: float) -> list[tuple[int, Message]]:
         """Messages to send now, as (destination, message)."""
+        self._outbox += self._asked(now)
         if now >= self._resend_at:
             self._resend_at = now + RESEND
             self._outbox += self._repeated()
@@ -198,7 +270,64 @@ class Member:
             out += [(rank, call) for rank in sorted(gathering.waiting)]
         elif gathering and gathering.install:
             out += [(rank, gathering.install) for rank in sorted(gathering.unaware)]
+        if self.returning and self.rank == self.leader and not self.adrift:
+            # Whoever is in reach and not in this epoch may believe in an older one: it hears that it was left out.
+            out += [(rank, self._notice()) for rank in sorted(self.reach - set(self.members) - self.parted.keys())]
         return out
+
+    def _notice(self) -> Regroup:
+        return Regroup(self.epoch, self.version, self.done, self.members)
+
+    def _asked(self, now: float) -> list[tuple[int, Message]]:
+        """To everybody in reach, when it is time: which of them may take this member in, only they know."""
+        if not self.adrift:
+            self.adrift_since, self._ask_at = None, 0.0
+        elif self.adrift_since is None:
+            self.adrift_since = now
+        elif self.returning and now - self.adrift_since >= ASK and now >= self._ask_at:
+            self._ask_at = now + ASK
+            return [(rank, self._plea(now - self.adrift_since)) for rank in sorted(self.reach)]
+        return []
+
+    def _plea(self, waited: float = 0.0) -> Return:
+        reach = tuple(sorted(self.reach))
+        return Return(self._promised, self.version, self.done, self.epoch, reach, waited, self.fresh)
+
+    def _on_return(self, sender: int, message: Return, now: float) -> None:
+        """The leader's answer is an epoch; nobody else's matters."""
+        if not self.returning:
+            return
+        self._highest = max(self._highest, message.epoch)
+        if message.installed == self.epoch and not message.fresh:
+            self._newcomers.discard(sender)
+        if sender in self.parted or self.rank != self.leader:
+            if sender in self.members:
+                # Promised beyond this epoch, it will not follow here: this member is as much adrift as it is.
+                self._promised = max(self._promised, message.epoch)
+            if sender == self.leader and message.installed == self.epoch:
+                self._outbox.append((sender, self._plea()))  # it is to lead, and may take this member for lost
+            return
+        gathering = self._gathering
+        called = gathering is not None and gathering.install is None and sender in gathering.members
+        present = self.alive & set(self.members)
+        unreached = present - {sender, self.rank} - set(message.reach)
+        if called or (sender in present and message.installed < self.epoch):
+            if message.epoch > self._promised:
+                self._gather(now)  # it is promised to a rival whose call came to nothing, and cannot follow ours
+        elif sender not in present or message.installed > self.epoch:
+            if not unreached:
+                self.admit(sender, now)
+        elif not unreached:
+            self._gather(now)  # it lost somebody who is back, or never was gone
+        elif message.adrift >= STUCK:
+            self.alive.discard(sender)
+            self._gather(now)
+
+    def _outdated(self, sender: int, epoch: int) -> bool:
+        """A call or an epoch that this member has gone beyond; one that others went on without is told so."""
+        if epoch < self.epoch and sender not in self.members and self.returning:
+            self._outbox.append((sender, self._notice()))
+        return epoch < self._promised or epoch <= self.epoch
 
     def _on_announce(self, sender: int, message: Announce) -> None:
         if message.epoch != self.epoch or message.version <= self.version:
@@ -217,20 +346,21 @@ class Member:
             self._gathering.unaware.discard(sender)
 
     def _gather(self, now: float) -> None:
-        """Lead a new epoch, if this is the lowest rank alive that holds state."""
-        if self.fresh or self.rank != min(self.alive & set(self.members), default=-1):
+        """Lead a new epoch, if that falls to this member."""
+        if self.fresh or self.rank != self.leader:
             return
-        self._gathering = Gathering(self._next(max(self._promised, self._highest)), tuple(sorted(self.alive)))
+        present = tuple(sorted(self.alive - self.parted.keys()))
+        self._gathering = Gathering(self._next(max(self._promised, self._highest)), present)
         self._highest = self._promised = self._gathering.epoch
         self._gathering.hear(self.rank, self._ready(self._gathering.epoch))
         self._resend_at = now
         self._conclude(now)
 
     def _ready(self, epoch: int) -> Ready:
-        return Ready(epoch, self.version, self.done, self.epoch, self.members, self.fresh)
+        return Ready(epoch, self.version, self.done, self.epoch, self.members, self.fresh, self._attempts, self._joined)
 
     def _on_regroup(self, sender: int, message: Regroup) -> None:
-        if message.epoch < self._promised or message.epoch <= self.epoch:
+        if self._outdated(sender, message.epoch):
             return
         self._promised = message.epoch
         self._highest = max(self._highest, message.epoch)
@@ -238,12 +368,14 @@ class Member:
             self._gathering = None
         if self.rank in message.members:
             self._outbox.append((sender, self._ready(message.epoch)))
+            if not any(known.epoch == message.epoch for known in self._attempts):
+                self._attempts += (Attempt(message.epoch, sender, message.members),)
 
     def _conclude(self, now: float) -> None:
         gathering = self._gathering
         if gathering is None or gathering.epoch != self._promised or gathering.install:
             return
-        install = gathering.conclude(self._replan, gathering.epoch, self.quorum)
+        install = gathering.conclude(self._replan, gathering.epoch, self.parted)
         if install:
             self._on_install(self.rank, install)
             gathering.unaware.discard(self.rank)
@@ -252,14 +384,15 @@ class Member:
     def _on_install(self, sender: int, message: Install) -> None:
         if message.epoch == self.epoch:
             self._outbox.append((sender, Ack(self.epoch, self.version, self.step)))
-        if message.epoch < self._promised or message.epoch <= self.epoch:
+        if self._outdated(sender, message.epoch):
             return
         self._promised = self.epoch = message.epoch
         self._highest = max(self._highest, message.version)
         # Whoever the leader still counts in counts; the transport reports a lost member again while it is waited for.
         self.members, self.alive = message.members, set(message.members)
         self.version, self.plans = message.version, {message.version: message.plan}
-        self._commits, self._tag, self._proposal = {}, None, None
+        self._commits, self._tag, self._proposal, self._attempts = {}, None, None, ()
+        self._newcomers, self._joined, self.fresh = set(message.fresh), message.fresh, self.rank in message.fresh
         self.behind = (message.holder, message.step - 1) if self.fresh or self.done < message.step - 1 else None
         self._outbox.append((sender, Ack(self.epoch, self.version, self.step)))
 

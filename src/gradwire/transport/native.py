@@ -137,6 +137,7 @@ class NativeWire:
         self.ledger = Ledger()
         self._connect_timeout = connect_timeout
         self._order = secrets.randbits(63)
+        self._places: dict[int, tuple[str, int]] = {}
         # Also at interpreter exit: the native thread must be gone before buffers are.
         self._finalizer = weakref.finalize(self, loop.close)
 
@@ -158,11 +159,20 @@ class NativeWire:
                 self.loop.connect(rank, host, port)
             except ValueError as error:
                 raise ConfigError(f"peers: rank {rank}: {error}; resolve host names first") from error
+        self._places.update(peers)
         for rank, (host, port) in peers.items():
             state = self._connected(rank, deadline)
             if state != "connected":
                 kind = NoAnswerError if state == "no_answer" else LinkError
                 raise kind(f"rank {rank} at {host} port {port} {self.explain(state)}")
+
+    def call_again(self, rank: int) -> None:
+        """Begin to connect anew to a peer that was lost, where it was; nothing waits for it. Both ends must do so."""
+        self.loop.connect(rank, *self._places[rank])
+
+    def state_of(self, rank: int) -> str:
+        """ "connected", "waiting" while connecting, or the name of what failed."""
+        return self.loop.wait_connected(rank, 0.0)
 
     def _connected(self, rank: int, deadline: float) -> str:
         state = "waiting"

@@ -1,0 +1,36 @@
+"""Redial: calls lost peers again until they answer, or until it is not worth it any more.
+
+In: who was lost, the time. Out: who is connected again. The wire connects by itself, in the background; this only
+starts it anew whenever an attempt has failed. Both ends of a lost connection do so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Redial:
+    """Attempts under way, each until its own end. Runs on the walker's thread."""
+
+    def __init__(self, wire: Any) -> None:
+        self._wire = wire
+        self._until: dict[int, float] = {}
+
+    def call(self, peer: int, until: float) -> None:
+        """Try to reach this peer until then; what is known of an older connection to it is past."""
+        if hasattr(self._wire, "call_again"):
+            self._until[peer] = until
+            self._wire.call_again(peer)
+
+    def turn(self, now: float) -> list[int]:
+        """Who has answered since the last turn."""
+        found = []
+        for peer, until in list(self._until.items()):
+            state = self._wire.state_of(peer)
+            if state == "connected":
+                found.append(peer)
+            if state == "connected" or now > until:
+                del self._until[peer]
+            elif state != "waiting":
+                self._wire.call_again(peer)
+        return found

@@ -1,0 +1,272 @@
+"""A member that was cut off comes back as what the others are, to the bit; a goodbye is no loss."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from gradwire.aggregate.parcel import Parcel
+from gradwire.aggregate.steward import Steward, StewardConfig
+from gradwire.aggregate.walker import WalkConfig, Walker
+from gradwire.errors import ConfigError, IntegrityError, LinkError
+from gradwire.flow import Bucket
+from gradwire.handover import Handover
+from gradwire.level import Level
+from gradwire.plan import policy
+from gradwire.plan.job import Job
+from gradwire.plan.matrix import Matrix
+from gradwire.plan.policy import Member
+from gradwire.plan.registry import make_plan
+from gradwire.plan.replan import ReplanConfig
+from tests.aggregate.cables import Cables, cabled_wires
+from tests.aggregate.grid import LIMIT
+
+RANKS = 3
+FIRST = 100  # the session's number of the first step, as after loading a checkpoint
+
+
+class Trainer:
+    """One rank: a small model with an optimizer that remembers, one bucket a step, everything in a thread."""
+
+    def __init__(self, walker: Walker, level: str, returns: bool = True) -> None:
+        torch.manual_seed(0)
+        self.walker, self._level = walker, Level.parse(level)
+        self.model = nn.Sequential(nn.Linear(40, 60), nn.BatchNorm1d(60), nn.Linear(60, 8))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+        self.schedule = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.99)
+        self.step, self.made = FIRST, list[int]()
+        self.weights: dict[int, torch.Tensor] = {}
+        self.error: BaseException | None = None
+        self.residual = torch.zeros(sum(p.numel() for p in self.model.parameters()))
+        self.losses: list[int] = []
+        self.backs: list[str] = []
+        walker.on_loss = lambda peer, why: self.losses.append(peer)
+        walker.on_return = lambda rank, how: self.backs.append(how)
+        if returns:
+            walker.hand_over(Handover(self.model, [self.optimizer, self.schedule], self.jump))
+
+    def jump(self, step: int) -> None:
+        self.step = step + 1
+
+    def train(self, until: int) -> None:
+        try:
+            while self.step < until:
+                self._train_one(self.walker.member.rank)
+        except LinkError as error:
+            self.error = error
+
+    def _train_one(self, rank: int) -> None:
+        draw = torch.Generator().manual_seed(1000 * self.step + rank)
+        self.optimizer.zero_grad()
+        self.model(torch.randn(16, 40, generator=draw)).square().mean().backward()
+        gradient = torch.cat([p.grad.flatten() for p in self.model.parameters()])
+        done, result = threading.Event(), list[BaseException | None]()
+        bucket = Bucket(0, self.step, gradient.numel(), 4, (), True)
+        self.step += 1
+
+        def tell(error: BaseException | None) -> None:
+            result.append(error)
+            done.set()
+
+        self.walker.submit(Parcel(bucket, self._level, gradient, self.residual, tell))
+        assert done.wait(LIMIT), "a bucket was not restored in time"
+        if result[0] is not None:
+            raise result[0]
+        for parameter, part in zip(
+            self.model.parameters(), gradient.split([p.numel() for p in self.model.parameters()]), strict=True
+        ):
+            parameter.grad.copy_(part.view_as(parameter))
+        self.optimizer.step()
+        self.schedule.step()
+        self.made.append(self.step - 1)
+        self.weights[self.step - 1] = torch.cat([p.detach().flatten() for p in self.model.parameters()])
+        time.sleep(0.01)
+
+
+class Job3:
+    """Trainers on wires that can be cut."""
+
+    def __init__(self, trainers: list[Trainer], cables: Cables) -> None:
+        self.trainers, self.cables = trainers, cables
+        self.threads: list[threading.Thread] = []
+
+    def start(self, steps: int) -> None:
+        self.threads = [threading.Thread(target=one.train, args=(FIRST + steps,)) for one in self.trainers]
+        for thread in self.threads:
+            thread.start()
+
+    def reach(self, rank: int, step: int) -> None:
+        deadline = time.monotonic() + LIMIT
+        while self.trainers[rank].step < FIRST + step and time.monotonic() < deadline:
+            time.sleep(0.005)
+        assert self.trainers[rank].step >= FIRST + step, "no progress"
+
+    def join(self) -> None:
+        for thread in self.threads:
+            thread.join(LIMIT)
+            assert not thread.is_alive(), "a rank hangs"
+
+
+@contextmanager
+def job(level: str = "off", rejoin: float = LIMIT, returns: bool = True) -> Iterator[Job3]:
+    matrix = Matrix.of(np.full((RANKS, RANKS), 1e7), 0.02)
+    work = Job(4 * 3000, 32 << 10)
+    replan = lambda members, version: make_plan(matrix.only(members), work, "loadaware", version)  # noqa: E731
+    with cabled_wires(RANKS) as (wires, cables):
+        plan = make_plan(matrix, work, "loadaware")
+        config = WalkConfig(timeout=LIMIT, elastic=True, rejoin=rejoin)
+        walkers = [Walker(wire, Member(wire.rank, range(RANKS), plan, replan), config) for wire in wires]
+        for walker in walkers:
+            Steward(walker, work, matrix, StewardConfig(ReplanConfig("loadaware"), aware=False)).begin(walker.now())
+            walker.start()
+        try:
+            yield Job3([Trainer(walker, level, returns) for walker in walkers], cables)
+        finally:
+            for walker in walkers:
+                walker.close()
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is left out asks sooner: round trips take no time here."""
+    monkeypatch.setattr(policy, "ASK", 0.2)
+
+
+@pytest.mark.parametrize(("rank", "level"), [(2, "off"), (0, "int8"), (1, "sharedk:0.2")])
+def test_who_was_cut_off_comes_back_as_what_the_others_are(rank: int, level: str) -> None:
+    """Rank 0 is the coordinator."""
+    with job(level) as three:
+        three.start(120)
+        three.reach(rank, 10)
+        three.cables.cut = {rank}
+        others = [one for one in range(RANKS) if one != rank]
+        three.reach(others[0], 30)
+        away = three.trainers[rank].step
+        three.cables.cut = set()
+        three.join()
+        assert [one.error for one in three.trainers] == [None] * RANKS
+        back = three.trainers[rank]
+        assert FIRST + 10 <= away < FIRST + 20, "it went on alone"
+        assert back.backs
+        assert len(back.made) < 110
+        assert all(three.trainers[one].made == list(range(FIRST, FIRST + 120)) for one in others), "a step was lost"
+        for step in back.made:
+            for other in others:
+                same = torch.equal(three.trainers[other].weights[step], back.weights[step])
+                # Its last step before the cut may be one that the others did again without it.
+                assert same or (step < away and step + 1 not in back.made)
+        assert back.made[-1] == FIRST + 119
+        assert {one.walker.member.members for one in three.trainers} == {tuple(range(RANKS))}
+
+
+def test_it_waits_for_the_others_only_so_long_and_never_goes_on_alone() -> None:
+    with job(rejoin=1.5) as three:
+        three.start(40)
+        three.reach(2, 10)
+        three.cables.cut = {2}
+        three.join()
+        assert isinstance(three.trainers[2].error, LinkError)
+        assert "planning.rejoin" in str(three.trainers[2].error)
+        assert len(three.trainers[2].made) < 20
+        assert [len(one.made) for one in three.trainers[:2]] == [40, 40]
+
+
+def test_without_anything_to_hand_over_nobody_waits() -> None:
+    with job(returns=False) as three:
+        three.start(40)
+        three.reach(2, 10)
+        three.cables.cut = {2}
+        three.join()
+        assert "not enough" in str(three.trainers[2].error)
+        assert [len(one.made) for one in three.trainers[:2]] == [40, 40]
+
+
+def test_when_everybody_was_cut_off_from_everybody_all_go_on() -> None:
+    with job() as three:
+        three.start(40)
+        three.reach(0, 10)
+        three.cables.cut = {0, 1, 2}
+        time.sleep(1.5)
+        three.cables.cut = set()
+        three.join()
+        assert [one.error for one in three.trainers] == [None] * RANKS
+        final = [one.weights[FIRST + 39] for one in three.trainers]
+        assert all(torch.equal(final[0], other) for other in final)
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_a_goodbye_at_the_end_is_neither_a_loss_nor_a_regroup(first: int) -> None:
+    with job() as three:
+        three.start(5)
+        three.join()
+        three.trainers[first].walker.close()
+        time.sleep(0.8)  # longer than it takes to notice a loss
+        left = [one for one in three.trainers if one.walker.member.rank != first]
+        assert [one.losses for one in left] == [[], []]
+        assert {one.walker.member.epoch for one in left} == {0}
+        assert all(first in one.walker.port.left for one in left)
+
+
+def test_who_leaves_in_the_middle_is_done_without_at_once() -> None:
+    with job() as three:
+        threads = [
+            threading.Thread(target=one.train, args=(FIRST + steps,))
+            for one, steps in zip(three.trainers, (10, 30, 30), strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        threads[0].join(LIMIT)
+        three.trainers[0].walker.close()
+        for thread in threads[1:]:
+            thread.join(LIMIT)
+        assert [one.error for one in three.trainers] == [None] * RANKS
+        assert torch.equal(three.trainers[1].weights[FIRST + 29], three.trainers[2].weights[FIRST + 29])
+        assert three.trainers[1].walker.member.members == (1, 2)
+
+
+def test_a_state_comes_out_as_it_went_in() -> None:
+    torch.manual_seed(0)
+    first, second = (nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)) for _ in range(2))
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for model in (first, second)]
+    first(torch.randn(4, 3)).sum().backward()
+    optimizers[0].step()
+    steps: list[int] = []
+    header, tensors = Handover(first, [optimizers[0]], steps.append).give(7)
+    body = torch.cat([t.detach().reshape(-1).contiguous().view(torch.uint8) for t in tensors])
+    Handover(second, [optimizers[1]], steps.append).take(header, body)
+    assert steps == [7]
+    assert all(
+        torch.equal(a, b) for a, b in zip(first.state_dict().values(), second.state_dict().values(), strict=True)
+    )
+    momenta = [[s["momentum_buffer"] for s in o.state_dict()["state"].values()] for o in optimizers]
+    assert all(torch.equal(a, b) for a, b in zip(*momenta, strict=True))
+
+
+def test_a_state_of_another_model_or_none_at_all_changes_nothing() -> None:
+    one, other = nn.Linear(3, 2), nn.Linear(3, 3)
+    before = other.weight.detach().clone()
+    header, tensors = Handover(one, [], lambda step: None).give(0)
+    body = torch.cat([t.detach().reshape(-1).view(torch.uint8) for t in tensors])
+    taker = Handover(other, [], lambda step: None)
+    for bad in (header, header[:-3], b"\x93junk", b""):
+        with pytest.raises(IntegrityError):
+            taker.take(bad, body)
+    assert torch.equal(other.weight, before)
+
+
+def test_what_cannot_be_handed_over_is_named_at_once() -> None:
+    class Odd:
+        def state_dict(self) -> dict[str, object]:
+            return {"file": object()}
+
+        def load_state_dict(self, state: object) -> None: ...
+
+    with pytest.raises(ConfigError, match="holds a object"):
+        Handover(nn.Linear(2, 2), [Odd()], lambda step: None)
