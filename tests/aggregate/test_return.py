@@ -12,9 +12,12 @@ import pytest
 import torch
 from torch import nn
 
+from gradwire.aggregate.handing import PIECE, Giver, Taker
 from gradwire.aggregate.parcel import Parcel
+from gradwire.aggregate.port import Port
 from gradwire.aggregate.steward import Steward, StewardConfig
 from gradwire.aggregate.walker import WalkConfig, Walker
+from gradwire.clock import MonotonicClock
 from gradwire.errors import ConfigError, IntegrityError, LinkError
 from gradwire.flow import Bucket
 from gradwire.handover import Handover
@@ -26,7 +29,7 @@ from gradwire.plan.policy import Member
 from gradwire.plan.registry import make_plan
 from gradwire.plan.replan import ReplanConfig
 from tests.aggregate.cables import Cables, cabled_wires
-from tests.aggregate.grid import LIMIT
+from tests.aggregate.grid import LIMIT, FakeNet
 
 RANKS = 3
 FIRST = 100  # the session's number of the first step, as after loading a checkpoint
@@ -229,6 +232,27 @@ def test_who_leaves_in_the_middle_is_done_without_at_once() -> None:
         assert [one.error for one in three.trainers] == [None] * RANKS
         assert torch.equal(three.trainers[1].weights[FIRST + 29], three.trainers[2].weights[FIRST + 29])
         assert three.trainers[1].walker.member.members == (1, 2)
+
+
+def test_a_state_of_many_pieces_arrives_whole() -> None:
+    draw = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(n, generator=draw) for n in (700_001, 0, 1, PIECE, 12_345)]
+    got: list[tuple[bytes, torch.Tensor]] = []
+    net = FakeNet()
+    ports = [Port(net.wire(rank), MonotonicClock(), LIMIT) for rank in range(2)]
+    giver = Giver(ports[0], 1, (7, 3), (b"what it is", tensors))
+    taker = Taker(ports[1], 0, (7, 3), lambda *state: got.append(state))
+    giver.begin()
+    taker.begin(giver.header, giver.body)
+    deadline = time.monotonic() + LIMIT
+    while not got and time.monotonic() < deadline:
+        for port in ports:
+            port.turn(0.01)
+    header, body = got[0]
+    assert header == b"what it is"
+    assert torch.equal(body.clone().view(torch.float32), torch.cat(tensors))
+    for port in ports:
+        port.close()
 
 
 def test_a_state_comes_out_as_it_went_in() -> None:
