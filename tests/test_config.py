@@ -46,6 +46,32 @@ def test_a_mistake_names_its_field(given: object, environment: dict[str, str], n
         resolve(given, environment)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            {"transport": {"timeout": -1}},
+            "transport.timeout: -1 will not do, it must be a number > 0.0; the default is 600.0",
+        ),
+        (
+            {"planning": {"aware": "perhaps"}},
+            "planning.aware: 'perhaps' will not do, it must be true or false; the default is ",
+        ),
+        (
+            {"transport": {"kind": "smoke"}},
+            "transport.kind: 'smoke' will not do, it must be one of 'group', 'ltp', 'tcp'; the ",
+        ),
+        ({"transport": {"kin": 1}}, "transport: there is no setting 'kin'; known are timeout, kind, "),
+        ({"transports": {}}, "configuration: there is no setting 'transports'; known are level, record, plan, "),
+        ({"transport": 5}, "transport: 5 will not do, it must be a table"),
+    ],
+)
+def test_a_mistake_is_told_with_what_would_do(given: dict[str, object], told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve(given, {})
+    assert str(caught.value).startswith(told)
+
+
 def test_a_broken_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "broken.toml"
     path.write_text("level = ")

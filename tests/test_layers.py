@@ -20,6 +20,7 @@ LAYERS = [
     {"pipeline", "joint", "handover"},
     {"traffic"},
     {"carry", "planned", "site"},
+    {"pulses"},
     {"govern"},
     {"session"},
     {"assemble"},

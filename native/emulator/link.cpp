@@ -48,7 +48,7 @@ void Link::offer(Nanoseconds now, PacketPtr packet) {
 
 void Link::enqueue(Nanoseconds now, PacketPtr packet) {
   const double bytes = wire_bytes(*packet, 0, packet->segments());
-  queue_.push_back({std::move(packet), bytes});
+  queue_.push_back({std::move(packet), bytes, now});
   if (queue_.size() == 1) {
     mark_ = std::max(now, mark_);  // mark_ lies ahead when the last packet left later than this one came
     queued_ = head_left_ = bytes;
@@ -67,6 +67,7 @@ PacketPtr Link::finish_head(Nanoseconds at) {
     queued_ = 0;
     departure_ = kNever;
   } else {
+    mark_ = std::max(mark_, queue_.front().came);  // the emulator was late: nothing is served before it came
     head_left_ = queue_.front().bytes;
     departure_ = curve_.finish(mark_, head_left_);
   }

@@ -66,6 +66,7 @@ class Link {
   struct Waiting {
     PacketPtr packet;
     double bytes;
+    Nanoseconds came;
   };
 
   double wire_bytes(const Packet& packet, uint32_t first, uint32_t last) const;

@@ -146,6 +146,7 @@ void Endpoint::on_retry(Time now, Bytes datagram) {
   if (!peer) return;
   if (!handshake_.authentic(datagram, peer->hello.nonce)) return reject(peer->address);
   peer->hello.cookie = retry.cookie;
+  if (!peer->asked_at) peer->asked_at = now;
   greet(now, *peer);
 }
 
@@ -171,7 +172,7 @@ void Endpoint::on_accept(Time now, Bytes datagram) {
   begin.confirmed = true;
   begin.peer_credit = answer.credit;
   begin.largest_datagram = std::min(answer.largest_datagram, settings_.largest_datagram);
-  begin.rtt = std::max<Time>(now - peer->greeted_at, kMicrosecond);
+  begin.rtt = std::max<Time>(now - peer->asked_at, kMicrosecond);
   start(now, *peer, begin);
 }
 

@@ -84,6 +84,7 @@ void Recovery::acknowledge(Time now, SentPacket& packet, std::uint64_t number, A
     std::uint64_t distance = largest_acked_ > number ? largest_acked_ - number : 0;
     reorder_packets_ = std::clamp(distance + 1, reorder_packets_, kReorderMost);
     ++counters_.spurious_losses;
+    if (!packet.mtu_probe) loss_ = std::max(0.0, loss_ - kLossGain);
     packet.fate = Fate::acked;
     listener.on_packet_acked(packet, true);
     return;

@@ -50,6 +50,20 @@ void serves_at_its_rate_and_delays() {
   CHECK(drain(link, 2000 * kMs).empty());
 }
 
+// The emulator wakes late and finds a packet that came after the one before it was long gone.
+void nothing_leaves_before_it_came() {
+  LinkValues values;
+  values.rate = 1.538e6;  // a full packet takes 1 ms
+  values.delay = 10 * kMs;
+  Link link(values, 1, kOverhead);
+  link.offer(0, udp(1500));
+  link.offer(5 * kMs, udp(1500));
+  const auto out = drain(link, 100 * kMs);
+  CHECK(out.size() == 2);
+  CHECK(std::abs(static_cast<double>(out[0].due - 11 * kMs)) < 1000);
+  CHECK(std::abs(static_cast<double>(out[1].due - 16 * kMs)) < 1000);
+}
+
 void drops_the_tail_by_bytes() {
   LinkValues values;
   values.rate = 1e6;
@@ -180,6 +194,7 @@ void a_link_that_never_serves_never_departs() {
 
 int main() {
   serves_at_its_rate_and_delays();
+  nothing_leaves_before_it_came();
   drops_the_tail_by_bytes();
   loses_wire_packets_not_super_packets();
   same_seed_same_losses();

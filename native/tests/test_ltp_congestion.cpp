@@ -61,6 +61,28 @@ PipeSpec link(Time delay, double buffer) {
   return spec;
 }
 
+// Packets held back are declared lost, then acknowledged: the share of losses that others decide by forgets them.
+void what_was_only_late_is_no_loss() {
+  PipeSpec spec = link(20 * kMillisecond, 2);
+  spec.reorder = 0.1;
+  spec.reorder_by = 30 * kMillisecond;
+  World world(5);
+  Host& from = world.add(0);
+  Host& to = world.add(1);
+  world.route(0, 1, world.pipe(spec));
+  world.route(1, 0, world.pipe(link(20 * kMillisecond, 2)));
+  world.connect(from, to);
+  std::vector<std::uint8_t> source(4'000'000), destination(source.size());
+  to.endpoint->post(world.now, 0, {1, destination.data(), destination.size(), 1, 0, 0});
+  from.endpoint->send(world.now, 1, {1, source.data(), source.size(), 1, 4, 0, kWhole, {}, 7});
+  world.run(3 * kSecond);
+  auto stats = from.endpoint->peer(1)->connection->stats();
+  std::printf("late: %llu of %llu losses were none, share %.4f\n", static_cast<unsigned long long>(stats.counters.spurious_losses),
+              static_cast<unsigned long long>(stats.counters.packets_lost), stats.loss);
+  CHECK(stats.counters.spurious_losses > 10);
+  CHECK(stats.loss < 0.01);
+}
+
 void random_loss_does_not_slow_bbr() {
   for (double loss : {0.01, 0.02, 0.05}) {
     PipeSpec spec = link(20 * kMillisecond, 1);
@@ -209,6 +231,7 @@ void data_on_the_way_back_does_not_slow_the_way_there() {
 }  // namespace
 
 int main() {
+  what_was_only_late_is_no_loss();
   data_on_the_way_back_does_not_slow_the_way_there();
   a_side_that_only_received_starts_at_the_initial_rate();
   one_lost_control_packet_does_not_end_startup();

@@ -7,10 +7,11 @@ top-level `level` is GRADWIRE_LEVEL. The file is named by the argument or by GRA
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 
@@ -189,7 +190,7 @@ OTHER_VARIABLES = frozenset(
     PREFIX + name
     for name in (
         *("CONFIG", "ISA", "HOST", "SITE", "BACKEND", "CI", "LAB", "LAB_START", "LAB_PID"),
-        *("IFNAME", "PORTS", "SECRET", "SECRET_FILE", "WIRE", "DASHBOARD_TOKEN"),
+        *("IFNAME", "PORTS", "SECRET", "SECRET_FILE", "WIRE", "DASHBOARD_TOKEN", "RUNTIME_DIR"),
     )
 )
 
@@ -220,4 +221,42 @@ def _convert(fields: dict[str, Any]) -> Config:
     try:
         return msgspec.convert(fields, Config, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"configuration: {error}") from error
+        raise ConfigError(_explain(str(error), fields)) from error
+
+
+def _explain(text: str, fields: dict[str, Any]) -> str:
+    """msgspec says where and what it expected; a user also wants to know what was given and what would do."""
+    found = re.fullmatch(r"(.*) - at `\$\.?(.*)`", text)
+    what, setting = found.groups() if found else (text, "")
+    room, _, name = setting.rpartition(".")
+    structure = _room(room if "unknown field" not in what else setting)
+    if structure is None:
+        return f"configuration: {text}"
+    names = {field.name: field for field in msgspec.structs.fields(structure)}
+    if "unknown field" in what:
+        unknown = what.split("`")[1]
+        return f"{setting or 'configuration'}: there is no setting {unknown!r}; known are {', '.join(names)}"
+    if name not in names:
+        return f"configuration: {text}"
+    given = (fields.get(room, {}) if room else fields).get(name)
+    choices = get_args(names[name].type) if get_origin(names[name].type) is Literal else ()
+    wanted = f"one of {', '.join(map(repr, choices))}" if choices else _in_words(what)
+    default = names[name].default
+    usual = "" if default is msgspec.NODEFAULT else f"; the default is {default!r}"
+    return f"{setting}: {given!r} will not do, it must be {wanted}{usual}"
+
+
+def _in_words(expected: str) -> str:
+    """`float` > 0.0 -> a number > 0.0"""
+    _, kind, *bound = expected.partition(", got")[0].split("`")
+    words = {"float": "a number", "int": "a whole number", "str": "text", "bool": "true or false", "object": "a table"}
+    return words.get(kind, kind) + "".join(bound)
+
+
+def _room(name: str) -> type[msgspec.Struct] | None:
+    """The part of the configuration that is called so; the whole for no name."""
+    if not name:
+        return Config
+    rooms = {field.name: field.type for field in msgspec.structs.fields(Config)}
+    found = rooms.get(name)
+    return found if isinstance(found, type) and issubclass(found, msgspec.Struct) else None

@@ -14,13 +14,9 @@ has a deadline like every other operation.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
-
-import torch
-from torch import Tensor
 
 from gradwire.clock import Clock
 from gradwire.compress.build import check_chain
@@ -31,17 +27,17 @@ from gradwire.decide.fixed import Fixed
 from gradwire.decide.ladder import LADDER
 from gradwire.errors import GradwireError, LinkError
 from gradwire.events import Advised, Failed, Faulted, Sensed, Sink, Stepped
-from gradwire.flow import Acks, Bucket, Decision, Footprint, LinkView, StepFacts, View
+from gradwire.flow import Bucket, Decision, Footprint, LinkView, StepFacts, View
 from gradwire.level import Level
 from gradwire.pipeline import Pipeline
+from gradwire.pulses import Round
 from gradwire.sense.acknowledged import Acknowledged, Meter, Moved
 from gradwire.sense.estimate import Estimator, Observation
 from gradwire.sense.late import Lateness
 from gradwire.sense.peer import Peer
-from gradwire.sense.pulse import SIZE, Pulse, Stamps, pack, unpack
+from gradwire.sense.pulse import Pulse, Stamps, pack
 from gradwire.sense.stopwatch import Stopwatch
 from gradwire.traffic import Traffic, Trips
-from gradwire.transport.base import AllToAll, Op, Timing
 from gradwire.units import Seconds
 
 # Buckets have their final layout and the estimates have settled by this step; advice is thought over at powers of two.
@@ -136,7 +132,7 @@ class Adaptive:
         self._buckets: dict[int, Bucket] = {}
         self._own: StepFacts | None = None
         self._ready = 0.0
-        self._exchange: _Exchange | None = None
+        self._round: Round | None = None
         self._number = self._step = 0
         self.view = View.unknown()
         self.loss = 0.0
@@ -150,7 +146,7 @@ class Adaptive:
         return self._decision
 
     def finish(self) -> None:
-        exchange, self._exchange = self._exchange, None
+        exchange, self._round = self._round, None
         if exchange is not None and exchange.facts is not None:
             self._tell_step(self._step - 1, exchange.facts, str(exchange.level), self._late_at_last(exchange))
         last = self._stopwatch.finish(self._hops, self.loss)
@@ -158,7 +154,7 @@ class Adaptive:
             self._tell_step(self._step, last, str(self._decision.level))
         self._traffic.finish(self._step, self._trips)
 
-    def _late_at_last(self, exchange: _Exchange) -> float:
+    def _late_at_last(self, exchange: Round) -> float:
         try:
             return exchange.lateness(self._ready_elsewhere(exchange.result())) if exchange.arrived else 0.0
         except GradwireError:
@@ -175,21 +171,21 @@ class Adaptive:
         self._step = step
         self._own = self._stopwatch.lap(now, self._hops, self.loss)  # 1
         ended = self._decision.level
-        if self._exchange is not None:
-            pulses = self._heard(step, self._exchange)  # 2
-            self._decision = pulses[0].decision if self._rank else self._exchange.wish
-            self._hear(step, pulses, self._exchange)  # 3
-        self._exchange = self._send()  # 4
-        self._exchange.level = ended
+        if self._round is not None:
+            pulses = self._heard(step, self._round)  # 2
+            self._decision = pulses[0].decision if self._rank else self._round.wish
+            self._hear(step, pulses, self._round)  # 3
+        self._round = self._send()  # 4
+        self._round.level = ended
 
-    def _heard(self, step: int, exchange: _Exchange) -> dict[int, Pulse]:
+    def _heard(self, step: int, exchange: Round) -> dict[int, Pulse]:
         try:
             return exchange.result()
         except LinkError as error:
             self._sink.emit(Failed(self._clock.now(), step, f"LinkError: {error}"))
             raise
 
-    def _hear(self, step: int, pulses: dict[int, Pulse], exchange: _Exchange) -> None:
+    def _hear(self, step: int, pulses: dict[int, Pulse], exchange: Round) -> None:
         for peer, pulse in pulses.items():
             stamps = pulse.stamps
             if stamps.echo:
@@ -232,7 +228,7 @@ class Adaptive:
         if advice is not None:
             self._sink.emit(Advised(now, step, advice.bucket_cap_mb, advice.gain))
 
-    def _tell(self, step: int, pulses: dict[int, Pulse], exchange: _Exchange) -> None:
+    def _tell(self, step: int, pulses: dict[int, Pulse], exchange: Round) -> None:
         """What the step before the last took here, now that others' stamps tell who was late; what came meanwhile."""
         if exchange.facts is not None:
             late = exchange.lateness(self._ready_elsewhere(pulses))
@@ -250,7 +246,7 @@ class Adaptive:
         known = ((peer, self._peers[peer], pulse) for peer, pulse in pulses.items())
         return {peer: pulse.stamps.ready - path.offset for peer, path, pulse in known if path.last is not None}
 
-    def _judge_lateness(self, step: int, pulses: dict[int, Pulse], exchange: _Exchange, now: float) -> None:
+    def _judge_lateness(self, step: int, pulses: dict[int, Pulse], exchange: Round, now: float) -> None:
         assert exchange.facts is not None
         ready = {self._rank: exchange.ready, **self._ready_elsewhere(pulses)}
         found = self._lateness.judge(ready, exchange.facts.seconds, now)
@@ -259,10 +255,10 @@ class Adaptive:
             text = f"rank {rank} had its gradient ready {Seconds(late)} after the others"
             self._sink.emit(Faulted(now, step - 2, "late_rank", text, rank))
 
-    def _send(self) -> _Exchange:
+    def _send(self) -> Round:
         self._number += 1
-        last = self._exchange
-        exchange = _Exchange(self._wish, self._own, self._ready)
+        last = self._round
+        exchange = Round(self._wish, self._own, self._ready)
         number, own, wish, ready = self._number, self._own, self._wish, self._ready
 
         def rows() -> list[bytes]:
@@ -280,56 +276,6 @@ class Adaptive:
 
         exchange.begin(self._line, rows, self._rank, self._world_size)
         return exchange
-
-
-class _Exchange:
-    """One round of pulses under way: what this rank sent, and what came."""
-
-    def __init__(self, wish: Decision, facts: StepFacts | None, ready: float) -> None:
-        self.wish, self.facts, self.ready = wish, facts, ready
-        self.level = wish.level  # of the step that `facts` describe
-        self.links: dict[int, LinkView] = {}
-        self.acks = Acks()
-        self.sent = 0.0
-        self.arrivals: dict[int, float] = {}
-        self._done = threading.Event()
-        self._error: BaseException | None = None
-        self._received: Tensor | None = None
-        self._rank = 0
-
-    def begin(self, line: Pipeline, rows: Callable[[], list[bytes]], rank: int, count: int) -> None:
-        self._rank = rank
-        self._received = torch.empty(SIZE * count, dtype=torch.uint8)
-        line.submit(self._ops(rows, self._received), self._finish, self._note)
-
-    @property
-    def arrived(self) -> bool:
-        """Whether every pulse is there."""
-        return self._done.is_set() and self._error is None
-
-    def result(self) -> dict[int, Pulse]:
-        """The other ranks' pulses; the lane's deadline ends the wait."""
-        self._done.wait()
-        if self._error is not None:
-            raise LinkError(f"pulse: {self._error}") from self._error
-        assert self._received is not None
-        rows = bytes(self._received.numpy())
-        count = len(rows) // SIZE
-        return {peer: unpack(rows[peer * SIZE : (peer + 1) * SIZE]) for peer in range(count) if peer != self._rank}
-
-    def lateness(self, elsewhere: dict[int, float]) -> float:
-        """How much later than this rank the last one was ready."""
-        return max([0.0, *(ready - self.ready for ready in elsewhere.values())])
-
-    def _ops(self, rows: Callable[[], list[bytes]], received: Tensor) -> Iterator[Op]:
-        yield AllToAll(torch.frombuffer(bytearray(b"".join(rows())), dtype=torch.uint8), received)
-
-    def _note(self, timing: Timing) -> None:
-        self.arrivals = dict(timing.arrivals)
-
-    def _finish(self, error: BaseException | None) -> None:
-        self._error = error
-        self._done.set()
 
 
 def sendable(decision: Decision) -> Decision:

@@ -43,18 +43,24 @@ def examine(network: Network, command: list[str]) -> tuple[int, dict[str, Any]]:
     return result.code, json.loads(lines[-1])
 
 
+def as_it_is(report: dict[str, Any]) -> bool:
+    wanted = 4 * ONE_WAY_MS / 1e3
+    # The shortest of many round trips: never below the path's own, and a busy machine adds only a little.
+    near = all(wanted <= reach["rtt"] <= 1.5 * wanted for reach in report["reaches"])
+    return near and all(0.8 * GOODPUT <= flow["rate"] * 8 / 1e6 <= 1.1 * GOODPUT for flow in report["flows"])
+
+
 def test_it_measures_the_rate_and_the_round_trip_of_every_pair() -> None:
-    code, report = examine(slow_star(3), DOCTOR)
-    assert code == 0
+    """Up to three times: other programs on the machine spoil single measurements, a wrong doctor spoils them all."""
+    for _ in range(3):
+        code, report = examine(slow_star(3), DOCTOR)
+        assert code == 0
+        assert len(report["reaches"]) == len(report["flows"]) == 6
+        assert {reach["mtu"] for reach in report["reaches"]} == {1500}
+        if as_it_is(report) and report["findings"] == []:
+            break
     assert report["findings"] == []
-    assert len(report["reaches"]) == len(report["flows"]) == 6
-    for reach in report["reaches"]:
-        wanted = 4 * ONE_WAY_MS / 1e3
-        # The shortest of many round trips: never below the path's own, and a busy machine adds only a little.
-        assert wanted <= reach["rtt"] <= 1.5 * wanted
-        assert reach["mtu"] == 1500
-    for flow in report["flows"]:
-        assert 0.8 * GOODPUT <= flow["rate"] * 8 / 1e6 <= 1.1 * GOODPUT
+    assert as_it_is(report), report
 
 
 def test_it_spots_the_host_that_advertises_the_wrong_interface() -> None:

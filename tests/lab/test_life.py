@@ -120,13 +120,27 @@ def test_what_a_command_leaves_running_is_ended_too(marker: str) -> None:
     assert gone(marker)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_ctrl_c_and_sigterm_take_everything_down(number: int, code: int, marker: str, runtime: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_ctrl_c_sigterm_and_a_closed_terminal_take_everything_down(
+    number: int, code: int, marker: str, runtime: Path
+) -> None:
     lab = subprocess.Popen([*CLI, *sleeper(marker)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert appeared(marker, 4)
     lab.send_signal(number)
     output, _ = lab.communicate(timeout=30)
     assert lab.returncode == code, output
+    assert gone(marker)
+    assert not list(runtime.iterdir())
+
+
+def test_a_demo_whose_terminal_is_closed_leaves_nothing(
+    marker: str, runtime: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    command = [sys.executable, "-m", "gradwire", "demo", "--out", str(tmp_path_factory.mktemp("out") / marker)]
+    demo = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert appeared(marker, 5, seconds=90)  # itself and four ranks
+    demo.send_signal(signal.SIGHUP)
+    assert demo.wait(timeout=30) == 129
     assert gone(marker)
     assert not list(runtime.iterdir())
 

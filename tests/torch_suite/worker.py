@@ -7,6 +7,7 @@ sleeps for 0.1 s between two looks, longer than most of the tests take; ours loo
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 import unittest
@@ -39,7 +40,8 @@ def run(rank: int, world_size: int, name: str, folder: str, port: int) -> str:
     case.meeting = Meeting(folder, rank)
     case.rank, case.file_name = rank, str(Path(folder, "store"))
     timeout = timedelta(seconds=CUSTOM_PG_TIMEOUT.get(name, TIMEOUT))
-    store = dist.PrefixStore(folder, dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timeout))
+    store = dist.PrefixStore(folder, client(port))
+    store.set_timeout(timeout)
     dist.init_process_group(BACKEND, store=store, world_size=world_size, rank=rank, timeout=timeout)
     common_utils.set_rng_seed()
     try:
@@ -50,6 +52,14 @@ def run(rank: int, world_size: int, name: str, folder: str, port: int) -> str:
     except SystemExit as ended:
         return _reason(ended.code)
     return "passed"
+
+
+@functools.cache
+def client(port: int) -> Any:
+    """One connection for all tests: now and then torch takes five seconds to make one."""
+    import torch.distributed as dist
+
+    return dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=TIMEOUT))
 
 
 def _reason(code: object) -> str:

@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from gradwire.cli.ending import leave_cleanly
 from gradwire.cli.report import write_report
 from gradwire.config import resolve
 from gradwire.emulate import Lab
@@ -42,6 +43,7 @@ def demo(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     net: str, hosts: int, level: str, data: str, steps: int, out: str | None, no_watch: bool, as_json: bool
 ) -> None:
     """Train a small CNN twice on the same slow network, with plain DDP and with gradwire, and compare."""
+    leave_cleanly()
     console = Console(stderr=as_json, quiet=as_json)
     folder = Path(out or time.strftime("runs/demo-%Y%m%d-%H%M%S")).resolve()
     resolve(level)  # a mistake should show before the first run, not after it

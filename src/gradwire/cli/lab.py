@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
 
 import click
 import msgspec
 
+from gradwire.cli.ending import leave_cleanly
 from gradwire.cli.lab_live import LabView, note
 from gradwire.emulate import EmulatorStats, Lab, RunResult
 from gradwire.emulate.lab import MODES, Mode
@@ -83,7 +81,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     names = [host.name for host in network.hosts]
     width = max(map(len, names))
     styled = {name: click.style(name.rjust(width), fg=_COLORS[i % len(_COLORS)]) for i, name in enumerate(names)}
-    signal.signal(signal.SIGTERM, _terminate)
+    leave_cleanly()
     to_stderr = json_path == "-"
     with LabView(shown=not no_watch and not to_stderr) as view, Lab(network, on_note=view.note, mode=mode) as running:
         used = running.mode
@@ -116,11 +114,6 @@ def _plain_number(value: object) -> float | int:
         return int(value)
     assert isinstance(value, float)
     return float(value)
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough; the clean-up must not be cut short
-    sys.exit(128 + number)
 
 
 def _adjusted(network: Network, congestion: str | None, seed: int | None) -> Network:
@@ -201,7 +194,7 @@ def check(net: str, hosts: int | None, pairs: int, seconds: float, as_json: bool
     from gradwire.emulate.measure import measure
 
     network = load_network(net, hosts)
-    signal.signal(signal.SIGTERM, _terminate)
+    leave_cleanly()
     names = [host.name for host in network.ranks]
     chosen = [(a, b) for step in range(1, len(names)) for a, b in zip(names, names[step:] + names[:step], strict=True)]
     with Lab(network, on_note=note) as running:

@@ -1,18 +1,20 @@
 """Wires: opens the wire of a job's ranks through torch's store.
 
-Ranks that share a host and a network namespace talk through shared memory, others through LTP; GRADWIRE_WIRE names
-another choice (see transport/mixed.py).
+Ranks that share a host and a network namespace talk through shared memory. Others talk through TCP where every path is
+short: a loss is mended within a round trip there, and the kernel moves a byte for less processor time. Where a path is
+long they talk through LTP, which losses do not slow down. GRADWIRE_WIRE names another choice (see transport/mixed.py).
 """
 
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Sequence
 from typing import Final
 
 from torch._C._distributed_c10d import Store
 
-from gradwire.errors import ConfigError
+from gradwire.errors import ConfigError, NoAnswerError
 from gradwire.transport import mixed
 from gradwire.transport.address import own_address
 from gradwire.transport.native import NativeWire
@@ -22,7 +24,11 @@ from gradwire.transport.secret import job_secret
 from gradwire.transport.wire import Wire
 
 VARIABLE: Final = mixed.WIRE_VARIABLE
+# Round trips up to this are short: one building, one data centre, one city.
+NEAR: Final = 0.002
 _log = logging.getLogger("gradwire")
+
+Connected = mixed.MixedWire | NativeWire
 
 
 def open_wire(store: Store, rank: int, size: int, timeout: float) -> Wire:
@@ -30,7 +36,10 @@ def open_wire(store: Store, rank: int, size: int, timeout: float) -> Wire:
     notes = Notes.open(store, "wire", rank, size, timeout)
     kind = _agree(notes, mixed.wire_kind())
     secret = job_secret(notes)
-    wire = rendezvous(notes, lambda host, port: mixed.open_wire(rank, secret, host, port, kind=kind))
+    if kind == "auto":
+        wire = _choose(store, rank, size, timeout, secret)
+    else:
+        wire = rendezvous(notes, lambda host, port: mixed.open_wire(rank, secret, host, port, kind=kind))
     _log.info(
         "rank %d of %d: address %s, port %d; %s (GRADWIRE_IFNAME, GRADWIRE_PORTS and %s choose others)",
         rank, size, own_address(), wire.port, _routes(wire, [peer for peer in range(size) if peer != rank]), VARIABLE,
@@ -38,13 +47,40 @@ def open_wire(store: Store, rank: int, size: int, timeout: float) -> Wire:
     return wire
 
 
-def _routes(wire: mixed.MixedWire | NativeWire, peers: Sequence[int]) -> str:
+def _choose(store: Store, rank: int, size: int, timeout: float, secret: bytes) -> Connected:
+    """1. TCP, whose round trips the kernel times; 2. kept where all are short; 3. else LTP, if it is let through."""
+
+    def meet(far: str) -> tuple[Notes, Connected]:
+        notes = Notes.open(store, f"wire/{far}", rank, size, timeout)
+        return notes, rendezvous(notes, lambda host, port: mixed.open_wire(rank, secret, host, port, far=far))
+
+    try:
+        notes, wire = meet("tcp")  # 1
+    except NoAnswerError:
+        return meet("ltp")[1]
+    try:
+        trips = notes.gather("trip", max((view.rtprop or 0.0 for view in wire.views().values()), default=0.0), float)
+        if max(trips) <= NEAR:  # 2
+            return wire
+        _, longer = meet("ltp")  # 3
+    except NoAnswerError as error:
+        if rank == 0:
+            warnings.warn(f"gradwire: LTP over UDP gets no answer, using TCP instead: {error}", stacklevel=4)
+        return wire
+    except BaseException:
+        wire.close()
+        raise
+    wire.close()
+    return longer
+
+
+def _routes(wire: Connected, peers: Sequence[int]) -> str:
     """How the others are reached, in words."""
     if not isinstance(wire, mixed.MixedWire):
         return f"{wire.protocol} to {_named(peers)}"
     near = [peer for peer in peers if wire.beside([peer])]
     far = [peer for peer in peers if peer not in near]
-    return ", ".join(f"{way} to {_named(those)}" for way, those in (("shared memory", near), ("LTP", far)) if those)
+    return ", ".join(f"{way} to {_named(those)}" for way, those in (("shared memory", near), (wire.far, far)) if those)
 
 
 def _named(ranks: Sequence[int]) -> str:

@@ -29,7 +29,7 @@ def overview(book: Book, run: a.RunBrief) -> a.Overview:
         parameters=state.parameters,
         steps_per_second=1 / split.seconds if split and split.seconds > 0 else None,
         split=split,
-        predicted_plain=state.sensed.predicted_plain if state.sensed else None,
+        predicted_plain=state.predicted_plain,
         speedup=state.predicted_speedup,
         gradient_bytes=state.gradient_bytes,
         wire_bytes=state.wire_bytes,

@@ -36,6 +36,8 @@ MOST_RANKS: Final = 4096
 MOST_LINKS: Final = 65_536
 MOST_LEVELS: Final = 64
 KEPT: Final = 500
+# Steps over which "now" is meant where one step would be too few.
+COMPARED: Final = 20
 # The pace of late: about the last twenty steps.
 PACE_GAIN: Final = 0.1
 PARTS: Final = ("compute", "encode", "wire", "wait")
@@ -125,6 +127,8 @@ class RunState:
     series: dict[str, Series] = field(default_factory=dict)
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=60))
     recent_rates: deque[float] = field(default_factory=lambda: deque(maxlen=60))
+    # Seconds of a step: as plain DDP would take by the cost model, and as it took.
+    compared: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=COMPARED))
     _lead: int | None = None
 
     def take(self, record: Record) -> None:  # noqa: PLR0912 - one branch for each kind of event
@@ -192,11 +196,15 @@ class RunState:
         return self.plain_bytes - self.wire_bytes
 
     @property
+    def predicted_plain(self) -> float | None:
+        """What a step of plain DDP would take, by the cost model: the mean of the last ones; None where it is mute."""
+        return sum(plain for plain, _ in self.compared) / len(self.compared) if self.compared else None
+
+    @property
     def predicted_speedup(self) -> float | None:
-        """How much longer a step of plain DDP would take now, by the cost model; None where it says nothing."""
-        if self.sensed is None or not self.sensed.predicted_plain or not self.sensed.seconds:
-            return None
-        return self.sensed.predicted_plain / self.sensed.seconds
+        """How much longer the last steps would have taken with plain DDP, by the cost model."""
+        took = sum(seconds for _, seconds in self.compared)
+        return sum(plain for plain, _ in self.compared) / took if took > 0 else None
 
     def reached(self, accuracy: float) -> float | None:
         """Seconds from the start until this accuracy was first noted."""
@@ -252,6 +260,7 @@ class RunState:
         if event.rtprop is not None:
             self._plot("rtt", time, event.rtprop + event.queueing)
         if event.predicted_plain is not None:
+            self.compared.append((event.predicted_plain, event.seconds))
             self._plot("predicted_plain", time, event.predicted_plain)
 
     def _links_sensed(self, event: LinksSensed) -> None:

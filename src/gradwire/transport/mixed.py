@@ -20,7 +20,8 @@ from gradwire.transport.tcp import TcpConfig, TcpEndpoint
 from gradwire.transport.wire import RELIABLE, Contract, Delivery, Transfer
 
 WIRE_VARIABLE: Final = "GRADWIRE_WIRE"
-KINDS: Final = ("auto", "ltp", "tcp", "shm")
+FAR: Final = ("ltp", "tcp")
+KINDS: Final = ("auto", *FAR, "shm")
 
 
 class MixedWire:
@@ -35,6 +36,11 @@ class MixedWire:
     @property
     def port(self) -> int:
         return (self._far or self._near).port
+
+    @property
+    def far(self) -> str:
+        """What leads to other hosts, in words."""
+        return {"UDP": "LTP"}.get(self._far.protocol, self._far.protocol) if self._far else "nothing"
 
     def nearby(self) -> tuple[str, int]:
         """The identity of this host, and the number under which neighbours reach us."""
@@ -114,21 +120,25 @@ def wire_kind(environment: Mapping[str, str] | None = None) -> str:
 
 
 def open_wire(
-    rank: int, secret: bytes, host: str, port: int = 0, *, kind: str = "auto", encrypt: bool = True
+    rank: int, secret: bytes, host: str, port: int = 0, *, kind: str = "auto", far: str = "ltp"
 ) -> MixedWire | NativeWire:
     """A wire that listens on `host` and `port`.
 
-    `auto` is shared memory to neighbours and LTP to others; `ltp` and `tcp` take that one to everybody, neighbours too;
-    `shm` reaches neighbours only.
+    `auto` is shared memory to neighbours and `far` (ltp or tcp) to others; `ltp` and `tcp` take that one to everybody,
+    neighbours too; `shm` reaches neighbours only.
     """
-    if kind == "tcp":
-        return TcpEndpoint(rank, secret, TcpConfig(host=host, port=port, encrypt=encrypt))
-    if kind == "ltp":
-        return Endpoint(rank, secret, LtpConfig(host=host, port=port, encrypt=encrypt))
-    far = Endpoint(rank, secret, LtpConfig(host=host, port=port, encrypt=encrypt)) if kind == "auto" else None
+    if kind in FAR:
+        return _open_far(kind, rank, secret, host, port)
+    other = _open_far(far, rank, secret, host, port) if kind == "auto" else None
     try:
-        return MixedWire(ShmEndpoint(rank, secret, ShmConfig()), far)
+        return MixedWire(ShmEndpoint(rank, secret, ShmConfig()), other)
     except BaseException:
-        if far is not None:
-            far.close()
+        if other is not None:
+            other.close()
         raise
+
+
+def _open_far(kind: str, rank: int, secret: bytes, host: str, port: int) -> NativeWire:
+    if kind == "tcp":
+        return TcpEndpoint(rank, secret, TcpConfig(host=host, port=port))
+    return Endpoint(rank, secret, LtpConfig(host=host, port=port))
