@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP
 from typing import Any
@@ -85,6 +85,16 @@ def lossy(loss: float, seconds: float, ways: tuple[str, ...] = ("->*", "*->")) -
     return act
 
 
+def parted_for(seconds: float) -> Any:
+    """The two sides of a network do not reach each other for a while; inside each, all is well."""
+
+    def act(scene: Scene, rank: int) -> None:
+        scene.part(CUT)
+        scene.after(seconds, lambda: scene.part(WHOLE))
+
+    return act
+
+
 def flapping(scene: Scene, rank: int) -> None:
     """Down for half of every second, six times."""
     for second in range(6):
@@ -122,6 +132,7 @@ SHORT_CUT = Fault("cut for 2 s", act=lossy(CUT, 2.0))
 CUT_AND_BACK = Fault("cut for 10 s", act=lossy(CUT, 10.0))
 COORDINATOR_CUT = Fault("coordinator cut for 10 s", rank=0, act=lossy(CUT, 10.0))
 STOP_AND_BACK = Fault("stop for 10 s", act=stop_for(10.0))
+SITE_CUT = Fault("site of two cut for 10 s", rank=2, along=(3,), act=parted_for(10.0))
 LONG_CUT = Fault("cut for good", act=lossy(CUT, FOREVER))
 ONE_WAY = Fault("one way cut for 2 s", act=lossy(CUT, 2.0, ("->*",)))
 ONE_WAY_LONG = Fault("one way cut for good", act=lossy(CUT, FOREVER, ("->*",)))
@@ -157,11 +168,19 @@ def case(fault: Fault, way: str, expect: Expectation, within: float, **more: Any
     return Case(fault, way, network=preset("lan100", HOSTS), expect=expect, within=within + SLACK, **settings)
 
 
+def two_sites(folder: Path) -> dict[str, Any]:
+    """Ranks 0 and 1 on one side of an ocean, 2 and 3 on the other."""
+    sites = folder / "sites.json"
+    sites.write_text(json.dumps({"left": [0, 1], "right": [2, 3]}))
+    way = WAYS["returning"]
+    return {**way, "planning": {**way["planning"], "sites": str(sites)}}
+
+
 def schedule(folder: Path) -> Iterator[Case]:
     """Every case. `within`: a lost peer is found after TIMEOUT on gloo and after DEAD on LTP, whoever else waits for
     the one that found it hears of it at once; a closed connection is seen immediately but promised no sooner."""
     yield from lost_ranks(folder)
-    yield from bad_links()
+    yield from bad_links(folder)
     yield from bad_machines()
     yield from strangers()
 
@@ -182,7 +201,7 @@ def lost_ranks(folder: Path) -> Iterator[Case]:
     yield case(STOP_LONG, "elastic", "without", 2 * DEAD)
 
 
-def bad_links() -> Iterator[Case]:
+def bad_links(folder: Path) -> Iterator[Case]:
     for way in ("auto", "ltp", "plan"):
         yield case(SHORT_CUT, way, "goes on", 2 * 2.0)
         yield case(ONE_WAY, way, "goes on", 2 * 2.0)
@@ -194,6 +213,11 @@ def bad_links() -> Iterator[Case]:
     for fault in (CUT_AND_BACK, COORDINATOR_CUT, STOP_AND_BACK):
         yield case(fault, "returning", "returns", 2 * DEAD, steps=500)
     yield case(CUT_AND_BACK, "returning-tcp", "returns", 2 * DEAD, steps=500)
+    # Half of the job goes on alone meanwhile, at the pace of its own network: slowly, so that some steps are left.
+    ocean = replace(preset("wan-us-eu", HOSTS), name="wan-us-eu")
+    yield replace(
+        case(SITE_CUT, "returning", "returns", 2 * DEAD, steps=220, pace=0.05, config=two_sites(folder)), network=ocean
+    )
     for way in ("auto", "ltp", "plan"):
         yield case(LOSS, way, "goes on", 60.0, config=patient(WAYS[way]), patience=120.0)
     for way in ("ltp", "plan"):

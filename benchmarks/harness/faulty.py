@@ -66,6 +66,10 @@ class Scene:
             link = f"{host}{way}" if way.startswith("-") else f"{way}{host}"
             self.lab.apply(Change(Seconds(0), link, loss=loss))
 
+    def part(self, loss: float) -> None:
+        """Packets between the two sides of a network are lost at this rate from now on."""
+        self.lab.apply(Change(Seconds(0), "left-right", loss=loss))
+
     def block(self, rank: int, protocol: int) -> None:
         """A firewall at a rank's host: it lets no packet of this IP protocol out."""
         # Classic BPF on the byte that names the protocol: 2 drops, 0 passes. No firewall's modules are needed.
@@ -92,6 +96,8 @@ class Fault:
     step: int = 10
     act: Callable[[Scene, int], None] | None = None
     inside: str = ""
+    # Ranks that share its fate.
+    along: tuple[int, ...] = ()
     # Variables of the fault's rank alone, and a place that exists while the job runs (its path fills `{place}`).
     env: Mapping[str, str] = field(default_factory=dict)
     place: Callable[[], AbstractContextManager[str]] = lambda: nullcontext("")
@@ -291,7 +297,8 @@ def leftovers(scene: Scene, emulator: int, files: list[Path]) -> list[str]:
 
 def judge(case: Case, story: Story, hanging: list[int], left: tuple[str, ...], lab: str) -> Outcome:
     everybody = set(range(len(case.network.ranks)))
-    survivors = everybody - ({case.fault.rank} if case.expect in ("without", "returns") else set())
+    struck = {case.fault.rank, *case.fault.along}
+    survivors = everybody - (struck if case.expect in ("without", "returns") else set())
     start = story.injected or 0.0
     # A killed rank says nothing; one that could speak must.
     mute = {case.fault.rank} if case.fault.rank not in story.failed and case.fault.rank not in hanging else set()
@@ -336,18 +343,18 @@ def _return(case: Case, story: Story) -> tuple[float | None, int]:
 
     Its last step before the gap may be one that only it ended: the others did it again without it.
     """
-    rank = case.fault.rank
-    made = sorted(step for step, ranks in story.steps.items() if rank in ranks)
-    gap = next((earlier for earlier, later in itertools.pairwise(made) if later > earlier + 1), None)
-    if gap is not None:
-        story.steps[gap].pop(rank)
+    for rank in (*case.fault.along, case.fault.rank):
+        made = sorted(step for step, ranks in story.steps.items() if rank in ranks)
+        gap = next((earlier for earlier, later in itertools.pairwise(made) if later > earlier + 1), None)
+        if gap is not None:
+            story.steps[gap].pop(rank)
     backs = [at for at, by, peer in story.backs if by == peer == rank]
     found = backs[0] - story.undone if backs and story.undone is not None else None
     return found, case.steps - len(made)
 
 
 def _unreturned(case: Case, story: Story, back: float | None) -> str:
-    if back is None or case.fault.rank not in story.trained:
+    if back is None or not story.trained.keys() >= {case.fault.rank, *case.fault.along}:
         return f"rank {case.fault.rank} did not come back"
     # At the end everybody leaves, one after the other: that is no loss.
     mistaken = {peer for _, by, peer in story.losses if case.fault.rank not in (by, peer)}

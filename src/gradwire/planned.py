@@ -102,8 +102,10 @@ class Planned:
         return sides.taken if sides else 0
 
     def hand_over(self, estate: Estate) -> None:
-        """What a member that comes back is handed. Ranks of a site are one member: there is no replica to hand it."""
-        if self._crossing is not None and self._site is None:
+        """What a member that comes back is handed; a leader hands it on to its site."""
+        if self._site is not None:
+            estate = self._site.hand_over(estate)
+        if self._crossing is not None:
             self._crossing.walker.hand_over(estate)
 
     def submit(self, parcel: Parcel) -> None:
@@ -142,7 +144,9 @@ def open_planned(config: Config, group: dist.ProcessGroup, numel: int, clock: Cl
     sites = ask_sites(_notes("sites", config, group), config.planning.sites)
     if sites is None:
         return Planned(_cross(config, group, range(group.size()), numel, Told(clock, sink)), None)
-    own, leaders = open_groups(sites, group, config.transport.timeout)
+    # A leader that was cut off waits to be taken back, and its neighbours wait for it.
+    patience = config.transport.timeout + (config.planning.rejoin if config.planning.elastic else 0.0)
+    own, leaders = open_groups(sites, group, patience)
     crossing = None
     if leaders is not None and leaders.size() > 1:
         crossing = _cross(config, leaders, sites.leaders, numel, Told(clock, sink))

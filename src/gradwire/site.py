@@ -4,7 +4,8 @@ In: parcels in the order of buckets, the same on all ranks of the site. Each goe
 site (the existing backend's collective), the trees between sites (leaders only), and back from the leader to its site.
 Who is where says a file (`planning.sites`), read by rank 0 for all, or each rank's GRADWIRE_SITE. The leader is the
 lowest rank. Two groups and two threads of their own keep the order of collectives: one for sums,
-one for results, so that several buckets are under way at once.
+one for results, so that several buckets are under way at once. A site that was cut off and is taken back is handed the
+others' state through its leader: before the results of that step, everybody in the site gets it.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import msgspec
+import torch
 import torch.distributed as dist
+from torch import Tensor
 
+from gradwire.aggregate.handing import Estate
 from gradwire.aggregate.parcel import Parcel
-from gradwire.errors import ConfigError, LinkError
+from gradwire.errors import ConfigError, GradwireError, LinkError
 from gradwire.transport.collective import explain
 from gradwire.transport.notes import Notes
 
@@ -109,6 +113,33 @@ def open_groups(
     return own, leaders if rank in sites.leaders else None
 
 
+class Inheritance:
+    """The estate of a site's leader: what it is handed, its neighbours are handed too."""
+
+    def __init__(self, own: Estate) -> None:
+        self._own = own
+        self._came: list[Tensor] = []
+
+    def give(self, step: int) -> tuple[bytes, Sequence[Tensor]]:
+        return self._own.give(step)
+
+    def take(self, header: bytes, body: Tensor) -> None:
+        self._own.take(header, body)
+        self._came = [torch.frombuffer(bytearray(header), dtype=torch.uint8), body]
+
+    def share(self, broadcast: Callable[[Tensor], None], leads: bool) -> None:
+        """All ranks of the site call this once a step: two numbers, and what came if there is any."""
+        came, self._came = self._came, []
+        sizes = torch.tensor([part.numel() for part in came] or [0, 0])
+        broadcast(sizes)
+        if int(sizes[0]):
+            header, body = came or [torch.empty(int(size), dtype=torch.uint8) for size in sizes]
+            broadcast(header)
+            broadcast(body)
+            if not leads:
+                self._own.take(bytes(header.numpy()), body)
+
+
 class Site:
     """One rank's part. `across` is the leader's way to the other sites, None on everybody else."""
 
@@ -116,7 +147,8 @@ class Site:
         self._sum_group, self._share_group = groups
         self._across = across
         self.size = self._sum_group.size()
-        self._leader = dist.get_process_group_ranks(self._sum_group)[0]
+        self._inheritance: Inheritance | None = None
+        self._first = True
         self._sums: queue.SimpleQueue[Parcel | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[tuple[Parcel, BaseException | None] | None] = queue.SimpleQueue()
         self._threads = [
@@ -127,8 +159,17 @@ class Site:
         for thread in self._threads:
             thread.start()
 
+    @property
+    def leads(self) -> bool:
+        return self._across is not None
+
     def submit(self, parcel: Parcel) -> None:
         self._sums.put(parcel)
+
+    def hand_over(self, estate: Estate) -> Estate:
+        """Before the first step, on all ranks of the site: what the leader is to hand on; what its walker is to use."""
+        self._inheritance = Inheritance(estate)
+        return self._inheritance
 
     def close(self, timeout: float = 10.0) -> None:
         self._sums.put(None)
@@ -138,7 +179,7 @@ class Site:
     def _run_sums(self) -> None:
         """Sum each bucket inside the site; the leader sends it across, where it may overtake others."""
         while (parcel := self._sums.get()) is not None:
-            error = self._collective(lambda p=parcel: dist.all_reduce(p.gradient, group=self._sum_group))  # type: ignore[misc]
+            error = self._collective(lambda p=parcel: self._sum_group.allreduce([p.gradient]).wait())  # type: ignore[misc]
             crossed: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
             if error is not None or self._across is None:
                 crossed.put(error)
@@ -154,14 +195,25 @@ class Site:
             parcel, error = item
             error = self._order.get().get() or error
             if error is None:
-                share = lambda p=parcel: dist.broadcast(p.gradient, self._leader, group=self._share_group)  # noqa: E731
-                error = self._collective(share)
+                error = self._collective(lambda p=parcel: self._share(p))  # type: ignore[misc]
             parcel.done(error)
+
+    def _share(self, parcel: Parcel) -> None:
+        if self._first and self._inheritance is not None:
+            self._inheritance.share(self._broadcast, self.leads)
+        self._first = parcel.bucket.is_last
+        self._broadcast(parcel.gradient)
+
+    def _broadcast(self, tensor: Tensor) -> None:
+        """From the leader, the first of the group."""
+        self._share_group.broadcast(tensor, 0).wait()
 
     @staticmethod
     def _collective(run: Callable[[], object]) -> BaseException | None:
         try:
             run()
+        except GradwireError as error:
+            return error
         except RuntimeError as error:
             return LinkError(explain(error, "inside the site: the collective"))
         return None

@@ -6,15 +6,21 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.distributed import HashStore, PrefixStore, ProcessGroupGloo
 
+from gradwire.aggregate.handing import PIECE, Giver, Taker
 from gradwire.aggregate.parcel import Parcel
+from gradwire.aggregate.port import Port
 from gradwire.aggregate.steward import Steward, StewardConfig
 from gradwire.aggregate.walker import WalkConfig, Walker
+from gradwire.clock import MonotonicClock
 from gradwire.errors import ConfigError, IntegrityError, LinkError
 from gradwire.flow import Bucket
 from gradwire.handover import Handover
@@ -25,8 +31,9 @@ from gradwire.plan.matrix import Matrix
 from gradwire.plan.policy import Member
 from gradwire.plan.registry import make_plan
 from gradwire.plan.replan import ReplanConfig
+from gradwire.site import Site
 from tests.aggregate.cables import Cables, cabled_wires
-from tests.aggregate.grid import LIMIT
+from tests.aggregate.grid import LIMIT, FakeNet
 
 RANKS = 3
 FIRST = 100  # the session's number of the first step, as after loading a checkpoint
@@ -35,9 +42,11 @@ FIRST = 100  # the session's number of the first step, as after loading a checkp
 class Trainer:
     """One rank: a small model with an optimizer that remembers, one bucket a step, everything in a thread."""
 
-    def __init__(self, walker: Walker, level: str, returns: bool = True) -> None:
+    def __init__(self, rank: int, walker: Walker, level: str, door: Any = None, returns: bool = True) -> None:
+        """`door` is what takes parcels and estates: the walker, unless there is a site in between."""
         torch.manual_seed(0)
-        self.walker, self._level = walker, Level.parse(level)
+        self.rank, self.walker, self._level = rank, walker, Level.parse(level)
+        self._door = door or walker
         self.model = nn.Sequential(nn.Linear(40, 60), nn.BatchNorm1d(60), nn.Linear(60, 8))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
         self.schedule = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.99)
@@ -47,10 +56,14 @@ class Trainer:
         self.residual = torch.zeros(sum(p.numel() for p in self.model.parameters()))
         self.losses: list[int] = []
         self.backs: list[str] = []
-        walker.on_loss = lambda peer, why: self.losses.append(peer)
-        walker.on_return = lambda rank, how: self.backs.append(how)
+        if door is None:
+            walker.on_loss = lambda peer, why: self.losses.append(peer)
+            walker.on_return = lambda rank, how: self.backs.append(how)
+        self.estate = Handover(self.model, [self.optimizer, self.schedule], self.jump)
         if returns:
-            walker.hand_over(Handover(self.model, [self.optimizer, self.schedule], self.jump))
+            handed = self._door.hand_over(self.estate)
+            if door is not None and door.leads:
+                walker.hand_over(handed)
 
     def jump(self, step: int) -> None:
         self.step = step + 1
@@ -58,12 +71,12 @@ class Trainer:
     def train(self, until: int) -> None:
         try:
             while self.step < until:
-                self._train_one(self.walker.member.rank)
+                self._train_one()
         except LinkError as error:
             self.error = error
 
-    def _train_one(self, rank: int) -> None:
-        draw = torch.Generator().manual_seed(1000 * self.step + rank)
+    def _train_one(self) -> None:
+        draw = torch.Generator().manual_seed(1000 * self.step + self.rank)
         self.optimizer.zero_grad()
         self.model(torch.randn(16, 40, generator=draw)).square().mean().backward()
         gradient = torch.cat([p.grad.flatten() for p in self.model.parameters()])
@@ -75,7 +88,7 @@ class Trainer:
             result.append(error)
             done.set()
 
-        self.walker.submit(Parcel(bucket, self._level, gradient, self.residual, tell))
+        self._door.submit(Parcel(bucket, self._level, gradient, self.residual, tell))
         assert done.wait(LIMIT), "a bucket was not restored in time"
         if result[0] is not None:
             raise result[0]
@@ -115,28 +128,63 @@ class Job3:
 
 
 @contextmanager
-def job(level: str = "off", rejoin: float = LIMIT, returns: bool = True) -> Iterator[Job3]:
-    matrix = Matrix.of(np.full((RANKS, RANKS), 1e7), 0.02)
+def crossing(members: int, rejoin: float = LIMIT) -> Iterator[tuple[list[Walker], Cables]]:
+    matrix = Matrix.of(np.full((members, members), 1e7), 0.02)
     work = Job(4 * 3000, 32 << 10)
     replan = lambda members, version: make_plan(matrix.only(members), work, "loadaware", version)  # noqa: E731
-    with cabled_wires(RANKS) as (wires, cables):
+    with cabled_wires(members) as (wires, cables):
         plan = make_plan(matrix, work, "loadaware")
         config = WalkConfig(timeout=LIMIT, elastic=True, rejoin=rejoin)
-        walkers = [Walker(wire, Member(wire.rank, range(RANKS), plan, replan), config) for wire in wires]
+        walkers = [Walker(wire, Member(wire.rank, range(members), plan, replan), config) for wire in wires]
         for walker in walkers:
             Steward(walker, work, matrix, StewardConfig(ReplanConfig("loadaware"), aware=False)).begin(walker.now())
             walker.start()
         try:
-            yield Job3([Trainer(walker, level, returns) for walker in walkers], cables)
+            yield walkers, cables
         finally:
             for walker in walkers:
                 walker.close()
+
+
+@contextmanager
+def job(level: str = "off", rejoin: float = LIMIT, returns: bool = True) -> Iterator[Job3]:
+    with crossing(RANKS, rejoin) as (walkers, cables):
+        yield Job3([Trainer(rank, one, level, returns=returns) for rank, one in enumerate(walkers)], cables)
+
+
+@contextmanager
+def two_sites() -> Iterator[Job3]:
+    """Ranks 0 and 1 at one site, 2 and 3 at the other; gloo inside, threads instead of processes."""
+    store = HashStore()
+
+    def group(site: int, place: int, name: str, out: list[Any]) -> None:
+        out.append(ProcessGroupGloo(PrefixStore(f"{site}/{name}", store), place, 2, timedelta(seconds=LIMIT)))
+
+    with crossing(2) as (walkers, cables):
+        made: list[list[list[Any]]] = [[[], []] for _ in range(4)]
+        for kind, name in enumerate(("sum", "share")):
+            threads = [
+                threading.Thread(target=group, args=(rank // 2, rank % 2, name, made[rank][kind])) for rank in range(4)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(LIMIT)
+        sites = [
+            Site([own[0] for own in made[rank]], walkers[rank // 2].submit if rank % 2 == 0 else None)
+            for rank in range(4)
+        ]
+        trainers = [Trainer(rank, walkers[rank // 2], "off", sites[rank]) for rank in range(4)]
+        yield Job3(trainers, cables)
+        for site in sites:
+            site.close()
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is left out asks sooner: round trips take no time here."""
     monkeypatch.setattr(policy, "ASK", 0.2)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
 
 
 @pytest.mark.parametrize(("rank", "level"), [(2, "off"), (0, "int8"), (1, "sharedk:0.2")])
@@ -201,6 +249,22 @@ def test_when_everybody_was_cut_off_from_everybody_all_go_on() -> None:
         assert all(torch.equal(final[0], other) for other in final)
 
 
+def test_a_site_that_was_cut_off_comes_back_as_a_whole() -> None:
+    with two_sites() as four:
+        four.start(120)
+        four.reach(2, 10)
+        four.cables.cut = {1}  # the second site, as the plan counts members
+        four.reach(0, 30)
+        four.cables.cut = set()
+        four.join()
+        assert [one.error for one in four.trainers] == [None] * 4
+        assert all(one.made == list(range(FIRST, FIRST + 120)) for one in four.trainers[:2]), "a step was lost"
+        for back in four.trainers[2:]:
+            assert len(back.made) < 110
+            final = [one.weights[FIRST + 119] for one in (four.trainers[0], back)]
+            assert torch.equal(*final)
+
+
 @pytest.mark.parametrize("first", [0, 2])
 def test_a_goodbye_at_the_end_is_neither_a_loss_nor_a_regroup(first: int) -> None:
     with job() as three:
@@ -229,6 +293,27 @@ def test_who_leaves_in_the_middle_is_done_without_at_once() -> None:
         assert [one.error for one in three.trainers] == [None] * RANKS
         assert torch.equal(three.trainers[1].weights[FIRST + 29], three.trainers[2].weights[FIRST + 29])
         assert three.trainers[1].walker.member.members == (1, 2)
+
+
+def test_a_state_of_many_pieces_arrives_whole() -> None:
+    draw = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(n, generator=draw) for n in (700_001, 0, 1, PIECE, 12_345)]
+    got: list[tuple[bytes, torch.Tensor]] = []
+    net = FakeNet()
+    ports = [Port(net.wire(rank), MonotonicClock(), LIMIT) for rank in range(2)]
+    giver = Giver(ports[0], 1, (7, 3), (b"what it is", tensors))
+    taker = Taker(ports[1], 0, (7, 3), lambda *state: got.append(state))
+    giver.begin()
+    taker.begin(giver.header, giver.body)
+    deadline = time.monotonic() + LIMIT
+    while not got and time.monotonic() < deadline:
+        for port in ports:
+            port.turn(0.01)
+    header, body = got[0]
+    assert header == b"what it is"
+    assert torch.equal(body.clone().view(torch.float32), torch.cat(tensors))
+    for port in ports:
+        port.close()
 
 
 def test_a_state_comes_out_as_it_went_in() -> None:

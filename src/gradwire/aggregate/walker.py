@@ -238,6 +238,8 @@ class Walker:
     def _regroup(self, keep: Keep) -> None:
         """Stop when the epoch ends; begin again, or catch up, when the next one is there."""
         member, now = self.member, self._clock.now()
+        # A replica changes only while its training waits here for a whole step; the others would wait for that.
+        member.willing = keep.closed
         for peer in self._redial.turn(now):
             self.port.cut.discard(peer)
             self.reopened(peer)

@@ -73,8 +73,8 @@ class Member:
         # Whom the transport has a connection to, and the goodbyes of those who left.
         self.reach = self.alive - {rank}
         self.parted: dict[int, Leave] = {}
-        # Whether to ask to be taken in; since when there is a reason to.
-        self.returning = False
+        # Whether members come back at all, whether this one could now, and since when there is a reason to ask.
+        self.returning, self.willing = False, True
         self.adrift_since: float | None = None
         self._ask_at = 0.0
         # Members that hold no state until a step of this epoch is done.
@@ -284,7 +284,7 @@ class Member:
             self.adrift_since, self._ask_at = None, 0.0
         elif self.adrift_since is None:
             self.adrift_since = now
-        elif self.returning and now - self.adrift_since >= ASK and now >= self._ask_at:
+        elif self.returning and self.willing and now - self.adrift_since >= ASK and now >= self._ask_at:
             self._ask_at = now + ASK
             return [(rank, self._plea(now - self.adrift_since)) for rank in sorted(self.reach)]
         return []
