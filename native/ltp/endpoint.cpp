@@ -8,6 +8,7 @@ namespace {
 
 constexpr Time kFirstGreeting = 100 * kMillisecond;
 constexpr Time kLastGreeting = kSecond;
+constexpr int kSteadyGreetings = 8;  // before the interval doubles: a burst of losses swallows several in a row
 
 }  // namespace
 
@@ -57,7 +58,7 @@ void Endpoint::greet(Time now, Peer& peer) {
   else
     letters_.push_back({peer.address, handshake_.sealed(Knock{self_.rank, peer.rank, self_.epoch})});
   peer.greeted_at = now;
-  peer.greeting_at = now + std::min(kLastGreeting, kFirstGreeting << std::min(peer.greetings++, 4));
+  peer.greeting_at = now + std::min(kLastGreeting, kFirstGreeting << std::clamp(peer.greetings++ - kSteadyGreetings, 0, 4));
 }
 
 void Endpoint::send(Time now, std::uint32_t rank, SendRequest request) {
