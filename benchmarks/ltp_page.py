@@ -30,16 +30,16 @@ def clean(rows: Rows) -> str:
 
 
 def grid(rows: Rows) -> str:
-    keys = list(dict.fromkeys((row["rtt"], row["loss"], row["bursty"]) for row in rows))
+    keys = sorted(dict.fromkeys((row["rtt"], row["loss"], row["bursty"]) for row in rows))
+    systems = ["ltp bbr", *sorted({row["system"] for row in rows} - {"ltp bbr"}, reverse=True)]
     lines = []
     for rtt, loss, bursty in keys:
         here = {row["system"]: row for row in rows if (row["rtt"], row["loss"], row["bursty"]) == (rtt, loss, bursty)}
         own = here["ltp bbr"]
-        texts = [step(row) for row in here.values()]
-        ratios = [ratio(row, own) for name, row in here.items() if name != "ltp bbr"]
+        texts = [step(here[name]) if name in here else "" for name in systems]
+        ratios = [ratio(here[name], own) if name in here else "" for name in systems[1:]]
         lost = f"{own['missing']:.2%}"
         lines.append([f"{1000 * rtt:g} ms", f"{loss:.1%}{' bursty' if bursty else ''}", *texts, *ratios, lost])
-    systems = list(dict.fromkeys(row["system"] for row in rows))
     heads = [f"{name}, s" for name in systems] + [f"{name} / LTP" for name in systems[1:]]
     return table(["RTT", "loss", *heads, "not delivered up"], lines)
 

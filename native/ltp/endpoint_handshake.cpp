@@ -209,7 +209,8 @@ void Endpoint::on_reset(Time now, const Address& from, Bytes datagram) {
   auto found = peers_.find(reset.rank);
   if (found == peers_.end() || !found->second.connection || found->second.address != from) return;
   Peer& peer = found->second;
-  if (peer.connection->start().remote != reset.connection) return;
+  // Before our ACCEPT has arrived nobody there knows the connection: HELLO comes again, and our answer to it.
+  if (peer.connection->start().remote != reset.connection || !peer.connection->confirmed()) return;
   if (!handshake_.authentic(datagram)) return reject(from);
   fail(now, peer, reset.epoch == peer.connection->start().epoch ? Failure::half_open : Failure::restarted);
 }

@@ -46,6 +46,21 @@ void connects_through_loss_and_corruption() {
   }
 }
 
+// The side that answers may have data before the other has its answer: what the other does not know yet is no restart.
+void data_that_overtakes_a_lost_answer_ends_nothing() {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    PipeSpec spec;
+    spec.loss = 0.2;
+    Duo duo(seed, spec);
+    auto source = random_bytes(1000, seed);
+    std::vector<std::uint8_t> destination(source.size());
+    duo.a->endpoint->post(duo.world.now, 1, {1, destination.data(), destination.size(), 1, 0, 0});
+    duo.b->endpoint->send(duo.world.now, 0, {1, source.data(), source.size(), 1, 1, 0, kWhole, {}, seed});
+    CHECK(duo.world.run(10 * kSecond, [&] { return find_event(*duo.a, EventType::received, 1) != nullptr; }));
+    CHECK(source == destination);
+  }
+}
+
 void different_secrets_never_connect_and_both_sides_know_why() {
   Duo duo(1, {}, {}, "another secret");
   CHECK(!duo.up());
@@ -263,6 +278,7 @@ void a_goodbye_is_heard() {
 
 int main() {
   connects_through_loss_and_corruption();
+  data_that_overtakes_a_lost_answer_ends_nothing();
   different_secrets_never_connect_and_both_sides_know_why();
   silence_is_no_answer();
   answers_are_never_larger_than_questions();
