@@ -1,4 +1,4 @@
-"""A leader of a site is killed in a real job: its neighbour speaks for the site, and those left end with equal weights."""
+"""A leader of a site is killed in a real job: its neighbour speaks for it, and those left end with equal weights."""
 
 from __future__ import annotations
 
