@@ -133,6 +133,7 @@ CUT_AND_BACK = Fault("cut for 10 s", act=lossy(CUT, 10.0))
 COORDINATOR_CUT = Fault("coordinator cut for 10 s", rank=0, act=lossy(CUT, 10.0))
 STOP_AND_BACK = Fault("stop for 10 s", act=stop_for(10.0))
 SITE_CUT = Fault("site of two cut for 10 s", rank=2, along=(3,), act=parted_for(10.0))
+KILL_LEADER = Fault("kill a site's leader", rank=2, along=(3,), act=kill)
 LONG_CUT = Fault("cut for good", act=lossy(CUT, FOREVER))
 ONE_WAY = Fault("one way cut for 2 s", act=lossy(CUT, 2.0, ("->*",)))
 ONE_WAY_LONG = Fault("one way cut for good", act=lossy(CUT, FOREVER, ("->*",)))
@@ -215,9 +216,9 @@ def bad_links(folder: Path) -> Iterator[Case]:
     yield case(CUT_AND_BACK, "returning-tcp", "returns", 2 * DEAD, steps=500)
     # Half of the job goes on alone meanwhile, at the pace of its own network: slowly, so that some steps are left.
     ocean = replace(preset("wan-us-eu", HOSTS), name="wan-us-eu")
-    yield replace(
-        case(SITE_CUT, "returning", "returns", 2 * DEAD, steps=220, pace=0.05, config=two_sites(folder)), network=ocean
-    )
+    sites = {"steps": 220, "pace": 0.05, "config": two_sites(folder)}
+    yield replace(case(SITE_CUT, "returning", "returns", 2 * DEAD, **sites), network=ocean)
+    yield replace(case(KILL_LEADER, "returning", "heirs", 2 * DEAD, **sites), network=ocean)
     for way in ("auto", "ltp", "plan"):
         yield case(LOSS, way, "goes on", 60.0, config=patient(WAYS[way]), patience=120.0)
     for way in ("ltp", "plan"):
@@ -267,6 +268,7 @@ def row(case: Case, outcome: dict[str, Any]) -> list[str]:
     detected, lost = outcome["detected"], outcome["lost"]
     promise = {
         "goes on": "goes on", "stops": "every rank raises", "without": "the others go on", "returns": "taken back",
+        "heirs": "its neighbour leads",
     }[case.expect]  # fmt: skip
     back, missed = outcome.get("back"), outcome.get("missed")
     return [

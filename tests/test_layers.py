@@ -19,7 +19,7 @@ LAYERS = [
     {"config", "trace"},
     {"pipeline", "joint", "handover"},
     {"traffic"},
-    {"carry", "planned", "site"},
+    {"carry", "crossing", "planned", "site", "succession"},
     {"pulses"},
     {"govern"},
     {"session"},

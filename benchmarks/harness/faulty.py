@@ -40,8 +40,10 @@ START = 90.0
 TORCHS = ("torchinductor_root",)
 
 # goes on: all ranks train to the end. stops: every rank raises. without: all but the fault's rank train to the end.
-# returns: as without, and the fault's rank is taken back and ends as the others do.
-Expectation = Literal["goes on", "stops", "without", "returns"]
+# returns: as without, and the fault's rank is taken back and ends as the others do. heirs: as without, and those that
+# share its fate are taken back.
+Expectation = Literal["goes on", "stops", "without", "returns", "heirs"]
+BACK = ("returns", "heirs")
 
 
 @dataclass(slots=True)
@@ -219,7 +221,7 @@ def _job(case: Case, place: str) -> dict[str, Any]:
     fault = case.fault
     return {
         "config": config, "steps": case.steps, "pace": case.pace, "patience": case.patience,
-        "rank": fault.rank, "step": fault.step, "inside": fault.inside, "returns": case.expect == "returns",
+        "rank": fault.rank, "step": fault.step, "inside": fault.inside, "returns": case.expect in BACK,
     }  # fmt: skip
 
 
@@ -298,7 +300,7 @@ def leftovers(scene: Scene, emulator: int, files: list[Path]) -> list[str]:
 def judge(case: Case, story: Story, hanging: list[int], left: tuple[str, ...], lab: str) -> Outcome:
     everybody = set(range(len(case.network.ranks)))
     struck = {case.fault.rank, *case.fault.along}
-    survivors = everybody - (struck if case.expect in ("without", "returns") else set())
+    survivors = everybody - (struck if case.expect in ("without", *BACK) else set())
     start = story.injected or 0.0
     # A killed rank says nothing; one that could speak must.
     mute = {case.fault.rank} if case.fault.rank not in story.failed and case.fault.rank not in hanging else set()
@@ -309,8 +311,8 @@ def judge(case: Case, story: Story, hanging: list[int], left: tuple[str, ...], l
         recovered, pause = _pause(story, survivors, start)
         made = sum(survivors <= set(ranks) for ranks in story.steps.values())
         lost = case.steps - made
-    back, missed = _return(case, story) if case.expect == "returns" else (None, None)
-    if case.expect == "returns":
+    back, missed = _return(case, story) if case.expect in BACK else (None, None)
+    if case.expect in BACK:
         times = sorted(at - start for at, rank, peer in story.losses if rank in survivors and peer == case.fault.rank)
     problem = ""
     if story.injected is None:
@@ -325,7 +327,7 @@ def judge(case: Case, story: Story, hanging: list[int], left: tuple[str, ...], l
             problem = f"the last error came after {times[-1]:.1f} s" if times else "no rank raised"
     elif survivors - set(story.trained):
         problem = f"ranks {sorted(survivors - set(story.trained))} did not train to the end"
-    elif case.expect == "returns":
+    elif case.expect in BACK:
         problem = _unreturned(case, story, back)
     elif recovered is not None and recovered > case.within:
         problem = f"going on took {recovered:.1f} s"
@@ -343,21 +345,23 @@ def _return(case: Case, story: Story) -> tuple[float | None, int]:
 
     Its last step before the gap may be one that only it ended: the others did it again without it.
     """
-    for rank in (*case.fault.along, case.fault.rank):
+    returned = case.fault.along if case.expect == "heirs" else (*case.fault.along, case.fault.rank)
+    for rank in returned:
         made = sorted(step for step, ranks in story.steps.items() if rank in ranks)
         gap = next((earlier for earlier, later in itertools.pairwise(made) if later > earlier + 1), None)
         if gap is not None:
             story.steps[gap].pop(rank)
-    backs = [at for at, by, peer in story.backs if by == peer == rank]
+    backs = [at for at, by, peer in story.backs if by == peer and by in returned]
     found = backs[0] - story.undone if backs and story.undone is not None else None
     return found, case.steps - len(made)
 
 
 def _unreturned(case: Case, story: Story, back: float | None) -> str:
-    if back is None or not story.trained.keys() >= {case.fault.rank, *case.fault.along}:
+    struck = set(case.fault.along) | ({case.fault.rank} if case.expect == "returns" else set())
+    if back is None or not story.trained.keys() >= struck:
         return f"rank {case.fault.rank} did not come back"
     # At the end everybody leaves, one after the other: that is no loss.
-    mistaken = {peer for _, by, peer in story.losses if case.fault.rank not in (by, peer)}
+    mistaken = {peer for _, by, peer in story.losses if not {by, peer} & {case.fault.rank, *case.fault.along}}
     if mistaken:
         return f"ranks {sorted(mistaken)} were taken for lost"
     return f"taking it back took {back:.1f} s" if back > case.within else ""

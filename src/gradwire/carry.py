@@ -150,27 +150,36 @@ def open_wire(config: TransportConfig, group: dist.ProcessGroup, told: Fallback)
 
 def meet(config: TransportConfig, group: dist.ProcessGroup) -> Endpoint:
     """An LTP endpoint connected to every other rank of the group, by torch's store."""
-    store = dist.distributed_c10d._get_default_store()
-    rank, world_size = group.rank(), group.size()
-    notes = Notes.open(store, f"ltp/{group.group_name}", rank, world_size, config.timeout)
-    secret = job_secret(notes)
+    notes = _notes("ltp", config, group)
+    return rendezvous(notes, ltp_opener(config, group.rank(), job_secret(notes)))
+
+
+def meet_tcp(config: TransportConfig, group: dist.ProcessGroup) -> TcpEndpoint:
+    """As `meet`, over kernel TCP: for networks that let no UDP through."""
+    notes = _notes("tcp", config, group)
+    return rendezvous(notes, tcp_opener(config, group.rank(), job_secret(notes)))
+
+
+def ltp_opener(config: TransportConfig, rank: int, secret: bytes) -> Callable[[str, int], Endpoint]:
+    """Opens an endpoint on an address and port."""
 
     def listen(host: str, port: int) -> Endpoint:
         settings = LtpConfig(host, port, config.encrypt, dead_after=config.dead_after, connect_timeout=config.connect)
         return Endpoint(rank, secret, settings)
 
-    return rendezvous(notes, listen)
+    return listen
 
 
-def meet_tcp(config: TransportConfig, group: dist.ProcessGroup) -> TcpEndpoint:
-    """As `meet`, over kernel TCP: for networks that let no UDP through."""
-    rank, world_size = group.rank(), group.size()
-    store = dist.distributed_c10d._get_default_store()
-    notes = Notes.open(store, f"tcp/{group.group_name}", rank, world_size, config.timeout)
-    secret = job_secret(notes)
+def tcp_opener(config: TransportConfig, rank: int, secret: bytes) -> Callable[[str, int], TcpEndpoint]:
+    """Opens an endpoint on an address and port."""
 
     def listen(host: str, port: int) -> TcpEndpoint:
         settings = TcpConfig(host, port, config.encrypt, dead_after=config.dead_after, connect_timeout=config.connect)
         return TcpEndpoint(rank, secret, settings)
 
-    return rendezvous(notes, listen)
+    return listen
+
+
+def _notes(what: str, config: TransportConfig, group: dist.ProcessGroup) -> Notes:
+    store = dist.distributed_c10d._get_default_store()
+    return Notes.open(store, f"{what}/{group.group_name}", group.rank(), group.size(), config.timeout)

@@ -113,6 +113,10 @@ def open_groups(
     return own, leaders if rank in sites.leaders else None
 
 
+class NeighbourError(LinkError):
+    """A collective inside the site failed: somebody here is gone."""
+
+
 class Inheritance:
     """The estate of a site's leader: what it is handed, its neighbours are handed too."""
 
@@ -215,5 +219,5 @@ class Site:
         except GradwireError as error:
             return error
         except RuntimeError as error:
-            return LinkError(explain(error, "inside the site: the collective"))
+            return NeighbourError(explain(error, "inside the site: the collective"))
         return None

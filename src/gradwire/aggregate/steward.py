@@ -20,7 +20,7 @@ from gradwire.aggregate.envelope import PROBE
 from gradwire.aggregate.port import LostPeerError
 from gradwire.aggregate.scout import Scout
 from gradwire.aggregate.walker import Walker
-from gradwire.errors import GradwireError, LinkError
+from gradwire.errors import GradwireError, IntegrityError, LinkError
 from gradwire.flow import Plan
 from gradwire.plan.awareness import LEAST_BYTES, Awareness, Observation
 from gradwire.plan.job import Job
@@ -73,11 +73,14 @@ class Steward:
         self._version = self._member.version
         walker.chores.append(self.chore)
         walker.on_failure.append(self.abort)
-        walker.tell, walker.reopened = self.channel.tell, self.channel.begin_again
+        walker.reopened = self.channel.begin_again
+        self._bequest = walker.bequest
+        if self._bequest is not None:
+            self._bequest.tell = self.channel.tell
 
     def begin(self, now: float) -> None:
         """Before the walker starts: listen to everybody, take over what is known beforehand."""
-        self.channel.listen(rank for rank in self._member.members if rank != self._member.rank)
+        self.channel.listen(rank for rank in self._member.members if rank in self._member.reach)
         members = self._known.members
         for row, source in enumerate(members):
             for column, destination in enumerate(members):
@@ -133,12 +136,12 @@ class Steward:
                 self._learn(news.observations, now)
             case Probe():
                 self._probe(news, now)
-            case Fetch(whole=True):
-                self._walker.serve_whole(sender, news)
-            case Fetch():
-                self._walker.serve_result(sender, news.step)
-            case Handing():
-                self._walker.expect(sender, news)
+            case Fetch() if self._bequest is not None:
+                self._bequest.serve(sender, news)
+            case Handing() if self._bequest is not None:
+                self._bequest.expect(sender, news)
+            case Fetch() | Handing():
+                raise IntegrityError(f"rank {sender} asks for what only elastic plans have: other settings there?")
             case Leave():
                 self._port.left.add(sender)
                 self._member.handle(sender, news, now)

@@ -15,12 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-import torch
-from torch import Tensor
-
+from gradwire.aggregate.bequest import Bequest
 from gradwire.aggregate.deal import Dealer, Piece
-from gradwire.aggregate.envelope import result_tag
-from gradwire.aggregate.handing import Estate, Giver, Taker
+from gradwire.aggregate.handing import Estate
 from gradwire.aggregate.keep import Keep
 from gradwire.aggregate.parcel import Done, Parcel
 from gradwire.aggregate.port import LostPeerError, Port
@@ -32,8 +29,7 @@ from gradwire.aggregate.walk import Errand, Walk
 from gradwire.clock import Clock, MonotonicClock
 from gradwire.errors import GradwireError, LinkError
 from gradwire.flow import Bucket, Plan
-from gradwire.plan.messages import NO_VOTE, Message, Tag
-from gradwire.plan.news import Fetch, Handing, News
+from gradwire.plan.messages import NO_VOTE, Tag
 from gradwire.plan.policy import Member
 
 # Bytes of frames that pieces under way may hold: enough for the widest pipe, little beside a model.
@@ -88,12 +84,8 @@ class Walker:
         self._step: _Step | None = None
         self._keep = Keep() if self._config.elastic else None
         self._halted = False
-        # What this member is being handed (epoch, holder, step), and who has asked to be handed everything.
-        self._fetching: tuple[int, int, int] | None = None
-        self._taker: Taker | None = None
-        self._askers: dict[int, Fetch] = {}
-        self._estate: Estate | None = None
-        self._redial = Redial(wire)
+        self.bequest = Bequest(self.port, member, self._keep) if self._keep is not None else None
+        self.redial = Redial(wire)
         self._adrift: float | None = None
         self._peers = set(member.members) - {member.rank}
         self._unfinished: dict[int, Done] = {}
@@ -103,7 +95,6 @@ class Walker:
         self.on_failure: list[Callable[[BaseException], None]] = []
         self.on_loss: Callable[[int, str], None] = lambda peer, why: None
         self.on_return: Callable[[int, str], None] = lambda rank, how: None
-        self.tell: Callable[[int, Message | News], None] = lambda peer, news: None
         self.reopened: Callable[[int], None] = lambda peer: None
         self._thread = threading.Thread(target=self._run, name="gradwire-walk", daemon=True)
         self._lock = threading.Lock()
@@ -114,6 +105,14 @@ class Walker:
 
     def start(self) -> None:
         self._thread.start()
+
+    def start_apart(self) -> None:
+        """As a member that is connected to nobody yet, and asks to be taken in."""
+        self.port.cut |= self._peers
+        self.member.reach.clear()
+        for peer in self._peers:
+            self.redial.call(peer, self._clock.now() + self._config.rejoin)
+        self.start()
 
     def now(self) -> float:
         return self._clock.now()
@@ -171,8 +170,8 @@ class Walker:
             if self._keep is None:
                 raise
             self._lose(error)
-        if self._keep is not None:
-            self._regroup(self._keep)
+        if self._keep is not None and self.bequest is not None:
+            self._regroup(self._keep, self.bequest)
 
     def _say_goodbye(self) -> None:
         """Others hear why; a second at most, whatever the wire's state."""
@@ -212,7 +211,8 @@ class Walker:
         """From any thread: this is what a member that comes back is handed, and what this one becomes if it is it."""
 
         def begin() -> None:
-            self._estate, self.member.returning = estate, self._config.rejoin > 0
+            if self.bequest is not None:
+                self.bequest.estate, self.member.returning = estate, self._config.rejoin > 0
 
         self.ask(begin)
 
@@ -225,22 +225,23 @@ class Walker:
         if self._closing:
             return
         if self.member.returning and not error.farewell:
-            self._redial.call(peer, now + self._config.rejoin)
+            self.redial.call(peer, now + self._config.rejoin)
         if peer in self.member.alive:
             self.on_loss(peer, str(error))
             self.member.lost(peer, now)
 
     def _take_leave(self) -> None:
         """Others hear that this is no loss."""
+        assert self.bequest is not None
         for peer in self.member.reach:
-            self.tell(peer, self.member.leave())
+            self.bequest.tell(peer, self.member.leave())
 
-    def _regroup(self, keep: Keep) -> None:
+    def _regroup(self, keep: Keep, bequest: Bequest) -> None:
         """Stop when the epoch ends; begin again, or catch up, when the next one is there."""
         member, now = self.member, self._clock.now()
         # A replica changes only while its training waits here for a whole step; the others would wait for that.
         member.willing = keep.closed
-        for peer in self._redial.turn(now):
+        for peer in self.redial.turn(now):
             self.port.cut.discard(peer)
             self.reopened(peer)
             member.reached(peer)
@@ -258,8 +259,10 @@ class Walker:
                 self._unpack(parcel)
             self._admit()
         elif self._halted and member.behind is not None and keep.closed and not member.asking:
-            self._catch_up(keep, (member.epoch, *member.behind))
-        self._hand_out(keep)
+            bequest.catch_up(self._ended, self._became)
+        if self._step is not None and not self._still:
+            for peer, nbytes in bequest.hand_out():
+                self.on_return(peer, f"it is taken back at step {member.step} and handed {nbytes / 1e6:.1f} MB")
 
     @property
     def _still(self) -> bool:
@@ -287,73 +290,15 @@ class Walker:
         self._held = self._active = 0
         self._step, self._halted = None, True
 
-    def _catch_up(self, keep: Keep, missing: tuple[int, int, int]) -> None:
-        """This member missed the end of a step: ask who has it for its results, or, after longer, for everything."""
-        if missing == self._fetching:
-            return
-        if self._fetching is not None:
-            self.port.forget_data()  # from a holder that is gone
-        self._fetching = missing
-        epoch, holder, step = missing
-        if self.member.fresh:
-            self._taker = Taker(self.port, holder, (epoch, step), lambda *state: self._become(keep, step, *state))
-            self.tell(holder, Fetch(step, whole=True, epoch=epoch))
-        else:
-            self._fetch(keep, holder, step)
+    def _ended(self, step: int) -> None:
+        """The results that this member missed are in its parcels."""
+        assert self._keep is not None
+        self._halted = False
+        self._tell(self._keep, step)
 
-    def _fetch(self, keep: Keep, holder: int, step: int) -> None:
-        left = len(keep.parcels)
-
-        def arrived(parcel: Parcel, frame: Tensor) -> None:
-            nonlocal left
-            parcel.gradient.copy_(frame.view(torch.float32))
-            left -= 1
-            if not left:
-                self.member.caught_up(step)
-                self._halted, self._fetching = False, None
-                self._tell(keep, step)
-
-        for parcel in keep.parcels:
-            tag, size = result_tag(step, parcel.bucket.index), 4 * parcel.gradient.numel()
-            self.port.post(holder, tag, size, lambda frame, _, parcel=parcel: arrived(parcel, frame))  # type: ignore[misc]
-        self.tell(holder, Fetch(step))
-
-    def expect(self, sender: int, news: Handing) -> None:
-        """The holder has begun to hand everything over."""
-        if self._taker is not None and self._fetching == (news.epoch, sender, news.step):
-            self._taker.begin(news.header, news.body)
-
-    def _become(self, keep: Keep, step: int, header: bytes, body: Tensor) -> None:
-        """What the others are. The step under way here was begun as something else: it adds nothing to theirs."""
-        assert self._estate is not None
-        self._estate.take(header, body)
-        keep.blank()
-        self.member.caught_up(step)
-        self._fetching = self._taker = None
+    def _became(self, step: int) -> None:
         away = self._clock.now() - self._adrift if self._adrift is not None else 0.0
         self.on_return(self.member.rank, f"it was cut off for {away:.1f} s and is taken back at step {step + 1}")
-
-    def serve_whole(self, peer: int, request: Fetch) -> None:
-        """Hand everything to a member that was away, as soon as this member is where that one is to begin."""
-        self._askers[peer] = request
-
-    def _hand_out(self, keep: Keep) -> None:
-        """While a step is under way, nothing of the replica changes; and this one cannot end without the newcomer."""
-        member, here = self.member, (self.member.epoch, self.member.done)
-        self._askers = {peer: asked for peer, asked in self._askers.items() if asked.epoch >= member.epoch}
-        if self._estate is None or self._step is None or self._still:
-            return
-        for peer in [peer for peer, asked in self._askers.items() if (asked.epoch, asked.step) == here]:
-            del self._askers[peer]
-            giver = Giver(self.port, peer, here, self._estate.give(keep.parcels[0].bucket.step))
-            self.tell(peer, Handing(*here, giver.header, giver.body))
-            giver.begin()
-            self.on_return(peer, f"it is taken back at step {member.step} and handed {giver.body / 1e6:.1f} MB")
-
-    def serve_result(self, peer: int, step: int) -> None:
-        """Hand the last step's results to a member that missed them."""
-        for index, result in (self._keep.results(step) if self._keep else {}).items():
-            self.port.send(peer, result_tag(step, index), result.clone().view(torch.uint8))
 
     def _tell(self, keep: Keep, step: int) -> None:
         for parcel in keep.end(step):

@@ -63,7 +63,7 @@ class Endpoint(NativeWire):
 
     def __init__(self, rank: int, secret: bytes, config: LtpConfig | None = None) -> None:
         check_identity(rank, secret)
-        self.config = config or LtpConfig()
+        self.config, self.secret = config or LtpConfig(), secret
         super().__init__(rank, _open_loop(rank, secret, self.config), self.config.connect_timeout)
 
 

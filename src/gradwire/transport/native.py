@@ -129,6 +129,7 @@ class NativeWire:
     """A wire whose work is done by a native loop. Use as a context manager, or call `close`."""
 
     protocol = "the network"
+    secret: bytes
 
     def __init__(self, rank: int, loop: Loop, connect_timeout: float) -> None:
         self.rank = rank
@@ -137,7 +138,8 @@ class NativeWire:
         self.ledger = Ledger()
         self._connect_timeout = connect_timeout
         self._order = secrets.randbits(63)
-        self._places: dict[int, tuple[str, int]] = {}
+        # Where peers are, as far as it was told.
+        self.places: dict[int, tuple[str, int]] = {}
         # Also at interpreter exit: the native thread must be gone before buffers are.
         self._finalizer = weakref.finalize(self, loop.close)
 
@@ -159,7 +161,7 @@ class NativeWire:
                 self.loop.connect(rank, host, port)
             except ValueError as error:
                 raise ConfigError(f"peers: rank {rank}: {error}; resolve host names first") from error
-        self._places.update(peers)
+        self.places.update(peers)
         for rank, (host, port) in peers.items():
             state = self._connected(rank, deadline)
             if state != "connected":
@@ -168,7 +170,7 @@ class NativeWire:
 
     def call_again(self, rank: int) -> None:
         """Begin to connect anew to a peer that was lost, where it was; nothing waits for it. Both ends must do so."""
-        self.loop.connect(rank, *self._places[rank])
+        self.loop.connect(rank, *self.places[rank])
 
     def state_of(self, rank: int) -> str:
         """ "connected", "waiting" while connecting, or the name of what failed."""

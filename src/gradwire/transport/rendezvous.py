@@ -72,7 +72,7 @@ class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def rendezvous(notes: Notes, make: Open[W], environment: Mapping[str, str] | None = None) -> W:
     """A wire connected to every other rank. Every rank calls this; LinkError on all of them, or on none."""
-    wire, place = _listen(make, environment)  # 1
+    wire, place = listen(make, environment)  # 1
     try:
         places = notes.gather("address", place, Place)  # 2
         for rank, other in enumerate(places):
@@ -87,7 +87,7 @@ def rendezvous(notes: Notes, make: Open[W], environment: Mapping[str, str] | Non
     return wire
 
 
-def _listen(make: Open[W], environment: Mapping[str, str] | None) -> tuple[W | None, Place]:
+def listen(make: Open[W], environment: Mapping[str, str] | None) -> tuple[W | None, Place]:
     """The first free port of the range. A failure is told to the others as well: they would wait for us otherwise."""
     error = ""
     try:

@@ -44,7 +44,7 @@ class TcpEndpoint(NativeWire):
 
     def __init__(self, rank: int, secret: bytes, config: TcpConfig | None = None) -> None:
         check_identity(rank, secret)
-        self.config = config or TcpConfig()
+        self.config, self.secret = config or TcpConfig(), secret
         super().__init__(rank, _open_loop(rank, secret, self.config), self.config.connect_timeout)
 
 

@@ -1,0 +1,173 @@
+"""Crossing: one rank's part in a plan, opened and closed as one: a wire, a walker and a steward.
+
+In: configuration and the group whose ranks are the plan's members. The first plan is made by rank 0 from what is known
+of the network and told through torch's store, so that all ranks hold the same one to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch.distributed as dist
+
+from gradwire.aggregate.deal import chunk_for
+from gradwire.aggregate.steward import Steward, StewardConfig
+from gradwire.aggregate.walker import WalkConfig, Walker
+from gradwire.carry import open_wire, telling
+from gradwire.clock import Clock
+from gradwire.config import Config, PlanningConfig
+from gradwire.errors import ConfigError, LinkError
+from gradwire.events import Faulted, Sink
+from gradwire.events import Planned as PlannedEvent
+from gradwire.flow import Plan
+from gradwire.plan.job import Job
+from gradwire.plan.matrix import Matrix
+from gradwire.plan.matrix_io import from_json
+from gradwire.plan.messages import Announce
+from gradwire.plan.news import pack, unpack
+from gradwire.plan.policy import Member
+from gradwire.plan.registry import make_plan
+from gradwire.plan.replan import ReplanConfig
+from gradwire.traffic import Source
+from gradwire.transport.native import NativeWire
+from gradwire.transport.notes import Notes
+
+
+class Crossing:
+    """A walker and its steward over a wire of their own: one member's part in a plan."""
+
+    def __init__(self, wire: NativeWire, walker: Walker, steward: Steward, ranks: Sequence[int]) -> None:
+        self.wire, self.walker, self._steward = wire, walker, steward
+        self.source = Source(wire.ledger, wire.stats, ranks)
+
+    def close(self) -> None:
+        try:
+            self.walker.close()
+        finally:
+            self._steward.close()
+            self.wire.close()
+
+
+def notes_of(what: str, config: Config, group: dist.ProcessGroup) -> Notes:
+    store = dist.distributed_c10d._get_default_store()
+    return Notes.open(store, f"{what}/{group.group_name}", group.rank(), group.size(), config.transport.timeout)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Who hears of plans and losses, and by which clock."""
+
+    clock: Clock
+    sink: Sink
+
+
+def cross(config: Config, group: dist.ProcessGroup, ranks: Sequence[int], numel: int, told: Told) -> Crossing:
+    """This rank as a member of the plan over `group`, whose members are these ranks of the job."""
+    known = known_network(config.planning, group.size())
+    plan = first_plan(notes_of("plan", config, group), lambda: planner_of(config, numel)(known, 1))
+    wire = open_wire(config.transport, group, telling(group, told.clock, told.sink))
+    return open_crossing(config, wire, group.rank(), (range(group.size()), plan), ranks, numel, told)
+
+
+def planner_of(config: Config, numel: int) -> Callable[[Matrix, int], Plan]:
+    job = _job(numel)
+
+    def planned(matrix: Matrix, version: int) -> Plan:
+        plan = make_plan(matrix, job, config.plan, version)
+        return plan if config.planning.relay else replace(plan, routes={})
+
+    return planned
+
+
+def _job(numel: int) -> Job:
+    return Job(max(4 * numel, 1), chunk_for(4 * numel))
+
+
+def open_crossing(
+    config: Config,
+    wire: NativeWire,
+    rank: int,
+    first: tuple[Iterable[int], Plan],
+    ranks: Sequence[int],
+    numel: int,
+    told: Told,
+) -> Crossing:
+    """Member, walker and steward over a wire; a member that is not among the first begins apart from them."""
+    clock, sink = told.clock, told.sink
+    known, planned = known_network(config.planning, len(ranks)), planner_of(config, numel)
+    replan = lambda members, version: planned(known.only(members), version)  # noqa: E731
+    members, plan = first
+    member = Member(rank, members, plan, replan)
+
+    def changed(fresh: Plan, why: str) -> None:
+        sink.emit(PlannedEvent.of(clock.now(), member.step, replace(fresh, reason=why), ranks))
+
+    gone: set[int] = set()
+
+    def lost(peer: int, why: str) -> None:
+        if peer in gone:
+            return  # it is met again while others still count it in
+        gone.add(peer)
+        sink.emit(Faulted(clock.now(), member.step, "peer_lost", f"the others go on: {why}", ranks[peer]))
+
+    def back(rank: int, how: str) -> None:
+        gone.clear() if rank == member.rank else gone.discard(rank)
+        sink.emit(Faulted(clock.now(), member.step, "peer_back", how, ranks[rank]))
+
+    planning, stochastic = config.planning, config.compress.rounding == "stochastic"
+    walk = WalkConfig(
+        config.transport.timeout, config.transport.tolerance, stochastic, planning.side, planning.elastic,
+        planning.rejoin,
+    )  # fmt: skip
+    walker = Walker(wire, member, walk, clock)
+    walker.on_loss, walker.on_return = lost, back
+    settings = ReplanConfig(config.plan, planning.gain, planning.interval)
+    stewarding = StewardConfig(settings, planning.aware, planning.probe)
+    steward = Steward(walker, _job(numel), known, stewarding, changed)
+    if member.fresh:
+        member.reach.clear()
+    steward.begin(clock.now())
+    if member.fresh:
+        walker.start_apart()
+    else:
+        if member.coordinator == member.rank:
+            changed(plan, plan.reason)
+        walker.start()
+    return Crossing(wire, walker, steward, ranks)
+
+
+def known_network(config: PlanningConfig, world_size: int) -> Matrix:
+    """What the user says of the network; without it every pair is taken to be alike until measured."""
+    if not config.net:
+        return Matrix.of([[1e7] * world_size] * world_size, 0.02, confidence=0.0)
+    matrix = from_json(Path(config.net)).matrix
+    if matrix.size != world_size:
+        raise ConfigError(f"planning.net: {config.net} has {matrix.size} sites, the job {world_size} ranks: one each")
+    return matrix
+
+
+def first_plan(notes: Notes, make: Callable[[], Plan]) -> Plan:
+    """Rank 0's plan on every rank, or its error."""
+    if notes.rank == 0:
+        try:
+            plan = make()
+        except (ConfigError, LinkError) as error:
+            notes.tell("plan", {"error": str(error), "plan": ""})
+            raise
+        notes.tell("plan", {"error": "", "plan": written_plan(plan)})
+    told = notes.hear("plan", 0, dict[str, str])
+    if told["error"]:
+        raise LinkError(f"rank 0 could not make a plan: {told['error']}")
+    return read_plan(told["plan"])
+
+
+def read_plan(text: str) -> Plan:
+    announced = unpack(bytes.fromhex(text))
+    assert isinstance(announced, Announce)
+    return announced.plan
+
+
+def written_plan(plan: Plan) -> str:
+    return pack(Announce(0, plan.version, 0, 0, plan)).hex()

@@ -1,0 +1,192 @@
+"""Succession: a site whose leader died goes on under the next.
+
+In: parcels, as a site takes them, and a way to found the site anew. Out: the same parcels done, by whichever site is
+there to do them. When a collective inside the site fails, the ranks that are left
+
+    1. wait until the step's last bucket is here
+    2. agree in torch's store on who is left: those who said so before the first of them closed the list
+    3. make groups of their own, without a word of the dead
+    4. do the step again: the lowest of them leads, comes to the other sites as one that was cut off, and is handed
+       everything, which it hands on (`site.Inheritance`)
+
+A leader whose neighbour died does not do this: it stops, and so the others have a dead leader too.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+import msgspec
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed import ProcessGroupGloo
+
+from gradwire.aggregate.handing import Estate
+from gradwire.aggregate.parcel import Parcel
+from gradwire.errors import GradwireError, LinkError
+from gradwire.site import NeighbourError, Site
+
+# How often the store is looked at while others are waited for.
+LOOK: Final = 0.1
+# Founds the site for the n-th time; LinkError when there is nothing to found.
+Found = Callable[[int], Site]
+
+
+class Succession:
+    """One rank's part in a site that outlives its leader. Safe to use from several threads."""
+
+    def __init__(self, site: Site, found: Found, patience: float) -> None:
+        self._site, self._found, self._patience = site, found, patience
+        self._estate: Estate | None = None
+        self._generation = 0
+        self._step: list[Parcel] = []
+        self._told: set[int] = set()
+        self._broken = False
+        self._changed = threading.Condition()
+
+    def hand_over(self, estate: Estate) -> Estate:
+        """As a site does; without this nothing is founded anew."""
+        self._estate = estate
+        return self._site.hand_over(estate)
+
+    def submit(self, parcel: Parcel) -> None:
+        with self._changed:
+            if self._whole:
+                self._step, self._told = [], set()
+            self._step.append(parcel)
+            self._changed.notify_all()
+            if self._broken:
+                return  # the next site takes it with the others
+            site, generation = self._site, self._generation
+        site.submit(replace(parcel, done=partial(self._done, parcel, generation)))
+
+    def close(self) -> None:
+        self._site.close()
+
+    @property
+    def _whole(self) -> bool:
+        return bool(self._step) and self._step[-1].bucket.is_last
+
+    def _done(self, parcel: Parcel, generation: int, error: BaseException | None) -> None:
+        with self._changed:
+            if generation != self._generation or (self._broken and isinstance(error, NeighbourError)):
+                return
+            mend = isinstance(error, NeighbourError) and self._estate is not None and not self._site.leads
+            if mend:
+                self._broken = True
+            elif parcel.bucket.index in self._told:
+                return  # told by an earlier site
+            else:
+                self._told.add(parcel.bucket.index)
+        if mend:
+            threading.Thread(target=self._mend, name="gradwire-succession", daemon=True).start()
+        else:
+            parcel.done(error)
+
+    def _mend(self) -> None:
+        try:
+            with self._changed:
+                if not self._changed.wait_for(lambda: self._whole, self._patience):  # 1
+                    raise LinkError(
+                        f"the leader of this site is gone, and the step did not end in {self._patience:g} s"
+                    )
+                old, generation = self._site, self._generation + 1
+            site = self._found(generation)  # 2, 3
+            assert self._estate is not None
+        except Exception as error:  # the top of this thread: everybody who waits hears it
+            self._give_up(error if isinstance(error, GradwireError) else LinkError(f"this site has no leader: {error}"))
+            return
+        with self._changed:
+            self._site, self._generation, self._broken = site, generation, False
+            parcels = list(self._step)
+        for parcel in parcels:  # 4
+            site.submit(replace(parcel, done=partial(self._done, parcel, generation)))
+        old.close(0.0)
+
+    def _give_up(self, error: GradwireError) -> None:
+        with self._changed:
+            self._generation += 1
+            left = [parcel for parcel in self._step if parcel.bucket.index not in self._told]
+            self._told.update(parcel.bucket.index for parcel in left)
+        for parcel in left:
+            parcel.done(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Where the ranks of a site find out who is left; `patience` is for those of whom nothing is known."""
+
+    store: Store
+    name: str
+    patience: float
+    timeout: float
+
+    def survivors(self, candidates: Sequence[int], rank: int, generation: int) -> list[int]:
+        """The same list on all of them; LinkError for one that came too late to be in it."""
+        book = PrefixStore(f"gradwire/succession/{self.name}/{generation}", self.store)
+        book.set(f"here/{rank}", "1")
+        deadline = time.monotonic() + self.patience
+        while not book.check(["members"]):
+            here = [one for one in candidates if book.check([f"here/{one}"])]
+            if here[0] == rank and (len(here) == len(candidates) or time.monotonic() > deadline):
+                book.compare_set("members", "", msgspec.json.encode(here).decode())
+            elif time.monotonic() > deadline + self.timeout:
+                raise LinkError(f"rank {here[0]} of this site did not say who is left")
+            time.sleep(LOOK)
+        members = msgspec.json.decode(book.get("members"), type=list[int])
+        if rank not in members:
+            raise LinkError(f"rank {rank} came too late: its site went on with ranks {members}")
+        return members
+
+    def groups(self, members: Sequence[int], rank: int, generation: int) -> list[dist.ProcessGroup]:
+        """Two groups of these ranks, made without any other's help."""
+        book = PrefixStore(f"gradwire/succession/{self.name}/{generation}", self.store)
+        limit = timedelta(seconds=self.timeout)
+        place, size = members.index(rank), len(members)
+        return [ProcessGroupGloo(PrefixStore(name, book), place, size, limit) for name in ("sum", "share")]  # type: ignore[misc]
+
+
+class Heirloom(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a rank needs to know to speak for its site: told by the leader while it lives."""
+
+    kind: str
+    secret: str
+    places: dict[int, tuple[str, int]]
+    plan: str
+
+
+class Whereabouts:
+    """Who speaks for which site from where, since the last leader died. A thread looks: a store may not answer."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self.places: dict[int, tuple[str, int]] = {}
+        self._book = PrefixStore(f"gradwire/lead/{name}", store.clone() if hasattr(store, "clone") else store)
+        self._stop = threading.Event()
+
+    def tell(self, member: int, place: tuple[str, int]) -> None:
+        self._book.set(str(member), msgspec.json.encode(place).decode())
+
+    def watch(self, missing: Callable[[], Iterable[int]]) -> None:
+        """Look for those who are missing once a second, until closed or until there is no store any more."""
+        threading.Thread(target=self._run, args=(missing,), name="gradwire-whereabouts", daemon=True).start()
+
+    def close(self) -> None:
+        self._stop.set()
+
+    def _run(self, missing: Callable[[], Iterable[int]]) -> None:
+        while not self._stop.wait(1.0):
+            try:
+                self.look(list(missing()))
+            except (RuntimeError, msgspec.DecodeError):
+                return
+
+    def look(self, members: Iterable[int]) -> None:
+        for member in members:
+            if self._book.check([str(member)]):
+                self.places[member] = msgspec.json.decode(self._book.get(str(member)), type=tuple[str, int])

@@ -1,0 +1,154 @@
+"""A site goes on under its next leader: who is left agrees on it, and no bucket is lost or told twice."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed import HashStore
+
+from gradwire.aggregate.parcel import Parcel
+from gradwire.aggregate.redial import Redial
+from gradwire.errors import LinkError
+from gradwire.flow import Bucket
+from gradwire.level import Level
+from gradwire.site import NeighbourError
+from gradwire.succession import Register, Succession, Whereabouts
+
+LIMIT = 10.0
+
+
+class StubSite:
+    """Keeps what it gets; the test says what becomes of it."""
+
+    def __init__(self, leads: bool = False) -> None:
+        self.leads = leads
+        self.parcels: list[Parcel] = []
+        self.closed = threading.Event()
+
+    def hand_over(self, estate: Any) -> Any:
+        return estate
+
+    def submit(self, parcel: Parcel) -> None:
+        self.parcels.append(parcel)
+
+    def close(self, timeout: float = 1.0) -> None:
+        self.closed.set()
+
+
+class Story:
+    """Two buckets of one step, and what is said of them."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, BaseException | None]] = []
+        self.ended = threading.Semaphore(0)
+
+    def parcel(self, index: int) -> Parcel:
+        def done(error: BaseException | None) -> None:
+            self.told.append((index, error))
+            self.ended.release()
+
+        bucket = Bucket(index, 0, 4, 4, (), index == 1)
+        return Parcel(bucket, Level(), torch.zeros(4), torch.zeros(4), done)
+
+
+def test_the_step_is_done_again_by_the_next_site_and_told_once() -> None:
+    first, second, story = StubSite(), StubSite(), Story()
+    founded = threading.Event()
+
+    def found(generation: int) -> Any:
+        assert generation == 1
+        founded.set()
+        return second
+
+    site = Succession(first, found, LIMIT)  # type: ignore[arg-type]
+    site.hand_over(object())  # type: ignore[arg-type]
+    site.submit(story.parcel(0))
+    first.parcels[0].done(None)
+    site.submit(story.parcel(1))
+    first.parcels[1].done(NeighbourError("gone"))
+    assert founded.wait(LIMIT)
+    assert first.closed.wait(LIMIT)
+    assert [parcel.bucket.index for parcel in second.parcels] == [0, 1]
+    first.parcels[1].done(NeighbourError("still gone"))
+    for parcel in second.parcels:
+        parcel.done(None)
+    assert story.told == [(0, None), (1, None)]
+
+
+def test_a_step_that_is_not_whole_is_waited_for() -> None:
+    first, second, story = StubSite(), StubSite(), Story()
+    site = Succession(first, lambda generation: second, LIMIT)  # type: ignore[arg-type,return-value]
+    site.hand_over(object())  # type: ignore[arg-type]
+    site.submit(story.parcel(0))
+    first.parcels[0].done(NeighbourError("gone"))
+    assert not second.parcels
+    site.submit(story.parcel(1))
+    assert first.closed.wait(LIMIT)
+    assert [parcel.bucket.index for parcel in second.parcels] == [0, 1]
+
+
+def test_without_a_next_site_every_bucket_hears_why() -> None:
+    def found(generation: int) -> Any:
+        raise LinkError("nobody is left")
+
+    first, story = StubSite(), Story()
+    site = Succession(first, found, LIMIT)  # type: ignore[arg-type]
+    site.hand_over(object())  # type: ignore[arg-type]
+    for index in range(2):
+        site.submit(story.parcel(index))
+    first.parcels[0].done(NeighbourError("gone"))
+    assert all(story.ended.acquire(timeout=LIMIT) for _ in range(2))
+    assert [str(error) for _, error in story.told] == ["nobody is left"] * 2
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_leader_and_a_site_with_nothing_to_hand_over_stop(leads: bool) -> None:
+    first, story = StubSite(leads), Story()
+    site = Succession(first, lambda generation: pytest.fail("founded"), LIMIT)  # type: ignore[arg-type]
+    if leads:
+        site.hand_over(object())  # type: ignore[arg-type]
+    site.submit(story.parcel(0))
+    first.parcels[0].done(NeighbourError("gone"))
+    assert isinstance(story.told[0][1], NeighbourError)
+
+
+def test_those_who_are_left_come_to_the_same_list() -> None:
+    store, lists = HashStore(), dict[int, list[int]]()
+    register = Register(store, "a", 0.5, LIMIT)
+    threads = [
+        threading.Thread(target=lambda rank=rank: lists.update({rank: register.survivors([3, 5, 7], rank, 1)}))  # type: ignore[misc]
+        for rank in (5, 7)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT)
+    assert lists == {5: [5, 7], 7: [5, 7]}
+    with pytest.raises(LinkError, match="too late"):
+        register.survivors([3, 5, 7], 3, 1)
+
+
+def test_a_member_that_moved_is_called_where_it_is_now() -> None:
+    class Wire:
+        places = {1: ("10.0.0.1", 5)}  # noqa: RUF012
+        called: list[tuple[str, int]] = []  # noqa: RUF012
+
+        def call_again(self, peer: int) -> None:
+            self.called.append(self.places[peer])
+
+        def state_of(self, peer: int) -> str:
+            return "waiting"
+
+    store, wire = HashStore(), Wire()
+    here, there = Whereabouts(store, "job"), Whereabouts(store, "job")
+    redial = Redial(wire)
+    redial.moved = here.places
+    redial.call(1, until=100.0)
+    there.tell(1, ("10.0.0.2", 6))
+    here.look([1])
+    assert redial.turn(1.0) == []
+    assert redial.turn(2.0) == []
+    assert wire.called == [("10.0.0.1", 5), ("10.0.0.2", 6)]
