@@ -92,6 +92,20 @@ def page(told: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def write(folder: Path, workload: WorkloadSpec, lasting: float, rows: list[dict[str, Any]]) -> None:
+    """Add what there is so far to what earlier runs found of other networks."""
+    path = folder / "netsense-changing.json"
+    known = json.loads(path.read_text())["rows"] if path.exists() else []
+    fresh = {row["network"] for row in rows}
+    told = {
+        "command": f"python benchmarks/netsense_changing.py --lasting {lasting:g} --out DIR",
+        "workload": workload.about, "lasting": lasting, "machine": facts.machine_facts(),
+        "rows": [row for row in known if row["network"] not in fresh] + rows,
+    }  # fmt: skip
+    path.write_text(json.dumps(told, indent=1) + "\n")
+    (folder / "netsense-changing.md").write_text(page(told))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nets", default="degrading,fluctuating")
@@ -104,12 +118,10 @@ def main() -> None:
     try:
         for name in options.nets.split(","):
             rows += measure(name, workload, options.lasting, console)
+            if options.out:
+                write(options.out, workload, options.lasting, rows)
     except GradwireError as error:
         sys.exit(f"netsense_changing: {error}")
-    told = {
-        "command": f"python benchmarks/netsense_changing.py --lasting {options.lasting:g} --out DIR",
-        "workload": workload.about, "lasting": options.lasting, "machine": facts.machine_facts(), "rows": rows,
-    }  # fmt: skip
     table = Table(title="NetSenseML's changing settings")
     for column in ("network", "contestant", "steps", "x ddp"):
         table.add_column(column)
@@ -117,13 +129,6 @@ def main() -> None:
         fast = row["error"] or f"{row['speedup']:.2f}"
         table.add_row(row["network"], row["contestant"], str(row.get("steps", "")), fast)
     Console().print(table)
-    if options.out:
-        path = options.out / "netsense-changing.json"
-        known = json.loads(path.read_text())["rows"] if path.exists() else []
-        fresh = {row["network"] for row in rows}
-        told["rows"] = [row for row in known if row["network"] not in fresh] + rows
-        path.write_text(json.dumps(told, indent=1) + "\n")
-        (options.out / "netsense-changing.md").write_text(page(told))
 
 
 if __name__ == "__main__":
