@@ -63,7 +63,7 @@ build-native: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/native-tsan --target test_io test_stream
 
 test-native: build-native
-	ctest --test-dir build/native-tests --output-on-failure
+	ctest --test-dir build/native-tests --output-on-failure -j 2
 	build/native-tsan/native/tests/test_io
 	build/native-tsan/native/tests/test_stream
 	native/tests/fuzz/run 20
