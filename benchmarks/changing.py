@@ -198,9 +198,9 @@ def main() -> None:
                 options.out.mkdir(parents=True, exist_ok=True)
                 draw(options.out / f"changing-{name}.png", name, Path(folder) / "auto", mine)
             runs += mine
+            if options.out:
+                write(options.out, runs, options)
     Console(width=130).print(shown(runs, options.target))
-    if options.out:
-        write(options.out, runs, options)
 
 
 if __name__ == "__main__":

@@ -63,6 +63,7 @@ class Auto:
         self._proposed: Level | None = None
         self._step = 0
         self._moved, self._hold = -HOLD, HOLD
+        self._changed = -LONGEST_HOLD
         self._trying = False
         self._visited: set[Level] = set()
         self._silent = 0
@@ -73,8 +74,8 @@ class Auto:
             return self._stay("the network has not been measured yet")
         ran = facts.level or self._current
         self._learn_speed(job, facts, ran)
-        if self._experience.take(index_of(ran), facts):  # the network changed: everything is open again
-            self._visited, self._hold = set(), HOLD
+        if self._experience.take(index_of(ran), facts):
+            self._reopen()
         predictions = self._predict(job, view, facts, ran)  # 1
         here = predictions[index_of(self._current)]
         limit = self._guard.check(self._step, ran, index_of(ran), self._own_residual(ran, facts), facts.loss)
@@ -95,6 +96,13 @@ class Auto:
         if not self._agreed(best, here):
             return self._stay(self._explain(here, job, view))
         return self._move(best.rung.level, self._explain(best, job, view))
+
+    def _reopen(self) -> None:
+        """The network changed, so all is open again; unless it did so lately: then it is restless, or this machine is,
+        and going to and fro would be all it taught."""
+        if self._step > self._changed + LONGEST_HOLD:
+            self._visited, self._hold = set(), HOLD
+        self._changed = self._step
 
     def _agreed(self, best: Prediction, here: Prediction) -> bool:
         """Whether to move to `best` now: at once for much, or when both rungs were seen and differ clearly; else when
