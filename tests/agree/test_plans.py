@@ -55,7 +55,7 @@ def measured(net: Network, planner: str, folder: Path) -> float:
     member = Path(__file__).with_name("member.py")
     environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
     with Lab(net) as lab:
-        command = [sys.executable, str(member), planner, str(path), str(NBYTES // 4), "5"]
+        command = [sys.executable, str(member), planner, str(path), str(NBYTES // 4), "4"]
         result = lab.run(command, environment, timeout=120)
     assert result.code == 0, result.hosts[0].output[-2000:]
     steps = [float(line.split()[1]) for line in result.hosts[0].output.splitlines() if line.startswith("STEP")]
