@@ -117,8 +117,10 @@ def test_a_monitored_barrier_names_who_did_not_come(ranks: Ranks) -> None:
 
 
 def test_nothing_is_left_when_groups_are_destroyed(bare: Ranks, tmp_path: Path) -> None:
+    """What leaks grows from cycle to cycle; threads of torch's own that come late do not."""
     for left in bare.run(2, jobs.cycles, str(tmp_path), 12):
-        assert left[-1] == left[3], left
+        for last, *first in zip(left[-1], *left[:4], strict=True):
+            assert last <= max(first), left
 
 
 def test_nothing_is_left_where_torch_only_drops_a_group(bare: Ranks) -> None:
