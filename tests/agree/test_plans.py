@@ -1,7 +1,7 @@
 """Cost model, simulator and lab on the same links: a step of the real executor takes what both say, within 15 %.
 
-Plans of many trees are allowed 30 %: packet by packet they agree within 15 % (tests/simulate/test_packets.py) and in the
-lab they did so on a quiet machine, but four hosts on two busy cores answer the many small frames late.
+Plans of many trees are allowed 30 %: packet by packet they agree within 15 % (tests/simulate/test_packets.py), and in
+the lab they did so on a quiet machine, but four hosts on two busy cores answer the many small frames late.
 
 Links are rated in bytes on the wire; the model counts gradient. Of a full packet's 1538 bytes on the wire 1424 are
 gradient, so the model is given that share of every rate.
