@@ -248,7 +248,7 @@ def strangers() -> Iterator[Case]:
 # One of each kind that takes seconds, by every way of sending; tests/train has more on loopback.
 QUICK = (
     "kill a worker, int8", "kill the coordinator, elastic", "cut for 2 s, plan", "one way cut for good, ltp",
-    "coordinator cut for 10 s, returning", "firewall drops UDP, ltp", "disk full, ltp",
+    "firewall drops UDP, ltp", "disk full, ltp",
     "no memory in the encoder, int8", "another release, plan",
 )  # fmt: skip
 
