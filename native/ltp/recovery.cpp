@@ -10,9 +10,6 @@ constexpr std::uint64_t kReorderMost = 256;
 constexpr Time kPeerAckDelay = 2 * kMillisecond;  // Acks::kLongest and a scheduling delay
 constexpr Time kLongestProbe = kSecond;  // a peer that was paused is found again within this time
 constexpr double kLossGain = 1.0 / 256;  // per packet
-// So many times a silent peer is asked at the same interval before the interval doubles: losses come in bursts, and two
-// small packets a round trip are no congestion.
-constexpr int kSteadyProbes = 4;
 
 }  // namespace
 
@@ -180,7 +177,7 @@ void Recovery::forget(Time now) {
 
 Time Recovery::probe_deadline() const {
   if (!in_flight_packets_) return kNever;
-  Time wait = rtt_.probe_timeout(kPeerAckDelay) << std::clamp(timeouts_ - kSteadyProbes, 0, 10);
+  Time wait = rtt_.probe_timeout(kPeerAckDelay) << std::min(timeouts_, 10);
   return last_eliciting_ + std::min(wait, std::max(kLongestProbe, rtt_.probe_timeout(kPeerAckDelay)));
 }
 
@@ -198,8 +195,8 @@ void Recovery::on_deadline(Time now, FateListener& listener) {
   if (probe_deadline() > now) return;
   ++timeouts_;
   ++counters_.probe_timeouts;
-  // The first ones may be a burst of losses at a transfer's tail; after them the path is silent.
-  if (timeouts_ == kSteadyProbes) congestion_->on_timeout(now);
+  // The first may be a lost tail; from the second on the path is silent.
+  if (timeouts_ == 2) congestion_->on_timeout(now);
   probes_ = 2;
   last_eliciting_ = now;
 }
