@@ -30,6 +30,7 @@ from gradwire.succession import Heirloom, Register, Succession, Whereabouts
 from gradwire.traffic import Source
 from gradwire.transport.ltp import Endpoint
 from gradwire.transport.rendezvous import listen
+from gradwire.transport.secret import given_secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,8 @@ class Planned:
             return None
         wire, plan = self.crossing.wire, self.crossing.walker.member.plan
         kind = "ltp" if isinstance(wire, Endpoint) else "tcp"
-        return Heirloom(kind=kind, secret=wire.secret.hex(), places=dict(wire.places), plan=written_plan(plan))
+        drawn = "" if given_secret() is not None else wire.secret.hex()
+        return Heirloom(kind=kind, secret=drawn, places=dict(wire.places), plan=written_plan(plan))
 
     def follow(self, whereabouts: Whereabouts) -> None:
         """Hear of those who speak for other sites by now, from elsewhere."""
@@ -214,7 +216,10 @@ def _with_heirs(planned: Planned, site: Site, family: Family, neighbours: dist.P
 
 def _take_over(family: Family, heirloom: Heirloom, whereabouts: Whereabouts) -> Crossing:
     """This rank instead of a dead leader, as a member that the others have lost and take back."""
-    config, member, secret = family.config, family.member, bytes.fromhex(heirloom.secret)
+    config, member = family.config, family.member
+    secret = given_secret() or bytes.fromhex(heirloom.secret)
+    if not secret:
+        raise LinkError(f"GRADWIRE_SECRET: rank {family.rank} cannot lead its site without it; set it on every rank")
     opener = (ltp_opener if heirloom.kind == "ltp" else tcp_opener)(config.transport, member, secret)
     wire, place = listen(opener, None)
     if wire is None:

@@ -153,6 +153,7 @@ class Site:
         self.size = self._sum_group.size()
         self._inheritance: Inheritance | None = None
         self._first = True
+        self._abandoned = False
         self._sums: queue.SimpleQueue[Parcel | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[tuple[Parcel, BaseException | None] | None] = queue.SimpleQueue()
         self._threads = [
@@ -174,6 +175,11 @@ class Site:
         """Before the first step, on all ranks of the site: what the leader is to hand on; what its walker is to use."""
         self._inheritance = Inheritance(estate)
         return self._inheritance
+
+    def abandon(self) -> None:
+        """Begin nothing more here: another site has the parcels, and their gradients, by now."""
+        self._abandoned = True
+        self._sums.put(None)
 
     def close(self, timeout: float = 10.0) -> None:
         self._sums.put(None)
@@ -212,8 +218,9 @@ class Site:
         """From the leader, the first of the group."""
         self._share_group.broadcast(tensor, 0).wait()
 
-    @staticmethod
-    def _collective(run: Callable[[], object]) -> BaseException | None:
+    def _collective(self, run: Callable[[], object]) -> BaseException | None:
+        if self._abandoned:
+            return NeighbourError("this site was founded anew")
         try:
             run()
         except GradwireError as error:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -31,9 +32,12 @@ from gradwire.aggregate.handing import Estate
 from gradwire.aggregate.parcel import Parcel
 from gradwire.errors import GradwireError, LinkError
 from gradwire.site import NeighbourError, Site
+from gradwire.transport.rendezvous import Place, check_place
 
 # How often the store is looked at while others are waited for.
 LOOK: Final = 0.1
+# How long a thread of this file is waited for at the end: it may be in the middle of a call to the store.
+ENOUGH: Final = 10.0
 # Founds the site for the n-th time; LinkError when there is nothing to found.
 Found = Callable[[int], Site]
 
@@ -47,8 +51,10 @@ class Succession:
         self._generation = 0
         self._step: list[Parcel] = []
         self._told: set[int] = set()
-        self._broken = False
+        self._broken = self._closed = False
         self._changed = threading.Condition()
+        self._mending: threading.Thread | None = None
+        self._abandoned: list[Site] = []
 
     def hand_over(self, estate: Estate) -> Estate:
         """As a site does; without this nothing is founded anew."""
@@ -67,6 +73,14 @@ class Succession:
         site.submit(replace(parcel, done=partial(self._done, parcel, generation)))
 
     def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            mending = self._mending
+        if mending is not None:
+            mending.join(ENOUGH)
+        for site in self._abandoned:
+            site.close(1.0)  # what is still under way there waits for the dead
         self._site.close()
 
     @property
@@ -80,25 +94,28 @@ class Succession:
             mend = isinstance(error, NeighbourError) and self._estate is not None and not self._site.leads
             if mend:
                 self._broken = True
+                self._mending = threading.Thread(target=self._mend, name="gradwire-succession", daemon=True)
+                self._mending.start()
             elif parcel.bucket.index in self._told:
                 return  # told by an earlier site
             else:
                 self._told.add(parcel.bucket.index)
-        if mend:
-            threading.Thread(target=self._mend, name="gradwire-succession", daemon=True).start()
-        else:
+        if not mend:
             parcel.done(error)
 
     def _mend(self) -> None:
         try:
             with self._changed:
-                if not self._changed.wait_for(lambda: self._whole, self._patience):  # 1
+                if not self._changed.wait_for(lambda: self._whole or self._closed, self._patience):  # 1
                     raise LinkError(
                         f"the leader of this site is gone, and the step did not end in {self._patience:g} s"
                     )
+                if self._closed:
+                    raise LinkError("the leader of this site is gone, and the job ends here")
                 old, generation = self._site, self._generation + 1
+            old.abandon()
+            self._abandoned.append(old)
             site = self._found(generation)  # 2, 3
-            assert self._estate is not None
         except Exception as error:  # the top of this thread: everybody who waits hears it
             self._give_up(error if isinstance(error, GradwireError) else LinkError(f"this site has no leader: {error}"))
             return
@@ -107,7 +124,6 @@ class Succession:
             parcels = list(self._step)
         for parcel in parcels:  # 4
             site.submit(replace(parcel, done=partial(self._done, parcel, generation)))
-        old.close(0.0)
 
     def _give_up(self, error: GradwireError) -> None:
         with self._changed:
@@ -153,7 +169,10 @@ class Register:
 
 
 class Heirloom(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a rank needs to know to speak for its site: told by the leader while it lives."""
+    """What a rank needs to know to speak for its site: told by the leader while it lives.
+
+    `secret` is a drawn one; one that the user gave every rank has itself, and it is never sent.
+    """
 
     kind: str
     secret: str
@@ -168,25 +187,33 @@ class Whereabouts:
         self.places: dict[int, tuple[str, int]] = {}
         self._book = PrefixStore(f"gradwire/lead/{name}", store.clone() if hasattr(store, "clone") else store)
         self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def tell(self, member: int, place: tuple[str, int]) -> None:
         self._book.set(str(member), msgspec.json.encode(place).decode())
 
     def watch(self, missing: Callable[[], Iterable[int]]) -> None:
         """Look for those who are missing once a second, until closed or until there is no store any more."""
-        threading.Thread(target=self._run, args=(missing,), name="gradwire-whereabouts", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, args=(missing,), name="gradwire-whereabouts", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         self._stop.set()
+        if self._thread is not None:
+            self._thread.join(ENOUGH)
 
     def _run(self, missing: Callable[[], Iterable[int]]) -> None:
         while not self._stop.wait(1.0):
             try:
                 self.look(list(missing()))
-            except (RuntimeError, msgspec.DecodeError):
+            except RuntimeError:
                 return
 
     def look(self, members: Iterable[int]) -> None:
+        """What is no address is nobody's: the store takes anything from anybody."""
         for member in members:
             if self._book.check([str(member)]):
-                self.places[member] = msgspec.json.decode(self._book.get(str(member)), type=tuple[str, int])
+                with suppress(msgspec.DecodeError, LinkError):
+                    address, port = msgspec.json.decode(self._book.get(str(member)), type=tuple[str, int])
+                    check_place(member, Place(address, port))
+                    self.places[member] = address, port

@@ -76,7 +76,7 @@ def rendezvous(notes: Notes, make: Open[W], environment: Mapping[str, str] | Non
     try:
         places = notes.gather("address", place, Place)  # 2
         for rank, other in enumerate(places):
-            _check(rank, other)
+            check_place(rank, other)
         assert wire is not None
         outcome = _connect(wire, notes, places)  # 3
         _judge(outcome, notes.gather("connection", outcome, Outcome))  # 4
@@ -106,7 +106,7 @@ def listen(make: Open[W], environment: Mapping[str, str] | None) -> tuple[W | No
     return None, Place(error=error)
 
 
-def _check(rank: int, place: Place) -> None:
+def check_place(rank: int, place: Place) -> None:
     """A note from the store is whatever somebody wrote there: an address must be one, a port must be one."""
     if place.error:
         raise ConfigError(f"rank {rank} cannot listen: {place.error}")
