@@ -7,7 +7,7 @@ import sys
 from gradwire.emulate import Lab
 from gradwire.link import LinkSpec, Network
 from gradwire.link.network import as_hosts, both
-from gradwire.units import Rate, Seconds
+from gradwire.units import Bytes, Rate, Seconds
 
 TRAIN = """
 import torch, torch.distributed as dist
@@ -17,24 +17,25 @@ from gradwire.events import Sensed
 
 torch.manual_seed(0)
 dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(700, 700))
+model = DistributedDataParallel(torch.nn.Linear(1500, 1500))
 handle = gradwire.attach(model, {"level": "netsense", "transport": {"kind": "ltp"}})
 seen = []
 handle.add_sink(lambda event: seen.append(event) if isinstance(event, Sensed) else None)
-for step in range(10):
-    model(torch.randn(4, 700)).square().mean().backward()
+for step in range(16):
+    model(torch.randn(4, 1500)).square().mean().backward()
 if dist.get_rank() == 0:
     last = seen[-1]
-    print("view", last.rtprop, last.bandwidth, last.loss, flush=True)
+    print("view", last.rtprop, last.best, last.loss, flush=True)
 handle.close()
 """
 
 
-THERE = LinkSpec(Rate.from_mbit(50), Seconds(0.01), loss=0.01)
+# The queue holds all of a step: what is lost is lost at random, not to a sender that first looks for the rate.
+THERE = LinkSpec(Rate.from_mbit(50), Seconds(0.01), loss=0.01, queue=Bytes(4 << 20))
 
 
 def seen() -> tuple[float, float, float, float]:
-    """Round trip, bandwidth and loss as rank 0 saw them at last, and the share of packets that the lab dropped."""
+    """Round trip, best bandwidth and loss as rank 0 saw them at last, and the share of packets that the lab dropped."""
     network = Network("pair", as_hosts("ab"), both("a", "b", THERE, THERE), seed=3)
     with Lab(network) as lab:
         result = lab.run([sys.executable, "-c", TRAIN], timeout=90)
@@ -44,9 +45,9 @@ def seen() -> tuple[float, float, float, float]:
 
 
 def as_it_is(rtprop: float, bandwidth: float, loss: float, dropped: float) -> bool:
-    # 50 Mbit/s is 6.25 MB/s; every exchange ends with packets lost and sent again, while nothing else moves.
+    # 50 Mbit/s is 6.25 MB/s; an exchange of little ends with packets lost and sent again, while nothing else moves.
     # Loss is that of the last few hundred packets, the lab's is that of all.
-    return abs(rtprop - 0.02) < 0.004 and 0.4 * 6.25e6 < bandwidth < 1.1 * 6.25e6 and 0.1 * dropped < loss < 4 * dropped
+    return abs(rtprop - 0.02) < 0.004 and 0.25 * 6.25e6 < bandwidth < 1.1 * 6.25e6 and 0.1 * dropped < loss < 4 * dropped
 
 
 def test_the_view_of_a_known_network() -> None:
