@@ -4,7 +4,8 @@
     python benchmarks/plans.py redrawn     the same, all rates drawn anew every 20 s
     python benchmarks/plans.py aws         ten cloud regions, against gloo's ring
     python benchmarks/plans.py drop        a link falls to a tenth while training goes on
-    python benchmarks/plans.py ablation    awareness, compression, load-aware packing, one at a time
+    python benchmarks/plans.py ablation    compression and load-aware packing, one at a time
+    python benchmarks/plans.py sides       side routes on and off, on ten cloud regions
 
 Everything is scaled down so that two cores can play all hosts: the links of the nine sites to a quarter of their rate,
 the gradient to a 64th of AlexNet's (--divide), so that a step takes a sixteenth of the real time.
@@ -45,8 +46,7 @@ ORDER = ("loadaware", "fapt", "fapt1", "pairwise", "sharded", "ring", "kary", "s
 def contestant(
     planner: str, net: Path, level: str = "off", *, name: str = "", seconds: float = 6.0, most: int = 4, **planning: Any
 ) -> dict[str, Any]:
-    relay = planner not in BY_ROUTERS
-    settings = {"net": str(net), "relay": relay, "aware": False, "probe": False, **planning}
+    settings = {"net": str(net), "relay": planner not in BY_ROUTERS, "aware": False, "probe": False, **planning}
     transport = {"kind": "ltp", "tolerance": 1.0}
     config = {"plan": planner, "level": level, "planning": settings, "transport": transport}
     return {"name": name or planner, "config": config, "seconds": seconds, "most": most}
@@ -192,7 +192,22 @@ def ablation(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return {"bytes": nbytes, "rows": list(run(network, chosen, nbytes, folder))}
 
 
-CASES = {"nine": nine, "redrawn": redrawn, "aws": aws, "drop": drop, "ablation": ablation}
+def sides(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Plans whose best paths are congested, and the load-aware one, which leaves nothing idle beside a busy link."""
+    network = slowed(preset("geo-aws10"), 20)
+    net = described(network, folder)
+    nbytes = gradient_bytes(arguments.model) // arguments.divide
+    chosen = [
+        contestant(
+            planner, net, name=f"{planner}, side routes {'on' if side else 'off'}", most=6, side=side, relay=True
+        )
+        for planner in arguments.planners or ("pairwise", "star", "loadaware")
+        for side in (True, False)
+    ]
+    return {"bytes": nbytes, "rows": list(run(network, chosen, nbytes, folder))}
+
+
+CASES = {"nine": nine, "redrawn": redrawn, "aws": aws, "drop": drop, "ablation": ablation, "sides": sides}
 
 
 def main() -> None:

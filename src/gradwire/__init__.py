@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gradwire.errors import ConfigError, GradwireError, IntegrityError, LinkError
     from gradwire.fsdp import attach_fsdp
     from gradwire.level import Level
+    from gradwire.rejoin import init_process_group
 
 __all__ = [
     "Config",
@@ -26,11 +27,13 @@ __all__ = [
     "LinkError",
     "attach",
     "attach_fsdp",
+    "init_process_group",
 ]
 
 _HOME = {
     "attach": "gradwire.ddp",
     "attach_fsdp": "gradwire.fsdp",
+    "init_process_group": "gradwire.rejoin",
     "Handle": "gradwire.ddp",
     "Config": "gradwire.config",
     "Level": "gradwire.level",

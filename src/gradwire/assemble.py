@@ -10,11 +10,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-import gradwire
 from gradwire.aggregate.exchange import phases
 from gradwire.aggregate.footprint import Footprints
 from gradwire.carry import Carrier, open_carrier
 from gradwire.clock import Clock, MonotonicClock
+from gradwire.collective.absent import Absent
 from gradwire.compress.build import check_chain
 from gradwire.compress.feedback import Feedback
 from gradwire.config import Config
@@ -33,6 +33,7 @@ from gradwire.pipeline import Pipeline
 from gradwire.planned import open_planned
 from gradwire.sense.stopwatch import Stopwatch
 from gradwire.session import Plain, Rooms, Session
+from gradwire.standing import facts_of
 from gradwire.traffic import Source, Traffic
 from gradwire.transport.alike import require_alike
 from gradwire.transport.base import Timing
@@ -64,8 +65,7 @@ def assemble(config: Config, group: dist.ProcessGroup, parameters: int, plain: P
     """
     rank, world_size = dist.get_rank(group), group.size()
     agree = agreeing(config, group)
-    facts = {"level": config.level, "plan": config.plan, "transport": config.transport.kind}
-    agree({"gradwire's version": gradwire.__version__, **facts})
+    agree(facts_of(config))
     clock, stopwatch = MonotonicClock(), Stopwatch()
     feedback = Feedback(rank, world_size)
     watch = open_watch(config, rank, world_size, clock)
@@ -105,11 +105,12 @@ def assemble(config: Config, group: dist.ProcessGroup, parameters: int, plain: P
 
 
 def agreeing(config: Config, group: dist.ProcessGroup) -> Agree:
-    """Facts in, ConfigError on every rank when one rank's differ. All ranks ask at the same points."""
+    """Facts in, ConfigError on every rank when one rank's differ. All ranks ask at the same points; one that was
+    started anew, while the others train, asks nobody."""
 
     def agree(facts: Mapping[str, str]) -> None:
         store = dist.distributed_c10d._get_default_store()
-        if group.size() > 1 and store is not None:
+        if group.size() > 1 and store is not None and not isinstance(group, Absent):
             place = group.rank(), group.size()
             require_alike(Notes.open(store, f"alike/{group.group_name}", *place, config.transport.timeout), facts)
 

@@ -33,6 +33,7 @@ from gradwire.collective.call import Call
 from gradwire.collective.engine import Engine
 from gradwire.collective.flight import Flight, Steps
 from gradwire.collective.meeting import SharedWire, convene
+from gradwire.collective.named import NamedGroup
 from gradwire.collective.operators import name_of
 from gradwire.collective.point import Points
 from gradwire.collective.rollcall import roll_call
@@ -64,11 +65,13 @@ def _default_wire() -> SharedWire | None:
     return world.shared if isinstance(world, GradwireGroup) else None
 
 
-class GradwireGroup(dist.ProcessGroup):
+class GradwireGroup(NamedGroup):
     """A process group over a wire. Method names and arguments are torch's, the old ones and those of 2.13."""
 
+    BACKEND = NAME
+
     def __init__(self, shared: SharedWire, options: Any, members: Sequence[int]) -> None:
-        super().__init__(options.group_rank, options.group_size)  # type: ignore[call-arg]
+        super().__init__(options.group_rank, options.group_size, options.group_id or "")
         self.shared = shared
         self._timeout: timedelta = options.timeout
         self._circle = convene(shared, options.store, options.group_rank, members, options.timeout.total_seconds())
@@ -76,36 +79,9 @@ class GradwireGroup(dist.ProcessGroup):
         self._engine = Engine(self._circle, options.group_id or "default", board)
         self._points = Points(self._circle, options.timeout.total_seconds())
         self._roll_calls = 0
-        self._name, self._description = options.group_id or "", ""
         self._open = True
         # Threads and sockets must be gone before the interpreter is, also when nobody destroys the group.
         self._at_exit = _shut_down_at_exit(self)
-
-    def name(self) -> str:
-        return NAME
-
-    def getBackendName(self) -> str:  # noqa: N802
-        return NAME
-
-    @property
-    def group_name(self) -> str:
-        return self._name
-
-    def _set_group_name(self, name: str) -> None:
-        self._name = name
-
-    def getGroupName(self) -> str:  # noqa: N802
-        return self._name
-
-    def setGroupName(self, name: str) -> None:  # noqa: N802
-        self._name = name
-
-    @property
-    def group_desc(self) -> str:
-        return self._description
-
-    def _set_group_desc(self, description: str) -> None:
-        self._description = description
 
     # Sums
 

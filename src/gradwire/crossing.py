@@ -7,7 +7,7 @@ of the network and told through torch's store, so that all ranks hold the same o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch.distributed as dist
@@ -85,6 +85,33 @@ def _job(numel: int) -> Job:
     return Job(max(4 * numel, 1), chunk_for(4 * numel))
 
 
+@dataclass(frozen=True, slots=True)
+class _Tidings:
+    """What a member tells of plans and of others; a loss is told once, until the lost one is back."""
+
+    told: Told
+    member: Member
+    ranks: Sequence[int]
+    gone: set[int] = field(default_factory=set)
+
+    def changed(self, plan: Plan, why: str) -> None:
+        at, step = self.told.clock.now(), self.member.step
+        self.told.sink.emit(PlannedEvent.of(at, step, replace(plan, reason=why), self.ranks))
+
+    def lost(self, peer: int, why: str) -> None:
+        if peer in self.gone:
+            return  # it is met again while others still count it in
+        self.gone.add(peer)
+        self._fault("peer_lost", f"the others go on: {why}", peer)
+
+    def back(self, peer: int, how: str) -> None:
+        self.gone.clear() if peer == self.member.rank else self.gone.discard(peer)
+        self._fault("peer_back", how, peer)
+
+    def _fault(self, kind: str, what: str, peer: int) -> None:
+        self.told.sink.emit(Faulted(self.told.clock.now(), self.member.step, kind, what, self.ranks[peer]))
+
+
 def open_crossing(
     config: Config,
     wire: NativeWire,
@@ -95,47 +122,34 @@ def open_crossing(
     told: Told,
 ) -> Crossing:
     """Member, walker and steward over a wire; a member that is not among the first begins apart from them."""
-    clock, sink = told.clock, told.sink
     known, planned = known_network(config.planning, len(ranks)), planner_of(config, numel)
     replan = lambda members, version: planned(known.only(members), version)  # noqa: E731
     members, plan = first
     member = Member(rank, members, plan, replan)
-
-    def changed(fresh: Plan, why: str) -> None:
-        sink.emit(PlannedEvent.of(clock.now(), member.step, replace(fresh, reason=why), ranks))
-
-    gone: set[int] = set()
-
-    def lost(peer: int, why: str) -> None:
-        if peer in gone:
-            return  # it is met again while others still count it in
-        gone.add(peer)
-        sink.emit(Faulted(clock.now(), member.step, "peer_lost", f"the others go on: {why}", ranks[peer]))
-
-    def back(rank: int, how: str) -> None:
-        gone.clear() if rank == member.rank else gone.discard(rank)
-        sink.emit(Faulted(clock.now(), member.step, "peer_back", how, ranks[rank]))
-
-    planning, stochastic = config.planning, config.compress.rounding == "stochastic"
-    walk = WalkConfig(
-        config.transport.timeout, config.transport.tolerance, stochastic, planning.side, planning.elastic,
-        planning.rejoin,
-    )  # fmt: skip
-    walker = Walker(wire, member, walk, clock)
-    walker.on_loss, walker.on_return = lost, back
-    settings = ReplanConfig(config.plan, planning.gain, planning.interval)
-    stewarding = StewardConfig(settings, planning.aware, planning.probe)
-    steward = Steward(walker, _job(numel), known, stewarding, changed)
+    tidings = _Tidings(told, member, ranks)
+    walker = Walker(wire, member, _walking(config), told.clock)
+    walker.on_loss, walker.on_return = tidings.lost, tidings.back
+    settings = ReplanConfig(config.plan, config.planning.gain, config.planning.interval)
+    stewarding = StewardConfig(settings, config.planning.aware, config.planning.probe)
+    steward = Steward(walker, _job(numel), known, stewarding, tidings.changed)
     if member.fresh:
         member.reach.clear()
-    steward.begin(clock.now())
+    steward.begin(told.clock.now())
     if member.fresh:
         walker.start_apart()
     else:
         if member.coordinator == member.rank:
-            changed(plan, plan.reason)
+            tidings.changed(plan, plan.reason)
         walker.start()
     return Crossing(wire, walker, steward, ranks)
+
+
+def _walking(config: Config) -> WalkConfig:
+    transport, planning = config.transport, config.planning
+    stochastic = config.compress.rounding == "stochastic"
+    return WalkConfig(
+        transport.timeout, transport.tolerance, stochastic, planning.side, planning.elastic, planning.rejoin
+    )
 
 
 def known_network(config: PlanningConfig, world_size: int) -> Matrix:

@@ -25,8 +25,9 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.assemble import Assembly, assemble
+from gradwire.collective.absent import Absent
 from gradwire.config import Config, resolve, with_plan, with_transport
-from gradwire.errors import ConfigError
+from gradwire.errors import ConfigError, IntegrityError
 from gradwire.events import Event, Sink
 from gradwire.flow import Bucket, ParameterSlice
 from gradwire.govern import Adaptive
@@ -41,9 +42,9 @@ _ATTACHED: WeakKeyDictionary[DistributedDataParallel, Handle] = WeakKeyDictionar
 class Handle:
     """What `attach` returns: the session's state and its story."""
 
-    def __init__(self, assembly: Assembly, config: Config, module: nn.Module | None = None) -> None:
+    def __init__(self, assembly: Assembly, config: Config, replica: tuple[nn.Module, Layout] | None = None) -> None:
         self._assembly = assembly
-        self._module = module
+        self._replica = replica
         self.config = config
         self._closed = False
         # Threads that complete futures must be gone before the interpreter is.
@@ -111,14 +112,15 @@ class Handle:
         `state_dict` and `load_state_dict`. Every rank names the same in the same order, once, before the first step.
         Without this call, and without an elastic plan, nothing is ever taken back.
         """
-        if self._module is None:
+        if self._replica is None:
             raise ConfigError("hand_over: only DDP models that attach() was called for have replicas to hand over")
         session = self._assembly.session
+        module, layout = self._replica
 
         def set_step(step: int) -> None:
             session.step = step + 1  # its last bucket is under way, as it is on the others
 
-        session.hand_over(Handover(self._module, others, set_step))
+        session.hand_over(Handover(module, [layout, *others], set_step))
 
     def rescale_residuals(self, factor: float) -> None:
         """Multiply what waits by `factor`: call it with new_scale / old_scale when a loss scaler changes its scale."""
@@ -158,6 +160,23 @@ class BucketWeights:
             offset += size
 
 
+class Layout:
+    """Which parameters lie in which bucket. A rank that is handed the others' state must have theirs: gradients travel
+    by place, not by name."""
+
+    def __init__(self) -> None:
+        self.buckets: dict[int, tuple[str, ...]] = {}
+
+    def state_dict(self) -> list[Any]:
+        return [[index, *names] for index, names in sorted(self.buckets.items())]
+
+    def load_state_dict(self, state: list[Any]) -> None:
+        if state != self.state_dict():
+            raise IntegrityError(
+                "this rank's DDP buckets hold other parameters than the others': it cannot be taken in"
+            )
+
+
 class _Hook:
     """DDP's view of a session: turns GradBuckets into Buckets and counts steps."""
 
@@ -166,8 +185,16 @@ class _Hook:
         self._session = assembly.session
         self._in_backward = False
         self._slices: dict[tuple[int, ...], tuple[ParameterSlice, ...]] = {}
+        self.layout = Layout()
+        # DDP lays its buckets out anew after the first backward. Where the others have done so, that one is ours alone.
+        self._rehearses = isinstance(model.process_group, Absent)
 
     def __call__(self, bucket: GradBucket) -> Future[Tensor]:
+        if self._rehearses:
+            self._rehearses = not bucket.is_last()
+            unchanged: Future[Tensor] = Future()
+            unchanged.set_result(bucket.buffer())
+            return unchanged
         if not self._in_backward:
             self._in_backward = True
             # Runs on the training thread before DDP's own wait: errors surface there with their type.
@@ -182,6 +209,7 @@ class _Hook:
             slices=self._slices_of(parameters),
             is_last=bucket.is_last(),
         )
+        self.layout.buckets[noun.index] = tuple(part.name for part in noun.slices)
         if noun.is_last:
             self._session.step += 1
         return self._session.synchronise(noun, buffer, BucketWeights(parameters))
@@ -235,9 +263,10 @@ def attach(
         effective = with_transport(effective, transport)
     parameters = sum(parameter.numel() for parameter in model.module.parameters() if parameter.requires_grad)
     assembly = assemble(effective, model.process_group, parameters)
-    handle = Handle(assembly, effective, model.module)
+    hook = _Hook(model, assembly)
+    handle = Handle(assembly, effective, (model.module, hook.layout))
     try:
-        model.register_comm_hook(_Hook(model, assembly), _call)
+        model.register_comm_hook(hook, _call)
     except RuntimeError as error:
         handle.close()
         raise ConfigError(f"attach: this model already has a communication hook ({error})") from error

@@ -1,7 +1,8 @@
 """Planned: everything a session needs to send its buckets through a plan's trees, opened and closed as one.
 
 In: configuration and the model's process group. Out: `submit`, and what a bucket costs. Where sites have several ranks,
-only their leaders have a crossing; with an elastic plan the others know what they need to take its place.
+only their leaders have a crossing; with an elastic plan the others know what they need to take its place, and the
+store knows what a process needs that is started in the place of a dead one.
 """
 
 from __future__ import annotations
@@ -17,17 +18,20 @@ from gradwire.aggregate.parcel import Parcel
 from gradwire.aggregate.portion import check_summable, frame_bytes
 from gradwire.carry import ltp_opener, tcp_opener
 from gradwire.clock import Clock
+from gradwire.collective.absent import Absent
 from gradwire.config import Config
 from gradwire.crossing import Crossing, Told, cross, notes_of, open_crossing, read_plan, written_plan
 from gradwire.decide.registry import is_controller
-from gradwire.errors import LinkError
+from gradwire.errors import ConfigError, LinkError
 from gradwire.events import Sink
 from gradwire.flow import Bucket, Footprint, Plan, Tree
 from gradwire.level import Level
 from gradwire.plan.trees import children_of, sources_of
 from gradwire.site import Site, Sites, ask_sites, open_groups
+from gradwire.standing import VARIABLE, Standing, facts_of, find, keep
 from gradwire.succession import Heirloom, Register, Succession, Whereabouts
 from gradwire.traffic import Source
+from gradwire.transport.address import own_address
 from gradwire.transport.ltp import Endpoint
 from gradwire.transport.rendezvous import listen
 from gradwire.transport.secret import given_secret
@@ -148,21 +152,26 @@ def open_planned(config: Config, group: dist.ProcessGroup, numel: int, clock: Cl
         return None
     if not is_controller(config.level):
         check_summable(Level.parse(config.level))
+    told = Told(clock, sink)
+    if isinstance(group, Absent):
+        return _come_back(Family(config, group, Sites.single(group.size()), numel, told))
     sites = ask_sites(notes_of("sites", config, group), config.planning.sites)
     if sites is None:
-        return Planned(cross(config, group, range(group.size()), numel, Told(clock, sink)), None)
+        planned = Planned(cross(config, group, range(group.size()), numel, told), None)
+        if config.planning.elastic:
+            _keep_places(planned, Family(config, group, Sites.single(group.size()), numel, told))
+        return planned
     # A leader that was cut off waits to be taken back, and its neighbours wait for it.
     patience = config.transport.timeout + (config.planning.rejoin if config.planning.elastic else 0.0)
     own, leaders = open_groups(sites, group, patience)
     crossing = None
     if leaders is not None and leaders.size() > 1:
-        crossing = cross(config, leaders, sites.leaders, numel, Told(clock, sink))
+        crossing = cross(config, leaders, sites.leaders, numel, told)
     across = crossing.walker.submit if crossing else _alone if leaders is not None else None
     site = Site(own, across)
     if not config.planning.elastic or len(sites.groups) == 1:
         return Planned(crossing, site)
-    family = Family(config, group, sites, numel, Told(clock, sink))
-    return _with_heirs(Planned(crossing, site), site, family, own[1])
+    return _with_heirs(Planned(crossing, site), site, Family(config, group, sites, numel, told), own[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,16 +223,45 @@ def _with_heirs(planned: Planned, site: Site, family: Family, neighbours: dist.P
     return planned
 
 
+def _keep_places(planned: Planned, family: Family) -> None:
+    """Let a rank that dies be replaced: a process started anew finds here what it would need to know."""
+    assert planned.crossing is not None
+    store, name = dist.distributed_c10d._get_default_store(), family.group.group_name
+    whereabouts = Whereabouts(store, name)
+    if family.rank == 0:
+        heirloom = planned.heirloom()
+        assert heirloom is not None
+        whereabouts.tell(0, (own_address(), planned.crossing.wire.port))
+        keep(store, name, Standing(heirloom, facts_of(family.config)))
+    planned.follow(whereabouts)
+
+
+def _come_back(family: Family) -> Planned:
+    """This process instead of one that died: the others take it back as one that was cut off."""
+    config, group = family.config, family.group
+    if is_controller(config.level) or config.observe.verify:
+        raise ConfigError(f"{VARIABLE}: level {config.level!r} and observe.verify need all ranks; give a fixed level")
+    store = dist.distributed_c10d._get_default_store()
+    heirloom = find(store, group.group_name, facts_of(config), config.transport.connect).heirloom
+    whereabouts = Whereabouts(store, group.group_name)
+    whereabouts.look(range(group.size()))
+    places = heirloom.places | whereabouts.places
+    places.pop(family.rank, None)
+    planned = Planned(_take_over(family, msgspec.structs.replace(heirloom, places=places), whereabouts), None)
+    planned.follow(whereabouts)
+    return planned
+
+
 def _take_over(family: Family, heirloom: Heirloom, whereabouts: Whereabouts) -> Crossing:
-    """This rank instead of a dead leader, as a member that the others have lost and take back."""
+    """This rank instead of a dead one, as a member that the others have lost and take back."""
     config, member = family.config, family.member
     secret = given_secret() or bytes.fromhex(heirloom.secret)
     if not secret:
-        raise LinkError(f"GRADWIRE_SECRET: rank {family.rank} cannot lead its site without it; set it on every rank")
+        raise LinkError(f"GRADWIRE_SECRET: rank {family.rank} cannot take a place without it; set it on every rank")
     opener = (ltp_opener if heirloom.kind == "ltp" else tcp_opener)(config.transport, member, secret)
     wire, place = listen(opener, None)
     if wire is None:
-        raise LinkError(f"rank {family.rank} cannot listen for its site: {place.error}")
+        raise LinkError(f"rank {family.rank} cannot listen: {place.error}")
     wire.places.update(heirloom.places)
     whereabouts.tell(member, (place.address, place.port))
     ranks = [family.rank if one == member else leader for one, leader in enumerate(family.sites.leaders)]

@@ -39,6 +39,11 @@ class Sites:
 
     groups: tuple[tuple[int, ...], ...]
 
+    @classmethod
+    def single(cls, world_size: int) -> Sites:
+        """Every rank a site of its own."""
+        return cls(tuple((rank,) for rank in range(world_size)))
+
     @property
     def leaders(self) -> tuple[int, ...]:
         return tuple(group[0] for group in self.groups)

@@ -1,0 +1,65 @@
+"""Standing: what a running job says of itself in torch's store, so that a rank that was killed finds its place again.
+
+In: on the ranks of an elastic job, what one of them would need to know. Out: the same on a process that was started
+anew in the place of a dead one, which then comes to the others as one that was cut off (`crossing`, `handover`).
+Whoever reaches the store may write there: what is read is parsed against a type, and nobody is believed who does not
+know the job's secret.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import msgspec
+from torch._C._distributed_c10d import PrefixStore, Store
+
+import gradwire
+from gradwire.config import Config
+from gradwire.errors import ConfigError, LinkError
+from gradwire.succession import Heirloom
+
+VARIABLE: Final = "GRADWIRE_REJOIN"
+LOOK: Final = 0.1
+
+
+class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the job is reached, and what must be the same on whoever comes to it."""
+
+    heirloom: Heirloom
+    facts: dict[str, str]
+
+
+def facts_of(config: Config) -> dict[str, str]:
+    """What all ranks of a job have alike."""
+    settings = {"level": config.level, "plan": config.plan, "transport": config.transport.kind}
+    return {"gradwire's version": gradwire.__version__, **settings}
+
+
+def keep(store: Store, group: str, standing: Standing) -> None:
+    """Said once, by rank 0."""
+    _book(store).set(group, msgspec.json.encode(standing).decode())
+
+
+def find(store: Store, group: str, facts: dict[str, str], patience: float) -> Standing:
+    """What the running job said; LinkError where there is none, ConfigError where it is another one than this."""
+    book, deadline = _book(store), time.monotonic() + patience
+    while not book.check([group]):
+        if time.monotonic() > deadline:
+            raise LinkError(
+                f"{VARIABLE}: torch's store knows of no job to come back to: only jobs with a plan, planning.elastic "
+                "and one rank per site take a new process in, and a store that rank 0 served is gone with it"
+            )
+        time.sleep(LOOK)
+    try:
+        standing = msgspec.json.decode(book.get(group), type=Standing)
+    except msgspec.DecodeError as error:
+        raise LinkError(f"{VARIABLE}: what the job says of itself cannot be read ({error})") from error
+    for what, theirs in standing.facts.items():
+        if facts.get(what) != theirs:
+            raise ConfigError(f"{VARIABLE}: {what} is {facts.get(what)!r} here and {theirs!r} in the running job")
+    return standing
+
+
+def _book(store: Store) -> PrefixStore:
+    return PrefixStore("gradwire/standing", store)

@@ -1,0 +1,113 @@
+"""A rank is killed in a real job and started anew: the others take the new process in, and all end alike."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from datetime import timedelta
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from signal import SIGKILL
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import HashStore, TCPStore
+from torch.nn.parallel import DistributedDataParallel
+
+from gradwire.config import resolve
+from gradwire.errors import ConfigError, LinkError
+from gradwire.standing import Standing, facts_of, find, keep
+from gradwire.succession import Heirloom
+from tests.train import jobs
+
+WORLD, STEPS = 3, 160
+CONFIG: dict[str, Any] = {
+    "level": "int8", "plan": "loadaware", "planning": {"elastic": True, "rejoin": 40.0},
+    "transport": {"kind": "ltp", "timeout": 30.0, "dead_after": 2.5, "connect": 5.0},
+}  # fmt: skip
+
+
+def train(rank: int, port: int, folder: str, dies: bool) -> None:
+    """The same script whether it is started for the first time or anew."""
+    import gradwire
+
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "GRADWIRE_IFNAME": "lo"}
+    torch.set_num_threads(1)
+    store = TCPStore("127.0.0.1", port, is_master=False)
+    gradwire.init_process_group("gloo", store=store, rank=rank, world_size=WORLD, timeout=timedelta(seconds=60))
+    assert (dist.get_rank(), dist.get_world_size()) == (rank, WORLD)
+    model = DistributedDataParallel(jobs.small_net(), broadcast_buffers=False)
+    handle = gradwire.attach(model, CONFIG)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    handle.hand_over(optimizer)
+    made = 0
+    while handle.step < STEPS:
+        if dies and handle.step == 8:
+            os.kill(os.getpid(), SIGKILL)
+        inputs, labels = jobs.batch(rank, handle.step)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+        made += 1
+        time.sleep(0.06)
+    weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    torch.save({"weights": weights, "made": made}, Path(folder) / f"{rank}.pt")
+    handle.close()
+
+
+def begin(rank: int, port: int, folder: Path, dies: bool = False, again: bool = False) -> BaseProcess:
+    process = multiprocessing.get_context("spawn").Process(target=train, args=(rank, port, str(folder), dies))
+    os.environ["GRADWIRE_REJOIN"] = "1" if again else "0"
+    try:
+        process.start()
+    finally:
+        del os.environ["GRADWIRE_REJOIN"]
+    return process
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("dead", [0, 2])
+def test_a_killed_rank_that_is_started_anew_is_taken_in(dead: int, tmp_path: Path) -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    ranks = [begin(rank, store.port, tmp_path, dies=rank == dead) for rank in range(WORLD)]
+    try:
+        ranks[dead].join(60)
+        assert ranks[dead].exitcode == -SIGKILL
+        ranks.append(begin(dead, store.port, tmp_path, again=True))
+        for process in ranks:
+            process.join(120)
+        assert [process.exitcode for process in ranks] == [-SIGKILL if rank == dead else 0 for rank in range(WORLD)] + [
+            0
+        ]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.join()
+    ends = {rank: torch.load(tmp_path / f"{rank}.pt") for rank in range(WORLD)}
+    assert {end["made"] for rank, end in ends.items() if rank != dead} == {STEPS}, "a step was lost"
+    assert 1 < ends[dead]["made"] < STEPS - 8
+    assert all(torch.equal(end["weights"], ends[dead]["weights"]) for end in ends.values())
+
+
+def test_without_a_job_there_is_nothing_to_come_back_to() -> None:
+    with pytest.raises(LinkError, match=r"GRADWIRE_REJOIN.*no job"):
+        find(HashStore(), "0", facts_of(resolve(CONFIG)), 0.2)
+
+
+def test_a_job_with_other_settings_is_not_joined() -> None:
+    store, heirloom = HashStore(), Heirloom(kind="ltp", secret="", places={}, plan="")
+    keep(store, "0", Standing(heirloom, facts_of(resolve(CONFIG))))
+    assert find(store, "0", facts_of(resolve(CONFIG)), 0.2).heirloom == heirloom
+    with pytest.raises(ConfigError, match=r"level is 'fp16' here and 'int8' in the running job"):
+        find(store, "0", facts_of(resolve({**CONFIG, "level": "fp16"})), 0.2)
+
+
+@pytest.mark.parametrize("note", ["", "{}", '{"heirloom": 3, "facts": {}}', "\xff"])
+def test_what_strangers_write_into_the_store_is_not_believed(note: str) -> None:
+    store = HashStore()
+    store.set("gradwire/standing/0", note)
+    with pytest.raises(LinkError, match="cannot be read"):
+        find(store, "0", {}, 0.2)
