@@ -69,6 +69,12 @@ def kill(scene: Scene, rank: int) -> None:
     scene.signal(rank, SIGKILL)
 
 
+def kill_and_start(scene: Scene, rank: int) -> None:
+    """A spot machine is taken away, and three seconds later there is another."""
+    scene.signal(rank, SIGKILL)
+    scene.after(3.0, lambda: scene.start(rank, {"GRADWIRE_REJOIN": "1"}))
+
+
 def stop_for(seconds: float) -> Any:
     def act(scene: Scene, rank: int) -> None:
         scene.signal(rank, SIGSTOP)
@@ -125,6 +131,7 @@ def tiny_disk() -> Iterator[str]:
 FOREVER = 1e6
 KILL = Fault("kill a worker", act=kill)
 KILL_COORDINATOR = Fault("kill the coordinator", rank=0, act=kill)
+KILL_AND_START = Fault("kill and start anew", act=kill_and_start)
 KILL_ROOT = Fault("kill the root", rank=2, act=kill)
 STOP = Fault("stop for 2 s", act=stop_for(2.0))
 STOP_LONG = Fault("stop for 15 s", act=stop_for(15.0))
@@ -214,6 +221,8 @@ def bad_links(folder: Path) -> Iterator[Case]:
     for fault in (CUT_AND_BACK, COORDINATOR_CUT, STOP_AND_BACK):
         yield case(fault, "returning", "returns", 2 * DEAD, steps=500)
     yield case(CUT_AND_BACK, "returning-tcp", "returns", 2 * DEAD, steps=500)
+    # A process takes seconds to start on two cores.
+    yield case(KILL_AND_START, "returning", "returns", 2 * DEAD + 10.0, steps=900)
     # Half of the job goes on alone meanwhile, at the pace of its own network: slowly, so that some steps are left.
     ocean = replace(preset("wan-us-eu", HOSTS), name="wan-us-eu")
     sites = {"steps": 220, "pace": 0.05, "config": two_sites(folder)}

@@ -116,7 +116,8 @@ def train(job: dict[str, Any], rank: int) -> None:
         loss.backward()
         optimizer.step()
         handle.note(loss=float(loss.detach()))
-        say(told="step", step=handle.step - 1, hash=hash_of(net))
+        if handle.step:  # the first backward of a rank that was started anew is its own
+            say(told="step", step=handle.step - 1, hash=hash_of(net))
         time.sleep(job["pace"])
     say(told="trained", hash=hash_of(net), accuracy=accuracy(net, data), known=links)
     handle.close()  # 3
@@ -149,7 +150,7 @@ def main() -> None:
     say(told="begun", pid=os.getpid())
     if rank == job["rank"] and job["inside"] in INSIDE:
         INSIDE[job["inside"]](job["step"])
-    dist.init_process_group("gloo", timeout=timedelta(seconds=job["patience"]))
+    gradwire.init_process_group("gloo", timeout=timedelta(seconds=job["patience"]))
     try:
         train(job, rank)
     except Exception as error:

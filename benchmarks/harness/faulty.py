@@ -54,6 +54,8 @@ class Scene:
     pids: dict[int, int] = field(default_factory=dict)
     namespaces: set[str] = field(default_factory=set)
     later: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
+    # Starts a rank's process, the first time or anew.
+    start: Callable[[int, Mapping[str, str]], None] = lambda rank, env: None
 
     def after(self, seconds: float, act: Callable[[], None]) -> None:
         self.later.append((time.monotonic() + seconds, act))
@@ -243,12 +245,15 @@ def _play(case: Case, scene: Scene, story: Story, job: Path, place: str, limit: 
             story.injected = time.monotonic()
             fault.act(scene, fault.rank)
 
-    entries = []
-    for rank, name in enumerate(names):
-        own = fault.env if rank == fault.rank else {}
+    watch = Watch([], heard)
+
+    def start(rank: int, own: Mapping[str, str]) -> None:
         env = {**os.environ, **lab.rank_env(rank), "TMPDIR": str(job.parent), "PYTHONPATH": str(FOLDER), **own}
-        entries.append(lab.spawn(name, [sys.executable, "-m", "harness.fault_job", str(job)], env))
-    watch = Watch(entries, heard)
+        watch.add(lab.spawn(names[rank], [sys.executable, "-m", "harness.fault_job", str(job)], env))
+
+    scene.start = start
+    for rank in range(len(names)):
+        start(rank, fault.env if rank == fault.rank else {})
     deadline = time.monotonic() + START
     try:
         while watch.running and time.monotonic() < deadline:

@@ -148,13 +148,13 @@ class Planned:
 
 def open_planned(config: Config, group: dist.ProcessGroup, numel: int, clock: Clock, sink: Sink) -> Planned | None:
     """None without a plan or without peers. Every member of the group calls this at the same point."""
+    told = Told(clock, sink)
+    if isinstance(group, Absent):
+        return _come_back(Family(config, group, Sites.single(group.size()), numel, told))
     if not config.plan or group.size() == 1:
         return None
     if not is_controller(config.level):
         check_summable(Level.parse(config.level))
-    told = Told(clock, sink)
-    if isinstance(group, Absent):
-        return _come_back(Family(config, group, Sites.single(group.size()), numel, told))
     sites = ask_sites(notes_of("sites", config, group), config.planning.sites)
     if sites is None:
         planned = Planned(cross(config, group, range(group.size()), numel, told), None)
@@ -239,6 +239,8 @@ def _keep_places(planned: Planned, family: Family) -> None:
 def _come_back(family: Family) -> Planned:
     """This process instead of one that died: the others take it back as one that was cut off."""
     config, group = family.config, family.group
+    if not config.plan or not config.planning.elastic:
+        raise ConfigError(f"{VARIABLE}: only a job with a plan and planning.elastic takes a rank in; this one is not")
     if is_controller(config.level) or config.observe.verify:
         raise ConfigError(f"{VARIABLE}: level {config.level!r} and observe.verify need all ranks; give a fixed level")
     store = dist.distributed_c10d._get_default_store()

@@ -80,12 +80,17 @@ class Watch:
     """Reads the output of several processes and notices their ends, without threads."""
 
     def __init__(self, processes: Sequence[HostProcess], on_line: OnLine | None = None) -> None:
-        self.processes = list(processes)
+        self.processes: list[HostProcess] = []
         self._on_line = on_line
         self._selector = selectors.DefaultSelector()
-        for entry in self.processes:
-            assert entry.process.stdout is not None
-            self._selector.register(entry.process.stdout, selectors.EVENT_READ, entry)
+        for entry in processes:
+            self.add(entry)
+
+    def add(self, entry: HostProcess) -> None:
+        """One more, started later than the others."""
+        assert entry.process.stdout is not None
+        self.processes.append(entry)
+        self._selector.register(entry.process.stdout, selectors.EVENT_READ, entry)
 
     def step(self, timeout: float) -> None:
         """Passes output on for at most `timeout` seconds or until some came."""
