@@ -27,11 +27,11 @@ from torch.nn.parallel import DistributedDataParallel
 from gradwire.assemble import Assembly, assemble
 from gradwire.collective.absent import Absent
 from gradwire.config import Config, resolve, with_plan, with_transport
-from gradwire.errors import ConfigError, IntegrityError
+from gradwire.errors import ConfigError
 from gradwire.events import Event, Sink
 from gradwire.flow import Bucket, ParameterSlice
 from gradwire.govern import Adaptive
-from gradwire.handover import Handover, Stateful
+from gradwire.handover import Handover, Layout, Stateful
 from gradwire.observe.tally import Summary
 from gradwire.observe.watch import Told
 
@@ -120,7 +120,7 @@ class Handle:
         def set_step(step: int) -> None:
             session.step = step + 1  # its last bucket is under way, as it is on the others
 
-        session.hand_over(Handover(module, [layout, *others], set_step))
+        session.hand_over(Handover(module, others, set_step, layout))
 
     def rescale_residuals(self, factor: float) -> None:
         """Multiply what waits by `factor`: call it with new_scale / old_scale when a loss scaler changes its scale."""
@@ -158,23 +158,6 @@ class BucketWeights:
             inside = places[(places >= offset) & (places < offset + size)] - offset
             parameter.detach().view(-1)[inside] = 0.0
             offset += size
-
-
-class Layout:
-    """Which parameters lie in which bucket. A rank that is handed the others' state must have theirs: gradients travel
-    by place, not by name."""
-
-    def __init__(self) -> None:
-        self.buckets: dict[int, tuple[str, ...]] = {}
-
-    def state_dict(self) -> list[Any]:
-        return [[index, *names] for index, names in sorted(self.buckets.items())]
-
-    def load_state_dict(self, state: list[Any]) -> None:
-        if state != self.state_dict():
-            raise IntegrityError(
-                "this rank's DDP buckets hold other parameters than the others': it cannot be taken in"
-            )
 
 
 class _Hook:

@@ -8,6 +8,7 @@ Never pickle: a description may only speak of tensors, numbers, text, lists, tup
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -33,17 +34,38 @@ class Stateful(Protocol):
     def load_state_dict(self, state: Any, /) -> Any: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which parameters lie in which bucket. Gradients travel by place, not by name: who is handed the others' state
+    must have their layout."""
+
+    buckets: dict[int, tuple[str, ...]] = field(default_factory=dict)
+
+    def written(self) -> list[list[int | str]]:
+        return [[index, *names] for index, names in sorted(self.buckets.items())]
+
+
 class Handover:
     """The replica of one rank. Used while its training thread waits for gradients: nothing changes meanwhile."""
 
-    def __init__(self, module: nn.Module, others: Sequence[Stateful], set_step: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        others: Sequence[Stateful],
+        set_step: Callable[[int], None],
+        layout: Layout | None = None,
+    ) -> None:
         self._module, self._others, self._set_step = module, others, set_step
+        self._layout = layout or Layout()
         self.give(0)  # what cannot be handed over is named now, not when it is needed
 
     def give(self, step: int) -> tuple[bytes, list[Tensor]]:
         """A description and the tensors it speaks of; `step` is the one under way."""
         tensors: list[Tensor] = []
-        whole = {"step": step, "model": self._tensors(), "others": [other.state_dict() for other in self._others]}
+        whole = {
+            "step": step, "model": self._tensors(), "others": [other.state_dict() for other in self._others],
+            "layout": self._layout.written(),
+        }  # fmt: skip
         return msgspec.msgpack.encode(fold(whole, tensors)), tensors
 
     def take(self, header: bytes, body: Tensor) -> None:
@@ -52,6 +74,8 @@ class Handover:
         own, theirs = self._tensors(), told["model"]
         if {name: _form(tensor) for name, tensor in own.items()} != {name: _form(t) for name, t in theirs.items()}:
             raise IntegrityError("the state that was handed over is of another model")
+        if told["layout"] != self._layout.written():
+            raise IntegrityError("DDP's buckets hold other parameters here than on the others: no place for this rank")
         if len(told["others"]) != len(self._others):
             raise IntegrityError(f"{len(told['others'])} objects were handed over, {len(self._others)} are expected")
         for name, tensor in own.items():
@@ -116,7 +140,7 @@ def unfold(header: bytes, body: Tensor) -> dict[str, Any]:
         told = open_up(msgspec.msgpack.decode(header))
     except (msgspec.DecodeError, TypeError, ValueError, KeyError, RuntimeError, RecursionError) as error:
         raise IntegrityError(f"a state that was handed over cannot be read: {error}") from error
-    if not isinstance(told, dict) or told.keys() != {"step", "model", "others"} or place != body.numel():
+    if not isinstance(told, dict) or told.keys() != {"step", "model", "others", "layout"} or place != body.numel():
         raise IntegrityError("a state that was handed over is not whole")
     return told
 

@@ -20,7 +20,17 @@ from gradwire.carry import ltp_opener, tcp_opener
 from gradwire.clock import Clock
 from gradwire.collective.absent import Absent
 from gradwire.config import Config
-from gradwire.crossing import Crossing, Told, cross, notes_of, open_crossing, read_plan, written_plan
+from gradwire.crossing import (
+    Crossing,
+    Told,
+    cross,
+    known_network,
+    notes_of,
+    open_crossing,
+    planner_of,
+    read_plan,
+    written_plan,
+)  # fmt: skip
 from gradwire.decide.registry import is_controller
 from gradwire.errors import ConfigError, LinkError
 from gradwire.events import Sink
@@ -28,7 +38,7 @@ from gradwire.flow import Bucket, Footprint, Plan, Tree
 from gradwire.level import Level
 from gradwire.plan.trees import children_of, sources_of
 from gradwire.site import Site, Sites, ask_sites, open_groups
-from gradwire.standing import VARIABLE, Standing, facts_of, find, keep
+from gradwire.standing import VARIABLE, Standing, facts_of, find, keep, seat
 from gradwire.succession import Heirloom, Register, Succession, Whereabouts
 from gradwire.traffic import Source
 from gradwire.transport.address import own_address
@@ -112,7 +122,7 @@ class Planned:
         assert self.crossing is not None
         walker = self.crossing.walker
         self._whereabouts, walker.redial.moved = whereabouts, whereabouts.places
-        whereabouts.watch(lambda: set(walker.port.cut))
+        whereabouts.watch(lambda: walker.port.cut | walker.port.left)
 
     def inherit(self, site: Site, crossing: Crossing | None) -> Site:
         """The site as it was founded anew, and on its leader the way to the other sites."""
@@ -214,7 +224,8 @@ def _with_heirs(planned: Planned, site: Site, family: Family, neighbours: dist.P
         groups = register.groups(left, family.rank, generation)
         if left[0] != family.rank:
             return planned.inherit(Site(groups, None), None)
-        crossing = _take_over(family, heirloom, whereabouts)
+        crossing = _take_over(family, heirloom, read_plan(heirloom.plan), whereabouts)
+        crossing.walker.member.votes = True  # the dead leader's site is here
         heir = planned.inherit(Site(groups, crossing.walker.submit), crossing)
         planned.follow(whereabouts)
         return heir
@@ -226,7 +237,7 @@ def _with_heirs(planned: Planned, site: Site, family: Family, neighbours: dist.P
 def _keep_places(planned: Planned, family: Family) -> None:
     """Let a rank that dies be replaced: a process started anew finds here what it would need to know."""
     assert planned.crossing is not None
-    store, name = dist.distributed_c10d._get_default_store(), family.group.group_name
+    store, name = dist.distributed_c10d._get_default_store(), seat(family.group.group_name)
     whereabouts = Whereabouts(store, name)
     if family.rank == 0:
         heirloom = planned.heirloom()
@@ -243,18 +254,26 @@ def _come_back(family: Family) -> Planned:
         raise ConfigError(f"{VARIABLE}: only a job with a plan and planning.elastic takes a rank in; this one is not")
     if is_controller(config.level) or config.observe.verify:
         raise ConfigError(f"{VARIABLE}: level {config.level!r} and observe.verify need all ranks; give a fixed level")
-    store = dist.distributed_c10d._get_default_store()
-    heirloom = find(store, group.group_name, facts_of(config), config.transport.connect).heirloom
-    whereabouts = Whereabouts(store, group.group_name)
+    if config.compress.warmup:
+        raise ConfigError(f"{VARIABLE}: compress.warmup counts steps that this rank has not made; set it to 0")
+    store, name = dist.distributed_c10d._get_default_store(), seat(group.group_name)
+    heirloom = find(store, name, facts_of(config), config.transport.connect).heirloom
+    whereabouts = Whereabouts(store, name)
     whereabouts.look(range(group.size()))
     places = heirloom.places | whereabouts.places
+    missing = set(range(group.size())) - places.keys() - {family.rank}
+    if missing:
+        raise LinkError(f"{VARIABLE}: the store does not say where ranks {sorted(missing)} are")
     places.pop(family.rank, None)
-    planned = Planned(_take_over(family, msgspec.structs.replace(heirloom, places=places), whereabouts), None)
+    # Whatever plan it begins with, it is told the one in force when it is taken in.
+    plan = planner_of(config, family.numel)(known_network(config.planning, group.size()), 1)
+    crossing = _take_over(family, msgspec.structs.replace(heirloom, places=places), plan, whereabouts)
+    planned = Planned(crossing, None)
     planned.follow(whereabouts)
     return planned
 
 
-def _take_over(family: Family, heirloom: Heirloom, whereabouts: Whereabouts) -> Crossing:
+def _take_over(family: Family, heirloom: Heirloom, plan: Plan, whereabouts: Whereabouts) -> Crossing:
     """This rank instead of a dead one, as a member that the others have lost and take back."""
     config, member = family.config, family.member
     secret = given_secret() or bytes.fromhex(heirloom.secret)
@@ -264,11 +283,15 @@ def _take_over(family: Family, heirloom: Heirloom, whereabouts: Whereabouts) -> 
     wire, place = listen(opener, None)
     if wire is None:
         raise LinkError(f"rank {family.rank} cannot listen: {place.error}")
-    wire.places.update(heirloom.places)
-    whereabouts.tell(member, (place.address, place.port))
     ranks = [family.rank if one == member else leader for one, leader in enumerate(family.sites.leaders)]
     others = [one for one in range(len(ranks)) if one != member]
-    return open_crossing(config, wire, member, (others, read_plan(heirloom.plan)), ranks, family.numel, family.told)
+    try:
+        wire.places.update(heirloom.places)
+        whereabouts.tell(member, (place.address, place.port))
+        return open_crossing(config, wire, member, (others, plan), ranks, family.numel, family.told)
+    except BaseException:
+        wire.close()
+        raise
 
 
 def share_heirloom(own: Heirloom | None, neighbours: dist.ProcessGroup) -> Heirloom:

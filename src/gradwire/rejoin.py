@@ -18,9 +18,11 @@ from datetime import timedelta
 from typing import Any, Final
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed.rendezvous import rendezvous
 
 from gradwire.collective import absent
+from gradwire.errors import ConfigError
 from gradwire.standing import VARIABLE
 
 # How long torch's store is waited for.
@@ -37,10 +39,28 @@ def init_process_group(backend: str | None = None, init_method: str | None = Non
     if not rejoining():
         dist.init_process_group(backend, init_method, **options)
         return
-    store = options.get("store")
-    rank, size = options.get("rank", -1), options.get("world_size", -1)
+    if os.environ.get("GRADWIRE_BACKEND"):
+        raise ConfigError(f"{VARIABLE}: a rank of a gradwire backend cannot be started anew; unset GRADWIRE_BACKEND")
+    store, rank, size = options.get("store"), options.get("rank", -1), options.get("world_size", -1)
     if store is None:
-        asked = rendezvous(init_method or "env://", rank, size, timeout=options.get("timeout") or PATIENCE)
-        store, rank, size = next(iter(asked))
+        timeout = options.get("timeout") or PATIENCE
+        found, rank, size = _find_store(init_method or "env://", rank, size, timeout)
+        store = PrefixStore("default_pg", found)  # as torch does with a store that it found itself
     absent.register()
     dist.init_process_group(absent.NAME, store=store, rank=rank, world_size=size)
+
+
+def _find_store(init_method: str, rank: int, size: int, timeout: timedelta) -> tuple[Store, int, int]:
+    """As torch does, but never by serving one: torch lets rank 0 do that, and the job's store is there already."""
+    if init_method != "env://" or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        found: tuple[Store, int, int] = next(iter(rendezvous(init_method, rank, size, timeout=timeout)))
+        return found
+    try:
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        rank = int(os.environ["RANK"]) if rank < 0 else rank
+        size = int(os.environ["WORLD_SIZE"]) if size < 0 else size
+    except (KeyError, ValueError) as error:
+        raise ConfigError(
+            f"{VARIABLE}: MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE must be those of the rank that died: {error}"
+        ) from error
+    return TCPStore(address, port, is_master=False, timeout=timeout), rank, size

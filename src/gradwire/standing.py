@@ -2,13 +2,14 @@
 
 In: on the ranks of an elastic job, what one of them would need to know. Out: the same on a process that was started
 anew in the place of a dead one, which then comes to the others as one that was cut off (`crossing`, `handover`).
-Whoever reaches the store may write there: what is read is parsed against a type, and nobody is believed who does not
-know the job's secret.
+Whoever reaches the store may write there: what is read is parsed and checked, and where the secret was given by the
+environment nobody is believed who does not know it.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import Final
 
 import msgspec
@@ -18,6 +19,7 @@ import gradwire
 from gradwire.config import Config
 from gradwire.errors import ConfigError, LinkError
 from gradwire.succession import Heirloom
+from gradwire.transport.rendezvous import Place, check_place
 
 VARIABLE: Final = "GRADWIRE_REJOIN"
 LOOK: Final = 0.1
@@ -30,21 +32,31 @@ class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     facts: dict[str, str]
 
 
+_SEATS: Counter[str] = Counter()
+
+
+def seat(group: str) -> str:
+    """The name under which a model of this group is known in the store: models are attached in the same order by a
+    rank's first process and by every later one."""
+    _SEATS[group] += 1
+    return f"{group}/{_SEATS[group]}"
+
+
 def facts_of(config: Config) -> dict[str, str]:
     """What all ranks of a job have alike."""
     settings = {"level": config.level, "plan": config.plan, "transport": config.transport.kind}
     return {"gradwire's version": gradwire.__version__, **settings}
 
 
-def keep(store: Store, group: str, standing: Standing) -> None:
+def keep(store: Store, name: str, standing: Standing) -> None:
     """Said once, by rank 0."""
-    _book(store).set(group, msgspec.json.encode(standing).decode())
+    _book(store).set(name, msgspec.json.encode(standing).decode())
 
 
-def find(store: Store, group: str, facts: dict[str, str], patience: float) -> Standing:
+def find(store: Store, name: str, facts: dict[str, str], patience: float) -> Standing:
     """What the running job said; LinkError where there is none, ConfigError where it is another one than this."""
     book, deadline = _book(store), time.monotonic() + patience
-    while not book.check([group]):
+    while not book.check([name]):
         if time.monotonic() > deadline:
             raise LinkError(
                 f"{VARIABLE}: torch's store knows of no job to come back to: only jobs with a plan, planning.elastic "
@@ -52,8 +64,11 @@ def find(store: Store, group: str, facts: dict[str, str], patience: float) -> St
             )
         time.sleep(LOOK)
     try:
-        standing = msgspec.json.decode(book.get(group), type=Standing)
-    except msgspec.DecodeError as error:
+        standing = msgspec.json.decode(book.get(name), type=Standing)
+        bytes.fromhex(standing.heirloom.secret)
+        for rank, (address, port) in standing.heirloom.places.items():
+            check_place(rank, Place(address, port))
+    except (msgspec.DecodeError, ValueError, LinkError) as error:
         raise LinkError(f"{VARIABLE}: what the job says of itself cannot be read ({error})") from error
     for what, theirs in standing.facts.items():
         if facts.get(what) != theirs:

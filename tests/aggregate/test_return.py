@@ -23,7 +23,7 @@ from gradwire.aggregate.walker import WalkConfig, Walker
 from gradwire.clock import MonotonicClock
 from gradwire.errors import ConfigError, IntegrityError, LinkError
 from gradwire.flow import Bucket
-from gradwire.handover import Handover
+from gradwire.handover import Handover, Layout
 from gradwire.level import Level
 from gradwire.plan import policy
 from gradwire.plan.job import Job
@@ -355,3 +355,13 @@ def test_what_cannot_be_handed_over_is_named_at_once() -> None:
 
     with pytest.raises(ConfigError, match="holds a object"):
         Handover(nn.Linear(2, 2), [Odd()], lambda step: None)
+
+
+def test_a_replica_with_other_buckets_is_left_as_it_was() -> None:
+    given, taken = nn.Linear(2, 2), nn.Linear(2, 2)
+    before = taken.weight.clone()
+    header, tensors = Handover(given, [], lambda step: None, Layout({0: ("weight", "bias")})).give(0)
+    body = torch.cat([tensor.detach().reshape(-1).view(torch.uint8) for tensor in tensors])
+    with pytest.raises(IntegrityError, match="buckets hold other parameters"):
+        Handover(taken, [], lambda step: None, Layout({0: ("bias", "weight")})).take(header, body)
+    assert torch.equal(taken.weight, before)

@@ -40,6 +40,8 @@ class Trouble:
     goodbyes: int = 0
     returning: bool = False
     proposals: int = 4
+    # Whether those who die are started anew, without any memory.
+    anew: bool = False
 
 
 @dataclass
@@ -162,6 +164,16 @@ class JobWorld:
             return
         self.dead.add(victim)
         self.notice(victim)
+        if self.trouble.anew:
+            self.later(self.draw.uniform(4.0, 8.0), "restart", (victim,))
+
+    def on_restart(self, rank: int) -> None:
+        """Another process has the place of a dead one; its connections are made one by one."""
+        self.dead.discard(rank)
+        self.was_cut.add(rank)
+        self.add(rank, tuple(other for other in range(self.trouble.members) if other != rank))
+        self.members[rank].reach.clear()
+        self.on_heal(rank)
 
     def pick(self) -> int | None:
         """Who goes next: often the coordinator. Nobody while an earlier loss is unsettled or a quorum would be gone."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gradwire.errors import IntegrityError, LinkError
-from gradwire.plan.messages import NO_VOTE, Ack, Announce, Commit, Tag, merged
+from gradwire.plan.messages import NO_VOTE, Ack, Announce, Commit, Ready, Tag, merged
 from gradwire.plan.policy import Member, Verdict
-from gradwire.plan.regroup import may_go_on
+from gradwire.plan.regroup import Gathering, may_go_on
 from tests.plan.jobworld import JobWorld, Trouble, star_plan
 
 SEEDS = 250
@@ -21,6 +21,7 @@ TROUBLES = {
     "members are cut off and come back": (Trouble(members=4, deaths=0, cuts=3, returning=True), 0.5),
     "cut off, dead and gone": (Trouble(members=6, cuts=1, deaths=1, goodbyes=1, returning=True), 0.5),
     "taken for dead and taken back": (Trouble(members=4, deaths=0, suspicions=2, returning=True), 0.5),
+    "killed and started anew": (Trouble(members=4, deaths=2, anew=True, returning=True), 0.5),
     "members leave in order": (Trouble(members=4, deaths=0, goodbyes=2), 0.5),
     "calm": (Trouble(members=4, deaths=0, loss=0.0, double=0.0, delay=0.02, proposals=2, steps=20), 0.6),
 }
@@ -54,6 +55,18 @@ def test_no_step_mixes_versions_none_is_lost_and_all_agree(name: str) -> None:
         changed += len({version for _, version, _ in world.logs[world.group()[0].rank].values()}) > 1
     # The promises would be easy to keep by never changing.
     assert changed >= least * SEEDS, f"only {changed} of {SEEDS} runs changed plans"
+
+
+@pytest.mark.parametrize("heir", [False, True])
+def test_who_was_started_anew_does_not_make_a_half_a_majority(heir: bool) -> None:
+    """Ranks 0 and 1 went on without 2 and 3; 1 died, and its new process reaches 2 and 3 only."""
+    gathering = Gathering(9, (1, 2, 3))
+    remembered = Ready(9, 1, 5, 0, (0, 1, 2, 3))
+    anew = Ready(9, 1, -1, 0, (0, 1, 2, 3) if heir else (0, 2, 3), fresh=True)
+    for rank, answer in ((1, anew), (2, remembered), (3, remembered)):
+        gathering.hear(rank, answer)
+    install = gathering.conclude(star_plan, 2, {})
+    assert (install is not None) == heir
 
 
 def two_members() -> tuple[Member, Member]:

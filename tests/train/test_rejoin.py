@@ -36,10 +36,12 @@ def train(rank: int, port: int, folder: str, dies: bool) -> None:
     """The same script whether it is started for the first time or anew."""
     import gradwire
 
-    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "GRADWIRE_IFNAME": "lo"}
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "GRADWIRE_IFNAME": "lo", "RANK": str(rank), "WORLD_SIZE": str(WORLD)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    # The store is not served by rank 0.
+    os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
     torch.set_num_threads(1)
-    store = TCPStore("127.0.0.1", port, is_master=False)
-    gradwire.init_process_group("gloo", store=store, rank=rank, world_size=WORLD, timeout=timedelta(seconds=60))
+    gradwire.init_process_group("gloo", timeout=timedelta(seconds=60))
     assert (dist.get_rank(), dist.get_world_size()) == (rank, WORLD)
     model = DistributedDataParallel(jobs.small_net(), broadcast_buffers=False)
     handle = gradwire.attach(model, CONFIG)

@@ -7,7 +7,7 @@ Both ends of a lost connection do so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -41,6 +41,10 @@ class Redial:
             elif state != "waiting":
                 self._wire.call_again(peer)
         return found
+
+    def elsewhere(self, peers: Iterable[int]) -> list[int]:
+        """Those of these peers that another process speaks for by now."""
+        return [peer for peer in peers if self.moved.get(peer) not in (None, self._wire.places.get(peer))]
 
     def _follow(self, peer: int) -> bool:
         place = self.moved.get(peer)

@@ -241,6 +241,11 @@ class Walker:
         member, now = self.member, self._clock.now()
         # A replica changes only while its training waits here for a whole step; the others would wait for that.
         member.willing = keep.closed
+        for peer in self.redial.elsewhere(self.port.left - set(member.members)):
+            # It left, or failed and said so; a new process has its place.
+            self.port.left.discard(peer)
+            member.parted.pop(peer, None)
+            self.redial.call(peer, now + self._config.rejoin)
         for peer in self.redial.turn(now):
             self.port.cut.discard(peer)
             self.reopened(peer)
@@ -273,11 +278,21 @@ class Walker:
         """LinkError for a member that cannot go on and is not, or no more, to wait for the others."""
         member, since = self.member, self.member.adrift_since
         if not member.returning:
+            if member.fresh and member.willing:
+                raise LinkError(
+                    f"rank {member.rank} was started anew and cannot be taken in: call handle.hand_over(...) before "
+                    "the first step, and leave planning.rejoin above 0"
+                )
             member.require_quorum()
         elif since is not None and not self._closing:
             self._adrift = since
             if self._peers <= self.port.left:
                 raise LinkError(f"the others ended the job while rank {member.rank} was cut off")
+            if now - since > self._config.rejoin and member.fresh:
+                raise LinkError(
+                    f"rank {member.rank} was not taken in within {now - since:.0f} s (planning.rejoin): does it reach "
+                    "all the others, with the same secret, do they still wait for it, and is the old process dead?"
+                )
             if now - since > self._config.rejoin:
                 raise LinkError(
                     f"rank {member.rank} was cut off for {now - since:.0f} s and waits no longer (planning.rejoin); "

@@ -66,6 +66,9 @@ class Member:
         self.rank, self.stride = rank, stride
         self.members: tuple[int, ...] = tuple(sorted(members))
         self.fresh = rank not in self.members
+        # Whether it counts among those who may go on although it is fresh: it knows that who had its place before
+        # trains on nowhere.
+        self.votes = False
         self.epoch, self.version, self.done = 0, plan.version, -1
         self.plans: dict[int, Plan] = {plan.version: plan}
         self.alive = set(self.members) | {rank}
@@ -357,7 +360,8 @@ class Member:
         self._conclude(now)
 
     def _ready(self, epoch: int) -> Ready:
-        return Ready(epoch, self.version, self.done, self.epoch, self.members, self.fresh, self._attempts, self._joined)
+        members = (*self.members, self.rank) if self.fresh and self.votes else self.members
+        return Ready(epoch, self.version, self.done, self.epoch, members, self.fresh, self._attempts, self._joined)
 
     def _on_regroup(self, sender: int, message: Regroup) -> None:
         if self._outdated(sender, message.epoch):

@@ -5,7 +5,8 @@ The rule: those may go on who are more than half of the last installed epoch's m
 lowest rank among them. So two halves of a cut network never both train on. The same must hold for every later epoch
 that somebody present promised itself to and whose leader is absent: that leader may have installed it. Who left in
 order does not count: it trains on nowhere. Whom an epoch went on without holds a state that is nobody's any more, and
-counts as a newcomer.
+counts as a newcomer. A process that was started anew in the place of a dead one remembers no epoch, so it is none of
+those who may go on: the others must be enough without it.
 """
 
 from __future__ import annotations
@@ -46,9 +47,8 @@ class Gathering:
             return None
         last = max(known, key=lambda answer: answer.installed)
         old = [(rank, answer) for rank, answer in self.answers.items() if _holds_state(rank, answer, last)]
-        if not old or not all(
-            may_go_on(set(self.members), group, parted.keys()) for group in self._perhaps(last, parted)
-        ):
+        remembering = {rank for rank, answer in self.answers.items() if rank in answer.members}
+        if not old or not all(may_go_on(remembering, group, parted.keys()) for group in self._perhaps(last, parted)):
             return None
         # The furthest survivor's last step stands: it was finished by all of them or can be handed to the others.
         done = max(answer.step for _, answer in old)

@@ -113,7 +113,7 @@ def check_place(rank: int, place: Place) -> None:
     family = socket.AF_INET6 if ":" in place.address else socket.AF_INET
     try:
         socket.inet_pton(family, place.address)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise LinkError(
             f"rank {rank} told {place.address!r}, which is no address; another gradwire version?"
         ) from error
