@@ -25,6 +25,9 @@ ROOT: Final = Path(__file__).parents[1]
 README: Final = ROOT / "README.md"
 BEGIN: Final = "<!-- results: begin (python benchmarks/readme_table.py --write) -->"
 END: Final = "<!-- results: end -->"
+KEPT_UP: Final = "the lab kept up"
+# The share of packets more than 1 ms late above which a lab says of itself that it did not.
+LATE: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,14 @@ def named(contestant: str) -> str:
 def speedups(found: Any, network: str, *contestants: str) -> str:
     rows = {row["contestant"]: row for row in found["rows"] if row["network"] == network}
     known = [name for name in contestants if name in rows and rows[name]["speedup"]]
-    return listed(f"{named(name)} {times(rows[name]['speedup'])}" for name in known)
+    return listed(f"{named(name)} {times(rows[name]['speedup'])}{late(rows['ddp'], rows[name])}" for name in known)
+
+
+def late(*rows: Any) -> str:
+    """A star where the lab did not keep up in one of these blocks."""
+    labs = [row.get("lab", "") for row in rows]
+    behind = any(lab and lab != KEPT_UP for lab in labs) or any(row.get("late_share", 0) > LATE for row in rows)
+    return "\\*" if behind else ""
 
 
 def networks(found: Any) -> list[str]:
@@ -62,9 +72,15 @@ def networks(found: Any) -> list[str]:
 
 def netsense(found: Any) -> str:
     who = ("gradwire:netsense@25", "gradwire:auto@25", "topk-0.1")
-    return "; ".join(
-        f"{name.removeprefix('netsense-')} Mbit/s: {speedups(found, name, *who)}" for name in networks(found)
-    )
+    said = []
+    for name in networks(found):
+        rate, _, model = name.removeprefix("netsense-").partition(", ")
+        said.append(
+            f"{rate} Mbit/s, {model}: {speedups(found, name, *who)}"
+            if model
+            else f"{name}: {speedups(found, name, *who)}"
+        )
+    return "; ".join(said)
 
 
 def compressors(found: Any) -> str:
@@ -123,6 +139,38 @@ def nine(found: Any) -> str:
     return listed(f"{times(median[name] / median['loadaware'])} {text}" for name, text in against.items())
 
 
+def aws(found: Any) -> str:
+    if "aws" not in found:
+        return ""
+    rows = {row["name"]: row["steps"][1:] for row in found["aws"]["rows"]}
+    median = {name: statistics.median(step["seconds"] for step in steps) for name, steps in rows.items() if steps}
+    ours, gloo = median.pop("loadaware"), median.pop("gloo ring (TCP)")
+    best = min(median, key=lambda name: median[name])
+    return f"{times(gloo / ours)} gloo's ring over TCP, {times(median[best] / ours)} the best other planner ({best})"
+
+
+def changing(found: Any) -> str:
+    """By network: every fixed setting's time to the loss, over auto's; who did not reach it is left out."""
+    said = []
+    for name in dict.fromkeys(run["network"] for run in found["runs"]):
+        reached = {run["level"]: run["reached"] for run in found["runs"] if run["network"] == name and run["reached"]}
+        if "auto" in reached:
+            ours = reached.pop("auto")
+            said.append(f"{name}: {listed(f'{level} {seconds / ours:.2f}' for level, seconds in reached.items())}")
+    return "; ".join(said)
+
+
+def whole(found: Any) -> str:
+    """Seconds to the accuracy; who did not reach it, how far it came."""
+    said = []
+    for name, entry in found.items():
+        if entry["reached"]:
+            said.append(f"{name} {entry['reached']:.1f} s{late(entry)}")
+        elif entry["points"]:
+            said.append(f"{name} not in {entry['limit']:g} s ({entry['points'][-1][3]:.2f}){late(entry)}")
+    return "; ".join(said)
+
+
 def ltp(found: Any) -> str:
     """The least and the greatest ratio; a step that was given up makes it more than was seen."""
     cells: dict[tuple[float, float, bool], dict[str, Any]] = {}
@@ -174,7 +222,9 @@ def recorder(found: Any) -> str:
 
 
 ROWS: Final = (
-    Row("ResNet-18's gradients, 8 hosts, against plain DDP", "netsense", netsense, "netsense.py"),
+    Row("paced gradients, 8 hosts, against plain DDP", "netsense", netsense, "netsense.py"),
+    Row("the same while the network changes", "netsense-changing", netsense, "netsense_changing.py"),
+    Row("time to a loss on changing networks, over `auto`'s", "changing", changing, "changing.py"),
     Row("fixed levels against plain DDP, 4 hosts at 100 Mbit/s", "compressors", compressors, "compressors.py"),
     Row("accuracy against none", "accuracy", accuracy, "accuracy.py"),
     Row("fused feedback + selection of 1 % against `r += g`", "kernels", kernels, "kernels.py --rounds 7"),
@@ -186,6 +236,13 @@ ROWS: Final = (
     Row("wild delays (25 Mbit/s, jitter 8 ms a way), 4 hosts, against plain DDP", "delays", delays, "delays.py"),
     Row("`auto` against the best fixed level in hindsight", "hindsight", hindsight, "hindsight.py"),
     Row("planned trees by the real executor, NetStorm's 9 sites (scaled)", "plans", nine, "plans.py nine"),
+    Row("ten cloud regions (scaled), planned trees over LTP", "plans", aws, "plans.py aws"),
+    Row(
+        "everything together: nine changing sites, 1 % loss, time to 75 % accuracy",
+        "whole",
+        whole,
+        "whole.py --data DIR",
+    ),
     Row("8 workers and a server over LTP, worst and best cell", "ltp-grid", ltp, "ltp_lab.py grid"),
     Row("all_reduce of the backend on loopback against gloo", "backend", backend, "backend.py loopback"),
     Row("bytes on the sockets against what the session predicts", "wire", wire, "wire.py --data DIR"),

@@ -13,15 +13,18 @@ from pathlib import Path
 import torch.distributed as dist
 
 from gradwire.aggregate.deal import chunk_for
+from gradwire.aggregate.portion import frame_bytes
 from gradwire.aggregate.steward import Steward, StewardConfig
 from gradwire.aggregate.walker import WalkConfig, Walker
 from gradwire.carry import open_wire, telling
 from gradwire.clock import Clock
 from gradwire.config import Config, PlanningConfig
+from gradwire.decide.registry import is_controller
 from gradwire.errors import ConfigError, LinkError
 from gradwire.events import Faulted, Sink
 from gradwire.events import Planned as PlannedEvent
 from gradwire.flow import Plan
+from gradwire.level import Level
 from gradwire.plan.job import Job
 from gradwire.plan.matrix import Matrix
 from gradwire.plan.matrix_io import from_json
@@ -72,7 +75,7 @@ def cross(config: Config, group: dist.ProcessGroup, ranks: Sequence[int], numel:
 
 
 def planner_of(config: Config, numel: int) -> Callable[[Matrix, int], Plan]:
-    job = _job(numel)
+    job = _job(config, numel)
 
     def planned(matrix: Matrix, version: int) -> Plan:
         plan = make_plan(matrix, job, config.plan, version)
@@ -81,8 +84,11 @@ def planner_of(config: Config, numel: int) -> Callable[[Matrix, int], Plan]:
     return planned
 
 
-def _job(numel: int) -> Job:
-    return Job(max(4 * numel, 1), chunk_for(4 * numel))
+def _job(config: Config, numel: int) -> Job:
+    """Every bit, where a controller may choose to send them all."""
+    nbytes = max(4 * numel, 1)
+    ratio = 1.0 if is_controller(config.level) else frame_bytes(Level.parse(config.level), numel) / nbytes
+    return Job(nbytes, chunk_for(nbytes, ratio), ratio)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +137,7 @@ def open_crossing(
     walker.on_loss, walker.on_return = tidings.lost, tidings.back
     settings = ReplanConfig(config.plan, config.planning.gain, config.planning.interval)
     stewarding = StewardConfig(settings, config.planning.aware, config.planning.probe)
-    steward = Steward(walker, _job(numel), known, stewarding, tidings.changed)
+    steward = Steward(walker, _job(config, numel), known, stewarding, tidings.changed)
     if member.fresh:
         member.reach.clear()
     steward.begin(told.clock.now())

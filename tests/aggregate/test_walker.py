@@ -151,3 +151,17 @@ def test_shares_hold_over_small_and_large_buckets() -> None:
                 dealt[piece.tree] += piece.numel
         for tree, got in zip(plan.trees, dealt, strict=True):
             assert abs(got / sum(sizes) - tree.share) < 0.01
+
+
+def test_what_is_compressed_well_goes_in_few_pieces() -> None:
+    plan, numel = plan_for(nine()), 954_700
+    counts = [len(Dealer(plan).deal(numel, ratio)) for ratio in (1.0, 0.25, 0.025, 0.0025)]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] > 40
+    assert counts[-1] <= 3
+    dealer, dealt = Dealer(plan), [0] * len(plan.trees)
+    for _ in range(300):
+        for piece in dealer.deal(numel, 0.0025):
+            dealt[piece.tree] += piece.numel
+    for tree, got in zip(plan.trees, dealt, strict=True):
+        assert abs(got / (300 * numel) - tree.share) < 0.02

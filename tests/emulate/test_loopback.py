@@ -81,6 +81,13 @@ def test_no_command_is_refused() -> None:
         lab.run([])
 
 
+def test_gradwire_runs_in_it() -> None:
+    """What a rank finds in its environment there is no setting, and no mistake either."""
+    with Lab(preset("lan100", 2), mode="loopback") as lab:
+        result = lab.run([sys.executable, "-c", "from gradwire.config import resolve; print(resolve().level)"])
+    assert [host.output.strip() for host in result.hosts] == ["auto", "auto"]
+
+
 def test_nothing_of_the_callers_environment_is_changed() -> None:
     before = dict(os.environ)
     with Lab(preset("lan100", 2), mode="loopback") as lab:

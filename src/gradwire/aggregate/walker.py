@@ -21,7 +21,7 @@ from gradwire.aggregate.handing import Estate
 from gradwire.aggregate.keep import Keep
 from gradwire.aggregate.parcel import Done, Parcel
 from gradwire.aggregate.port import LostPeerError, Port
-from gradwire.aggregate.portion import check_summable
+from gradwire.aggregate.portion import check_summable, frame_bytes
 from gradwire.aggregate.redial import Redial
 from gradwire.aggregate.role import Role, roles_of
 from gradwire.aggregate.sides import Sides
@@ -330,7 +330,8 @@ class Walker:
 
     def _unpack(self, parcel: Parcel) -> None:
         step = self._step_of(parcel.bucket)
-        pieces = step.dealer.deal(parcel.bucket.numel)
+        numel = parcel.bucket.numel
+        pieces = step.dealer.deal(numel, frame_bytes(parcel.level, numel) / (4 * numel))
         step.left += len(pieces)
         step.closed = parcel.bucket.is_last
         left = len(pieces)
@@ -375,9 +376,10 @@ class Walker:
     def _walk(self, step: _Step, parcel: Parcel, piece: Piece, restored: Callable[[int], None]) -> Callable[[], None]:
         weight = self._weight(step, parcel, piece)
         part = slice(piece.start, piece.start + piece.numel)
+        tolerance = 1.0 if parcel.level.off else self._config.tolerance  # `off` promises every bit
         errand = Errand(
             self.member.rank, self.member.members, step.tag, parcel.bucket.index, piece, parcel.level,
-            parcel.gradient[part], parcel.residual[part], self._config.stochastic, self._config.tolerance,
+            parcel.gradient[part], parcel.residual[part], self._config.stochastic, tolerance,
             self.sides, parcel.weight,
         )  # fmt: skip
 
