@@ -48,7 +48,8 @@ class _Listener:
         if not line.startswith(MARK):
             self.noise.append(f"{host}: {line}")
             return
-        told = json.loads(line.removeprefix(MARK))
+        # Another program in the rank may write before the line's end does.
+        told, _ = json.JSONDecoder().raw_decode(line.removeprefix(MARK))
         if told["event"] == "end":
             self.reports[-1].ranks[told["rank"]] = told
             if len(self.reports[-1].ranks) == self._world and self._before is not None:
