@@ -153,10 +153,14 @@ def cells(run: Run, runs: list[Run]) -> list[str]:
 
 
 def write(folder: Path, runs: list[Run], options: argparse.Namespace) -> None:
+    """Add the runs to what earlier ones found of other networks."""
     folder.mkdir(parents=True, exist_ok=True)
+    path, fresh = folder / "changing.json", {run.network for run in runs}
+    known = [Run(**told) for told in json.loads(path.read_text())["runs"]] if path.exists() else []
+    runs = [run for run in known if run.network not in fresh] + runs
     machine = facts.machine_facts()
     told = {"machine": machine, "target": options.target, "runs": [asdict(run) for run in runs]}
-    (folder / "changing.json").write_text(json.dumps(told) + "\n")
+    path.write_text(json.dumps(told) + "\n")
     head = ("network", "contestant", "seconds", "against auto", "steps", "loss at the end", "accuracy")
     lines = ["# Changing networks: time to a loss", ""]
     lines += [f"    python benchmarks/changing.py --data DIR --limit {options.limit:g} --target {options.target}", ""]
