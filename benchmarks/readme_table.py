@@ -88,6 +88,11 @@ def compressors(found: Any) -> str:
     return speedups(found, "lan100", *ours, "powersgd-r4", "fp16-hook")
 
 
+def peers(found: Any) -> str:
+    who = ("gradwire:auto", "powersgd-r1", "powersgd-r4", "topk-0.01", "fp16-hook", "hivemind-fp16")
+    return "; ".join(f"{name}: {speedups(found, name, *who)}" for name in networks(found))
+
+
 def delays(found: Any) -> str:
     fixed = ("gradwire:topk:0.1", "gradwire:topk:0.01", "gradwire:topk:0.001")
     return speedups(found, "wild-delay", "gradwire:dc2", "gradwire:auto", *fixed)
@@ -225,6 +230,7 @@ ROWS: Final = (
     Row("paced gradients, 8 hosts, against plain DDP", "netsense", netsense, "netsense.py"),
     Row("the same while the network changes", "netsense-changing", netsense, "netsense_changing.py"),
     Row("time to a loss on changing networks, over `auto`'s", "changing", changing, "changing.py"),
+    Row("`auto` and its peers against plain DDP, paced ResNet-18, 4 hosts, by step time", "peers", peers, "peers.py"),
     Row("fixed levels against plain DDP, 4 hosts at 100 Mbit/s", "compressors", compressors, "compressors.py"),
     Row("accuracy against none", "accuracy", accuracy, "accuracy.py"),
     Row("fused feedback + selection of 1 % against `r += g`", "kernels", kernels, "kernels.py --rounds 7"),
