@@ -131,6 +131,14 @@ def page(told: dict[str, Any]) -> str:
         f"A pulse is 256 bytes to every other rank and travels in a packet of its own: {told['rows'][0]['pulses']} "
         "bytes a step here, whatever the model. Their share of what is sent grows as compression shrinks the rest.",
     ]
+    missed = [row["network"] for row in told["rows"] if row["of_time"] >= 0.005]
+    if missed:
+        lines += [
+            "",
+            f"The promise of time is missed on {', '.join(missed)}: computing a View and a decision takes rank 0 about "
+            "half a millisecond of processor time, but its training thread shares the interpreter with the threads that "
+            f"encode and send, and the machine with the other {WORLD - 1} ranks, and waits for both in between.",
+        ]
     return "\n".join(lines) + "\n"
 
 
