@@ -136,8 +136,8 @@ def page(told: dict[str, Any]) -> str:
         lines += [
             "",
             f"The promise of time is missed on {', '.join(missed)}: computing a View and a decision takes rank 0 about "
-            "half a millisecond of processor time, but its training thread shares the interpreter with the threads that "
-            f"encode and send, and the machine with the other {WORLD - 1} ranks, and waits for both in between.",
+            "half a millisecond of processor time, but its training thread shares the interpreter with the threads "
+            f"that encode and send, and the machine with the other {WORLD - 1} ranks, and waits for both in between.",
         ]
     return "\n".join(lines) + "\n"
 
