@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import time
+from pathlib import Path
+from signal import SIGKILL
 from typing import Any
 
 import torch
@@ -235,3 +239,24 @@ def digits(rank: int, world: int, level: str, epochs: int = 10) -> float:
     handle.close()
     assert same_everywhere(flat(net))
     return accuracy(net, data.test_images, data.test_labels)
+
+
+def elastic(rank: int, config: dict[str, Any], steps: int, folder: str, dies: bool) -> None:
+    """A rank of an elastic job, its group made: trains until the job has made `steps`; who dies does so at step 8."""
+    torch.set_num_threads(1)
+    model = DistributedDataParallel(small_net(), broadcast_buffers=False)
+    handle = gradwire.attach(model, config)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    handle.hand_over(optimizer)
+    made = 0
+    while handle.step < steps:
+        if dies and handle.step == 8:
+            os.kill(os.getpid(), SIGKILL)
+        inputs, labels = batch(rank, handle.step)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+        made += 1
+        time.sleep(0.06)
+    torch.save({"weights": flat(model.module), "made": made}, Path(folder) / f"{rank}.pt")
+    handle.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import time
 from datetime import timedelta
 from pathlib import Path
 from signal import SIGKILL
@@ -13,7 +12,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore
-from torch.nn.parallel import DistributedDataParallel
 
 from tests.train import jobs
 
@@ -26,29 +24,11 @@ CONFIG = {
 
 def train(rank: int, port: int, folder: str) -> None:
     """Ranks 0 and 1 are one site, 2 and 3 the other; rank 2 kills itself."""
-    from gradwire import attach
 
     os.environ |= {"GRADWIRE_SITE": "ab"[rank // 2], "GLOO_SOCKET_IFNAME": "lo", "GRADWIRE_IFNAME": "lo"}
-    torch.set_num_threads(1)
     store = TCPStore("127.0.0.1", port, is_master=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD, timeout=timedelta(seconds=60))
-    model = DistributedDataParallel(jobs.small_net(), broadcast_buffers=False)
-    handle = attach(model, CONFIG)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    handle.hand_over(optimizer)
-    made = 0
-    while handle.step < STEPS:
-        if rank == LEADER and handle.step == 8:
-            os.kill(os.getpid(), SIGKILL)
-        inputs, labels = jobs.batch(rank, handle.step)
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
-        optimizer.step()
-        made += 1
-        time.sleep(0.06)
-    weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-    torch.save({"weights": weights, "made": made}, Path(folder) / f"{rank}.pt")
-    handle.close()
+    jobs.elastic(rank, CONFIG, STEPS, folder, rank == LEADER)
 
 
 @pytest.mark.timeout(150)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
@@ -40,26 +39,9 @@ def train(rank: int, port: int, folder: str, dies: bool) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     # The store is not served by rank 0.
     os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
-    torch.set_num_threads(1)
     gradwire.init_process_group("gloo", timeout=timedelta(seconds=60))
     assert (dist.get_rank(), dist.get_world_size()) == (rank, WORLD)
-    model = DistributedDataParallel(jobs.small_net(), broadcast_buffers=False)
-    handle = gradwire.attach(model, CONFIG)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    handle.hand_over(optimizer)
-    made = 0
-    while handle.step < STEPS:
-        if dies and handle.step == 8:
-            os.kill(os.getpid(), SIGKILL)
-        inputs, labels = jobs.batch(rank, handle.step)
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
-        optimizer.step()
-        made += 1
-        time.sleep(0.06)
-    weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-    torch.save({"weights": weights, "made": made}, Path(folder) / f"{rank}.pt")
-    handle.close()
+    jobs.elastic(rank, CONFIG, STEPS, folder, dies)
 
 
 def begin(rank: int, port: int, folder: Path, dies: bool = False, again: bool = False) -> BaseProcess:
