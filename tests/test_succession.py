@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -181,3 +182,10 @@ def test_a_member_that_moved_is_called_where_it_is_now() -> None:
     here.watch(lambda: [1])
     here.close()
     assert "gradwire-whereabouts" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_who_left_is_called_again_only_when_another_process_has_its_place() -> None:
+    wire = SimpleNamespace(places={1: ("10.0.0.1", 5), 2: ("10.0.0.2", 5)})
+    redial = Redial(wire)
+    redial.moved = {1: ("10.0.0.1", 5), 2: ("10.0.0.9", 7)}
+    assert redial.elsewhere([0, 1, 2]) == [2]
