@@ -173,7 +173,9 @@ def write(folder: Path, runs: list[Run], options: argparse.Namespace) -> None:
         "|" + "---|" * len(head),
     ]
     lines += [f"| {' | '.join(cells(run, runs))} |" for run in runs]
-    lines += ["", *(f"![{name}](changing-{name}.png)\n" for name in dict.fromkeys(run.network for run in runs))]
+    names = dict.fromkeys(run.network for run in runs)
+    plots = [f"![{name}](changing-{name}.png)\n" for name in names if (folder / f"changing-{name}.png").exists()]
+    lines += ["", *plots]
     (folder / "changing.md").write_text("\n".join(lines) + "\n")
 
 
