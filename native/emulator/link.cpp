@@ -95,6 +95,18 @@ void Link::replay(Nanoseconds now, RateCurve curve) {
   if (!queue_.empty()) departure_ = curve_.finish(mark_, head_left_);
 }
 
+// The chain's steps for what the link could have served since the last departure beside these bytes, all at once.
+void Link::idle(Nanoseconds at, double bytes) {
+  if (!curve_.unlimited()) {
+    const double steps = std::floor((curve_.served(last_departure_, at) - bytes) / (kFullPacket + overhead_));
+    if (steps >= 1) {
+      const double change = values_.burst_enter + values_.burst_leave, share = values_.burst_enter / change;
+      bad_ = random_.uniform() < share + ((bad_ ? 1 : 0) - share) * std::pow(1 - change, steps);
+    }
+  }
+  last_departure_ = at;
+}
+
 bool Link::lost() {
   if (values_.burst_enter > 0) {
     if (random_.uniform() < (bad_ ? values_.burst_leave : values_.burst_enter)) bad_ = !bad_;

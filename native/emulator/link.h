@@ -4,6 +4,10 @@
 // Each wire packet inside a super-packet is queued, served, dropped and counted on its own; order is kept.
 // Steps: 1 too big for the MTU -> gone; 2 queue full -> the tail is dropped; 3 served at the rate;
 // 4 lost at random on the wire (Gilbert-Elliott, then independent); 5 delayed.
+//
+// A burst of losses passes with time as well as with packets: each full packet that the link could have served and did
+// not is a step of the chain, too. Otherwise a burst would outlast any pause, and a lone retransmission after seconds of
+// silence would meet the very burst that took the original. A link without a rate steps with its packets alone.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -21,7 +25,7 @@ struct LinkValues {
   // Correlated (Ornstein-Uhlenbeck) with this deviation: independent jitter kept in order would raise the mean delay.
   Nanoseconds jitter = 0, jitter_memory = 50'000'000;
   double loss = 0;
-  double burst_enter = 0, burst_leave = 1, burst_loss = 1;  // Gilbert-Elliott, per wire packet
+  double burst_enter = 0, burst_leave = 1, burst_loss = 1;  // Gilbert-Elliott, per wire packet or its time
   double queue = std::numeric_limits<double>::infinity();   // bytes, the packet in service included
   uint32_t mtu = 65535;
 };
@@ -63,6 +67,7 @@ class Link {
   // 64 KiB at 100 Mbit/s is 5 ms of delay that no wire has; 400 us of the rate is not felt (a network card gathers
   // interrupts for as long). With 8 flows of 100 Mbit/s it took 0.46-0.50 core where 250 us took 0.58-0.65 (2 runs each).
   static constexpr double kRunSeconds = 400e-6;
+  static constexpr double kFullPacket = 1500;
   struct Waiting {
     PacketPtr packet;
     double bytes;
@@ -73,12 +78,14 @@ class Link {
   void enqueue(Nanoseconds now, PacketPtr packet);
   PacketPtr finish_head(Nanoseconds at);
   void settle(Nanoseconds now);
+  void idle(Nanoseconds at, double bytes);
   bool lost();
   Nanoseconds arrival(Nanoseconds at);
 
   template <class Leave>
   void cross(Nanoseconds at, PacketPtr packet, Leave& leave) {
     const uint32_t segments = packet->segments();
+    if (values_.burst_enter > 0) idle(at, wire_bytes(*packet, 0, segments));
     uint32_t begin = 0;
     for (uint32_t i = 0; i < segments; ++i) {
       if (!lost()) continue;
@@ -109,7 +116,7 @@ class Link {
   double queued_ = 0;                // bytes waiting or in service, as of mark_
   Nanoseconds mark_ = 0;             // up to here the head's service is accounted for
   double head_left_ = 0;             // bytes of the head still to be served at mark_
-  Nanoseconds departure_ = kNever, last_arrival_ = 0, jitter_mark_ = 0;
+  Nanoseconds departure_ = kNever, last_departure_ = 0, last_arrival_ = 0, jitter_mark_ = 0;
   double jitter_state_ = 0;
   bool bad_ = false, jitter_started_ = false;
 };

@@ -9,9 +9,6 @@ constexpr std::uint64_t kReorderPackets = 3;    // RFC 9002; grows to what the p
 constexpr std::uint64_t kReorderMost = 256;
 constexpr Time kPeerAckDelay = 2 * kMillisecond;  // Acks::kLongest and a scheduling delay
 constexpr Time kLongestProbe = kSecond;  // a peer that was paused is found again within this time
-// Probes of one timeout: two, then twice as many each time, up to this. A burst of losses ends with the packets that it takes,
-// so at a tail, where nothing else is sent, waiting longer and longer with two would never see its end.
-constexpr int kProbesMost = 8;
 constexpr double kLossGain = 1.0 / 256;  // per packet
 
 }  // namespace
@@ -200,7 +197,7 @@ void Recovery::on_deadline(Time now, FateListener& listener) {
   ++counters_.probe_timeouts;
   // The first may be a lost tail; from the second on the path is silent.
   if (timeouts_ == 2) congestion_->on_timeout(now);
-  probes_ = std::min(1 << std::min(timeouts_, 10), kProbesMost);
+  probes_ = 2;
   last_eliciting_ = now;
 }
 

@@ -11,7 +11,7 @@ using namespace gradwire::emulator;
 namespace {
 
 constexpr uint32_t kOverhead = 38;
-constexpr Nanoseconds kMs = 1'000'000;
+constexpr Nanoseconds kMs = 1'000'000, kSecond = 1000 * kMs;
 
 // A UDP packet of `length` bytes, or a super-packet of `segments` payloads of `payload` bytes each.
 PacketPtr udp(uint32_t length, uint16_t gso_size = 0) {
@@ -126,6 +126,50 @@ void bursts_have_the_mean_and_length_asked_for() {
   CHECK(std::abs(static_cast<double>(link.counters().loss_drops) / bursts - 4.0) < 0.2);
 }
 
+// Packets a second apart on a link that serves 83 in between: a burst of four never takes two of them, and they are lost
+// as often as those of a full link.
+void a_burst_passes_while_the_link_is_idle() {
+  LinkValues values;
+  values.rate = 125e3;
+  values.burst_enter = 0.05;
+  values.burst_leave = 0.25;
+  Link link(values, 3, kOverhead);
+  int lost = 0, again = 0;
+  bool before = false;
+  const int n = 40000;
+  for (int i = 1; i <= n; ++i) {
+    link.offer(i * kSecond, udp(100));
+    const bool gone = drain(link, i * kSecond + kSecond / 2).empty();
+    lost += gone;
+    again += gone && before;
+    before = gone;
+  }
+  const double share = static_cast<double>(lost) / n;
+  CHECK(std::abs(share - 0.05 / 0.30) < 0.01);
+  CHECK(std::abs(static_cast<double>(again) / lost - share) < 0.02);
+}
+
+void a_full_link_has_bursts_by_the_packet() {
+  LinkValues values;
+  values.rate = 125e3;
+  values.burst_enter = 0.01;
+  values.burst_leave = 0.25;
+  Link link(values, 3, kOverhead);
+  const int n = 200000;
+  for (int i = 0; i < n; ++i) link.offer(0, udp(1400));
+  uint64_t bursts = 0, seen = 0;
+  for (Nanoseconds at = link.next_departure(); at != kNever; at = link.next_departure()) {
+    const uint64_t drops = link.counters().loss_drops;
+    drain(link, at);
+    const bool gone = link.counters().loss_drops > drops;
+    bursts += gone && !seen;
+    seen = gone;
+  }
+  const auto drops = static_cast<double>(link.counters().loss_drops);
+  CHECK(std::abs(drops / n - 0.01 / 0.26) < 0.003);
+  CHECK(std::abs(drops / static_cast<double>(bursts) - 4.0) < 0.3);
+}
+
 void jitter_keeps_order_and_mean() {
   LinkValues values;
   values.delay = 20 * kMs;
@@ -199,6 +243,8 @@ int main() {
   loses_wire_packets_not_super_packets();
   same_seed_same_losses();
   bursts_have_the_mean_and_length_asked_for();
+  a_burst_passes_while_the_link_is_idle();
+  a_full_link_has_bursts_by_the_packet();
   jitter_keeps_order_and_mean();
   a_change_of_rate_keeps_the_backlog_in_bytes();
   a_trace_with_silence_is_waited_out_and_repeats();

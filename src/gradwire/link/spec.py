@@ -18,7 +18,10 @@ AT_ONCE = Seconds(0)
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """Gilbert-Elliott loss, per wire packet: chance to enter the bad state, to leave it, and of loss while in it."""
+    """Gilbert-Elliott loss: chance to enter the bad state, to leave it, and of loss while in it.
+
+    A step is a wire packet, or the time that a full one would have taken while the link was idle.
+    """
 
     enter: float
     leave: float
