@@ -20,7 +20,7 @@ LAYERS = [
     {"pipeline", "joint", "handover"},
     {"traffic"},
     {"carry", "crossing", "planned", "site", "succession", "standing"},
-    {"pulses"},
+    {"pulses", "look"},
     {"govern"},
     {"session"},
     {"assemble"},

@@ -18,14 +18,15 @@ from gradwire.collective.absent import Absent
 from gradwire.compress.build import check_chain
 from gradwire.compress.feedback import Feedback
 from gradwire.config import Config
-from gradwire.decide.auto import START
 from gradwire.decide.fixed import Fixed
 from gradwire.decide.ladder import LADDER
 from gradwire.decide.registry import is_controller, is_ours, make_controller
+from gradwire.decide.start import start
 from gradwire.decide.summable import Summable
-from gradwire.flow import Decision
+from gradwire.flow import Bucket
 from gradwire.govern import Adaptive, FootprintOf, Governor, Heard, Instruments, Steady
 from gradwire.level import Level
+from gradwire.look import first_look
 from gradwire.observe.recorder import Recorder, Tape
 from gradwire.observe.tally import Tally
 from gradwire.observe.watch import Watch, attached
@@ -93,11 +94,12 @@ def assemble(config: Config, group: dist.ProcessGroup, parameters: int, plain: P
     across = planned.source() if planned else None
     sources = [source for source in (Source(groups), wire, across) if source is not None]
     traffic = Traffic(rank, watch, clock, sources)
-    governor = govern(config, group, carrier, (Instruments(stopwatch, clock, watch, traffic), footprint))
+    parts = Instruments(stopwatch, clock, watch, traffic), footprint
+    governor = govern(config, group, carrier, parts, parameters)
     # A job that only ever does what DDP does also waits as DDP does.
     patience = config.transport.timeout if is_controller(config.level) else None
-    parts = (plain or plain_all_reduce(group), watch, clock, stopwatch, on_plain)
-    rooms = Rooms(governor, feedback, pipeline, *parts, carrier.tolerance, carrier.close, planned, patience)
+    ways = (plain or plain_all_reduce(group), watch, clock, stopwatch, on_plain)
+    rooms = Rooms(governor, feedback, pipeline, *ways, carrier.tolerance, carrier.close, planned, patience)
     session = Session(rank, world_size, config.compress, rooms, config.observe.verify)
     if world_size > 1:
         traffic.begin()
@@ -144,20 +146,22 @@ def not_only_off(config: Config, world_size: int) -> bool:
 
 
 def govern(
-    config: Config, group: dist.ProcessGroup, carrier: Carrier, parts: tuple[Instruments, FootprintOf]
+    config: Config, group: dist.ProcessGroup, carrier: Carrier, parts: tuple[Instruments, FootprintOf], parameters: int
 ) -> Governor:
-    """A fixed level, or a controller with a lane for its pulses."""
+    """A fixed level, or a controller with a lane for its pulses and a start that this network carries."""
     rank, world_size = dist.get_rank(group), group.size()
     if not is_controller(config.level) or world_size == 1:
         level = Level() if is_controller(config.level) else Level.parse(config.level)
         return Steady(Fixed(level, world_size, config.compress.warmup), world_size, parts[0])
     line = Pipeline(carrier.open(1), lambda timing: None)
-    start = Decision(START, "the network has not been measured yet")
+    # Under a plan only pulses travel here, and they say nothing of bandwidth: that is what the steps show of the trees.
+    rate = None if config.plan else first_look(line, world_size)
+    whole = Bucket(index=-1, step=0, numel=parameters, itemsize=4, slices=(), is_last=True)
+    begin = start(rate, lambda level: parts[1](level, whole).wire_bytes)
     controller = make_controller(config.level)
     chooser = Summable(controller) if config.plan else controller
-    # Under a plan only pulses travel here, and they say nothing of bandwidth: that is what the steps show of the trees.
     heard: Heard = (carrier.links, dict if config.plan else carrier.moved)
-    return Adaptive(rank, chooser, start, line, parts, world_size, heard)
+    return Adaptive(rank, chooser, begin, line, parts, world_size, heard)
 
 
 def enter(ledger: Ledger, timing: Timing) -> None:

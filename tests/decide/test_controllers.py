@@ -190,10 +190,10 @@ def test_the_guard_watches_the_loss() -> None:
 
 
 def test_auto_backs_off_when_the_guard_says_so() -> None:
-    auto = Auto(Level.parse("topk:0.01+int8"))
+    auto, ran = Auto(), Level.parse("topk:0.01+int8")
     job = Job(8, buckets(), Footprints(8))
     view = View(LinkView(0.002, float(Rate.from_mbit(20)), 1e6, delay=1.0, confidence=1.0))
-    facts = StepFacts(3.0, 2.0, 2.0, 10**6, 2, 0.0, 0.2, ((0.0, 1), (0.2, 1)), residual=50_000.0)
+    facts = StepFacts(3.0, 2.0, 2.0, 10**6, 2, 0.0, 0.2, ((0.0, 1), (0.2, 1)), residual=50_000.0, level=ran)
     decision = auto.decide(job, view, facts, 1000.0)
     assert index_of(decision.level) < 7
     assert "backing off" in decision.reason
@@ -213,7 +213,8 @@ def test_a_level_is_not_blamed_for_what_the_one_before_it_left_waiting() -> None
 
 
 def test_auto_asks_now_and_then_when_its_traffic_tells_nothing_of_the_network() -> None:
-    auto, job = Auto(Level.parse("topk:0.01+int8")), Job(8, buckets(), Footprints(8))
+    auto, job = Auto(), Job(8, buckets(), Footprints(8))
+    auto.decide(job, View.unknown(), StepFacts(level=Level.parse("topk:0.01+int8")), 999.0)
     stale = View(LinkView(0.02, float(Rate.from_mbit(10)), 1e6, delay=1.0, age=9.0, confidence=1.0))
     times = tuple((0.02 * i, 16 * MB) for i in range(10))
     facts = StepFacts(0.5, 0.2, 0.2, 10**6, 2, 0.0, 0.2, times)

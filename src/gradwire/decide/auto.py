@@ -25,6 +25,7 @@ from gradwire.decide.cost import Prediction, predict
 from gradwire.decide.experience import Experience
 from gradwire.decide.guard import Guard
 from gradwire.decide.ladder import LADDER, index_of
+from gradwire.decide.start import STARTS
 from gradwire.flow import Decision, StepFacts, View
 from gradwire.level import Level
 from gradwire.units import Rate, Seconds
@@ -46,15 +47,13 @@ PROMISING: Final = 0.25
 # Steps without word on the bandwidth before one is spent on asking, and how much longer it may be for each of them.
 ASK_AFTER: Final = 50
 ASK_COST: Final = 0.005
-# What a job sends before anything is measured: four times fewer bytes than dense, and hardly lossy.
-START: Final = Level(values="int8")
 
 
 class Auto:
     """Keeps the current rung, the machine's speed, what was seen, and the guard."""
 
-    def __init__(self, start: Level | None = None) -> None:
-        self._current = self._ran = start or START
+    def __init__(self) -> None:
+        self._current = self._ran = STARTS[0]
         self._version = 0
         self._scale = 1.0
         self._guard = Guard()
@@ -70,9 +69,11 @@ class Auto:
 
     def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
         self._step += 1
+        ran = facts.level or self._current
+        if self._step == 1:
+            self._current = self._ran = ran
         if view.group.bandwidth is None:
             return self._stay("the network has not been measured yet")
-        ran = facts.level or self._current
         self._learn_speed(job, facts, ran)
         if self._experience.take(index_of(ran), facts):
             self._reopen()
