@@ -99,7 +99,7 @@ def train(job: dict[str, Any], rank: int) -> None:
     model = DistributedDataParallel(net, broadcast_buffers=False)
     say(told="attaching")
     handle = gradwire.attach(model, job["config"])  # 1
-    links: dict[int, list[str]] = {}
+    links: dict[int, dict[str, float]] = {}
     handle.add_sink(lambda event: links.update(known(event)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9 if job["returns"] else 0.0)
     if job["returns"]:
@@ -123,12 +123,13 @@ def train(job: dict[str, Any], rank: int) -> None:
     handle.close()  # 3
 
 
-def known(event: Any) -> dict[int, list[str]]:
+def known(event: Any) -> dict[int, dict[str, float]]:
     """By peer, what an event of links knows of the way there."""
     if not isinstance(event, LinksSensed):
         return {}
     names = ("rate", "rtt", "loss", "queueing")
-    return {link.destination: [name for name in names if getattr(link, name) is not None] for link in event.links}
+    told = {link.destination: {name: getattr(link, name) for name in names} for link in event.links}
+    return {peer: {name: value for name, value in values.items() if value is not None} for peer, values in told.items()}
 
 
 def tell_losses(event: Any) -> None:

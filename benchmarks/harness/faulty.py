@@ -145,8 +145,8 @@ class Outcome:
     errors: dict[int, str]
     left: tuple[str, ...]
     lab: str
-    # What rank 0 knew of its links at the end, where it says: by peer, the names of what was known.
-    known: dict[int, list[str]] = field(default_factory=dict)
+    # What rank 0 knew of its links at the end, where it says: by peer, the values by name.
+    known: dict[int, dict[str, float]] = field(default_factory=dict)
     # Where the fault's rank returns: seconds from the end of the fault until it is taken back, and the steps it missed.
     back: float | None = None
     missed: int | None = None
@@ -166,7 +166,7 @@ class Story:
         self.injected: float | None = None
         self.attaching: dict[int, float] = {}
         self.noise: list[str] = []
-        self.known: dict[int, list[str]] = {}
+        self.known: dict[int, dict[str, float]] = {}
         # Who was said to be lost, or back, when and by whom; and when the fault was undone.
         self.losses: list[tuple[float, int, int]] = []
         self.backs: list[tuple[float, int, int]] = []
@@ -182,7 +182,7 @@ class Story:
             case "trained":
                 self.trained[rank] = told["hash"]
                 if rank == 0:
-                    self.known = {int(peer): names for peer, names in told["known"].items()}
+                    self.known = {int(peer): values for peer, values in told["known"].items()}
             case "peer_lost":
                 self.losses.append((at, rank, told["peer"]))
             case "peer_back":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gradwire.decide.ladder import LADDER
 from gradwire.decide.start import STARTS, start
 from gradwire.level import Level
 from gradwire.units import Rate
@@ -23,3 +24,7 @@ def test_the_mildest_level_that_is_quick(mbit: float, level: str) -> None:
 
 def test_an_unmeasured_network_gets_the_mildest() -> None:
     assert start(None, SIZES.__getitem__).level == STARTS[0]
+
+
+def test_every_start_is_a_rung() -> None:
+    assert {*STARTS} <= {rung.level for rung in LADDER}

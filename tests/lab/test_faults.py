@@ -32,13 +32,14 @@ def test_what_is_promised_of_a_fault_comes_true(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.timeout(200)
-def test_behind_a_firewall_training_goes_on_and_what_is_not_known_is_not_told(tmp_path: Path) -> None:
+def test_behind_a_firewall_training_goes_on_and_only_what_was_measured_is_told(tmp_path: Path) -> None:
     outcome = play("firewall drops UDP, ltp", tmp_path)
     assert outcome.good, outcome
     assert set(outcome.known) == {1, 2}
-    for names in outcome.known.values():
-        assert "rtt" in names, "TCP's own acknowledgements still tell it"
-        assert "rate" not in names, "nothing told the rate, so nothing may be said of it"
+    for values in outcome.known.values():
+        assert "rtt" in values, "TCP's own acknowledgements still tell it"
+        # A job this small tells nothing of the rate; the first look may have, and then it is what two flows share.
+        assert 2.5e6 < values.get("rate", 6e6) < 14e6
 
 
 def test_every_quick_case_is_in_the_schedule(tmp_path: Path) -> None:

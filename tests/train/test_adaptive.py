@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -129,11 +128,3 @@ def test_a_rank_that_leaves_is_a_link_error_on_the_others(ranks: Ranks) -> None:
     stayed, left = ranks.run(2, vanish)
     assert left == "left"
     assert stayed.startswith("LinkError")
-
-
-def test_the_adaptive_start_is_one_of_the_ladder() -> None:
-    from gradwire.decide.auto import START
-    from gradwire.decide.ladder import LADDER
-
-    assert START in {rung.level for rung in LADDER}
-    assert replace(START, values="fp32").off
