@@ -86,15 +86,20 @@ def network_of(name: str) -> Network:
 def train(network: Network, level: str, record: Path, options: argparse.Namespace) -> Run:
     """One training run in a lab of its own, ended by its epochs or by the limit."""
     run = Run(network.name, level or "plain DDP")
+    said: list[str] = []
 
     def heard(host: str, line: str) -> None:
         if line.startswith("{"):
             run.take(line, options.target)
+        else:
+            said.append(f"{host}: {line}")
 
     command = [sys.executable, "-m", "gradwire.demo.train", "--level", level, "--data", "fashion-mnist"]
     command += ["--data-dir", str(options.data), "--samples", str(options.samples), "--epochs", str(options.epochs)]
     with Lab(network) as lab:
-        lab.run(command, env={"GRADWIRE_RECORD": str(record)}, timeout=options.limit + 20, on_line=heard)
+        result = lab.run(command, env={"GRADWIRE_RECORD": str(record)}, timeout=options.limit + 20, on_line=heard)
+    if result.code and not result.timed_out:
+        sys.exit("\n".join([*said[-30:], f"{run.network}, {run.level}: ended with {result.code}"]))
     return run
 
 
@@ -181,7 +186,7 @@ def write(folder: Path, runs: list[Run], options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="directory with fashion-mnist/")
+    parser.add_argument("--data", type=Path, required=True, help="directory with Fashion-MNIST's IDX files")
     parser.add_argument("--nets", default="drop,lte,starlink-like")
     parser.add_argument("--levels", default=",".join(LEVELS), help="fixed levels and controllers; empty is plain DDP")
     parser.add_argument("--samples", type=int, default=20000)
