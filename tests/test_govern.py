@@ -1,15 +1,26 @@
-"""A governor tells every step once, the last one too, and then what came meanwhile."""
+"""A governor tells every step once, the last one too, and then what came meanwhile; an adaptive one's ranks agree."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from gradwire.aggregate.footprint import Footprints
+from gradwire.clock import MonotonicClock
+from gradwire.decide.base import Job
 from gradwire.decide.fixed import Fixed
+from gradwire.errors import ConfigError, LinkError
 from gradwire.events import Event, Stepped, Transferred
-from gradwire.flow import Bucket
-from gradwire.govern import Instruments, Steady
+from gradwire.flow import Bucket, Decision, StepFacts, View
+from gradwire.govern import Adaptive, Instruments, Steady
 from gradwire.level import Level
+from gradwire.pipeline import Pipeline
 from gradwire.sense.stopwatch import Stopwatch
 from gradwire.traffic import Source, Traffic
 from gradwire.transport.ledger import Ledger
+from gradwire.transport.loopback import Loopback
 
 
 class Hand:
@@ -58,3 +69,79 @@ def test_a_step_that_failed_is_not_told() -> None:
     watch.drop()
     governor.finish()
     assert not hand.events
+
+
+class Counting:
+    """Another level at every decision; keeps who asked, and fails when told to."""
+
+    def __init__(self, wrong_at: int | None = None) -> None:
+        self.threads: list[threading.Thread] = []
+        self._wrong_at = wrong_at
+
+    def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
+        self.threads.append(threading.current_thread())
+        count = len(self.threads)
+        level = Level(values="fp64" if count == self._wrong_at else ("int8", "int4", "fp16")[count % 3])
+        return Decision(level, f"decision {count}", count)
+
+
+def play(world: Loopback, controllers: list[Counting], steps: int) -> list[tuple[list[str], list[Event], str]]:
+    """By rank: the levels of its steps, its events, and the error that ended it, if one did."""
+    told: list[tuple[list[str], list[Event], str]] = [([], [], "")] * len(controllers)
+
+    def one(rank: int) -> None:
+        hand, clock, watch, levels = Hand(), MonotonicClock(), Stopwatch(), list[str]()
+        parts = Instruments(watch, clock, hand, Traffic(rank, hand, clock)), Footprints(len(controllers))
+        line = Pipeline([world.lane(rank)], lambda timing: None)
+        start = Decision(Level(values="int8"), "start")
+        governor = Adaptive(rank, controllers[rank], start, line, parts, len(controllers))
+        error = ""
+        try:
+            for step in range(steps):
+                levels.append(str(governor.decide(bucket(step)).level))
+                watch.bucket_ready(clock.now(), 4000)
+                watch.operation(clock.now() - 0.001, clock.now(), 1000)
+            governor.finish()
+            governor.finish()
+        except (ConfigError, LinkError) as trouble:
+            error = str(trouble)
+        finally:
+            governor.close()
+        told[rank] = levels, hand.events, error
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(len(controllers))]
+    each: Callable[[threading.Thread], None]
+    for each in (threading.Thread.start, lambda thread: thread.join(30)):
+        for thread in threads:
+            each(thread)
+    return told
+
+
+def test_ranks_agree_at_every_step_and_tell_each_once() -> None:
+    controllers = [Counting() for _ in range(3)]
+    told = play(Loopback(3), controllers, 30)
+    assert told[0][0] == told[1][0] == told[2][0]
+    assert len(set(told[0][0])) == 3
+    for _, events, error in told:
+        assert not error
+        assert [event.step for event in events if isinstance(event, Stepped)] == list(range(30))
+
+
+def test_the_controller_is_asked_beside_training_and_on_rank_0_only() -> None:
+    controllers = [Counting() for _ in range(2)]
+    play(Loopback(2), controllers, 10)
+    assert controllers[0].threads
+    assert all(thread.name.startswith("gradwire-") for thread in controllers[0].threads)
+    assert not controllers[1].threads
+
+
+def test_a_controllers_mistake_is_an_error_on_its_rank_and_reaches_the_others() -> None:
+    told = play(Loopback(2, timeout=1.0), [Counting(wrong_at=4), Counting()], 30)
+    assert "fp64" in told[0][2]
+    assert "pulse" in told[1][2]
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_a_link_that_fails_ends_both_with_an_error(number: int) -> None:
+    told = play(Loopback(2, faults={(1, number): LinkError("cut")}), [Counting(), Counting()], 30)
+    assert all("cut" in error for _, _, error in told)

@@ -84,6 +84,7 @@ void Link::settle(Nanoseconds now) {
 
 void Link::change(Nanoseconds now, const LinkValues& values) {
   settle(now);
+  settle_idle(now);
   if (values.rate != values_.rate) curve_ = RateCurve(values.rate);
   values_ = values;
   if (!queue_.empty()) departure_ = curve_.finish(mark_, head_left_);
@@ -91,6 +92,7 @@ void Link::change(Nanoseconds now, const LinkValues& values) {
 
 void Link::replay(Nanoseconds now, RateCurve curve) {
   settle(now);
+  settle_idle(now);
   curve_ = std::move(curve);
   if (!queue_.empty()) departure_ = curve_.finish(mark_, head_left_);
 }
@@ -98,13 +100,21 @@ void Link::replay(Nanoseconds now, RateCurve curve) {
 // The chain's steps for what the link could have served since the last departure beside these bytes, all at once.
 void Link::idle(Nanoseconds at, double bytes) {
   if (!curve_.unlimited()) {
-    const double steps = std::floor((curve_.served(last_departure_, at) - bytes) / (kFullPacket + overhead_));
+    settle_idle(at);
+    const double steps = std::floor((could_serve_ - bytes) / (kFullPacket + overhead_));
     if (steps >= 1) {
       const double change = values_.burst_enter + values_.burst_leave, share = values_.burst_enter / change;
       bad_ = random_.uniform() < share + ((bad_ ? 1 : 0) - share) * std::pow(1 - change, steps);
     }
   }
-  last_departure_ = at;
+  could_serve_ = 0;
+  idle_mark_ = at;
+}
+
+void Link::settle_idle(Nanoseconds now) {
+  if (values_.burst_enter <= 0 || curve_.unlimited() || now <= idle_mark_) return;
+  could_serve_ += curve_.served(idle_mark_, now);
+  idle_mark_ = now;
 }
 
 bool Link::lost() {

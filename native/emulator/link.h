@@ -79,6 +79,7 @@ class Link {
   PacketPtr finish_head(Nanoseconds at);
   void settle(Nanoseconds now);
   void idle(Nanoseconds at, double bytes);
+  void settle_idle(Nanoseconds now);
   bool lost();
   Nanoseconds arrival(Nanoseconds at);
 
@@ -116,7 +117,9 @@ class Link {
   double queued_ = 0;                // bytes waiting or in service, as of mark_
   Nanoseconds mark_ = 0;             // up to here the head's service is accounted for
   double head_left_ = 0;             // bytes of the head still to be served at mark_
-  Nanoseconds departure_ = kNever, last_departure_ = 0, last_arrival_ = 0, jitter_mark_ = 0;
+  Nanoseconds departure_ = kNever, last_arrival_ = 0, jitter_mark_ = 0;
+  double could_serve_ = 0;           // bytes since the last departure, as of idle_mark_
+  Nanoseconds idle_mark_ = 0;
   double jitter_state_ = 0;
   bool bad_ = false, jitter_started_ = false;
 };

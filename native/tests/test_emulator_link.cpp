@@ -170,6 +170,23 @@ void a_full_link_has_bursts_by_the_packet() {
   CHECK(std::abs(drops / static_cast<double>(bursts) - 4.0) < 0.3);
 }
 
+// A chain that turns with every step loses every other packet of a full link, also across a change of its rate.
+void a_new_rate_makes_no_idle_time_of_what_was_in_service() {
+  LinkValues values;
+  values.rate = 1538;  // a full packet takes 1 s
+  values.burst_enter = values.burst_leave = 1;
+  Link link(values, 3, kOverhead);
+  for (int i = 0; i < 6; ++i) link.offer(0, udp(1500));
+  CHECK(drain(link, 2 * kSecond).size() == 1);
+  values.rate = 1.538e6;
+  link.change(2 * kSecond + kSecond / 2, values);
+  CHECK(drain(link, 3 * kSecond).size() == 2);
+  CHECK(link.counters().loss_drops == 3);
+  link.offer(3 * kSecond + kMs, udp(1500));
+  link.offer(3 * kSecond + kMs, udp(1500));
+  CHECK(drain(link, 4 * kSecond).size() == 1);
+}
+
 void jitter_keeps_order_and_mean() {
   LinkValues values;
   values.delay = 20 * kMs;
@@ -245,6 +262,7 @@ int main() {
   bursts_have_the_mean_and_length_asked_for();
   a_burst_passes_while_the_link_is_idle();
   a_full_link_has_bursts_by_the_packet();
+  a_new_rate_makes_no_idle_time_of_what_was_in_service();
   jitter_keeps_order_and_mean();
   a_change_of_rate_keeps_the_backlog_in_bytes();
   a_trace_with_silence_is_waited_out_and_repeats();

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from gradwire.decide.ladder import LADDER
 from gradwire.decide.registry import is_controller, is_ours, make_controller
 from gradwire.decide.start import start
 from gradwire.decide.summable import Summable
+from gradwire.errors import GradwireError
+from gradwire.events import Failed
 from gradwire.flow import Bucket
 from gradwire.govern import Adaptive, FootprintOf, Governor, Heard, Instruments, Steady
 from gradwire.level import Level
@@ -67,11 +70,37 @@ def assemble(config: Config, group: dist.ProcessGroup, parameters: int, plain: P
     rank, world_size = dist.get_rank(group), group.size()
     agree = agreeing(config, group)
     agree(facts_of(config))
-    clock, stopwatch = MonotonicClock(), Stopwatch()
-    feedback = Feedback(rank, world_size)
+    clock, feedback = MonotonicClock(), Feedback(rank, world_size)
     watch = open_watch(config, rank, world_size, clock)
     watch.emit(attached(clock.now(), (rank, world_size), parameters, config.to_dict()))
+    with ExitStack() as opened:
+        opened.callback(quietly, lambda: watch.close(0))
+        try:
+            session, governor = connect(config, group, parameters, plain, (feedback, watch, clock), opened)
+        except GradwireError as error:
+            watch.emit(Failed(clock.now(), 0, f"{type(error).__name__}: {error}"))
+            raise
+        opened.pop_all()
+    return Assembly(session, feedback, watch.tally, governor, watch, agree)
 
+
+def quietly(close: Callable[[], None]) -> None:
+    """Close what was opened before something failed: that is the error to raise, not what follows from it."""
+    with suppress(GradwireError):
+        close()
+
+
+def connect(
+    config: Config,
+    group: dist.ProcessGroup,
+    parameters: int,
+    plain: Plain | None,
+    base: tuple[Feedback, Watch, Clock],
+    opened: ExitStack,
+) -> tuple[Session, Governor]:
+    """Everything that waits for other ranks; `opened` closes what is there, should one of them not come."""
+    feedback, watch, clock = base
+    rank, world_size, stopwatch = dist.get_rank(group), group.size(), Stopwatch()
     # What the group's own collectives carry; wires of ours keep their own books.
     groups = Ledger()
 
@@ -85,17 +114,21 @@ def assemble(config: Config, group: dist.ProcessGroup, parameters: int, plain: P
             enter(groups, timing)
 
     planned = open_planned(config, group, parameters, clock, watch)
+    if planned is not None:
+        opened.callback(quietly, planned.close)
     # A plan over TCP has its own wire; only pulses are left for lanes, and the group carries those.
     needed = not_only_off(config, world_size) and not (config.plan and config.transport.kind == "tcp")
     carrier = open_carrier(config.transport, group, clock, needed, watch)
+    opened.callback(quietly, carrier.close)
     wire = carrier.source()
     pipeline = Pipeline(carrier.open(lanes_needed(config, world_size)), on_timing, stopwatch.worked)
+    opened.callback(quietly, pipeline.close)
     footprint = planned.footprint if planned else Footprints(world_size)
     across = planned.source() if planned else None
     sources = [source for source in (Source(groups), wire, across) if source is not None]
     traffic = Traffic(rank, watch, clock, sources)
     parts = Instruments(stopwatch, clock, watch, traffic), footprint
-    governor = govern(config, group, carrier, parts, parameters)
+    governor = govern(config, group, carrier, parts, (parameters, opened))
     # A job that only ever does what DDP does also waits as DDP does.
     patience = config.transport.timeout if is_controller(config.level) else None
     ways = (plain or plain_all_reduce(group), watch, clock, stopwatch, on_plain)
@@ -103,7 +136,7 @@ def assemble(config: Config, group: dist.ProcessGroup, parameters: int, plain: P
     session = Session(rank, world_size, config.compress, rooms, config.observe.verify)
     if world_size > 1:
         traffic.begin()
-    return Assembly(session, feedback, watch.tally, governor, watch, agree)
+    return session, governor
 
 
 def agreeing(config: Config, group: dist.ProcessGroup) -> Agree:
@@ -146,7 +179,11 @@ def not_only_off(config: Config, world_size: int) -> bool:
 
 
 def govern(
-    config: Config, group: dist.ProcessGroup, carrier: Carrier, parts: tuple[Instruments, FootprintOf], parameters: int
+    config: Config,
+    group: dist.ProcessGroup,
+    carrier: Carrier,
+    parts: tuple[Instruments, FootprintOf],
+    sized: tuple[int, ExitStack],
 ) -> Governor:
     """A fixed level, or a controller with a lane for its pulses and a start that this network carries."""
     rank, world_size = dist.get_rank(group), group.size()
@@ -154,6 +191,8 @@ def govern(
         level = Level() if is_controller(config.level) else Level.parse(config.level)
         return Steady(Fixed(level, world_size, config.compress.warmup), world_size, parts[0])
     line = Pipeline(carrier.open(1), lambda timing: None)
+    parameters, opened = sized
+    opened.callback(quietly, line.close)
     # Under a plan only pulses travel here, and they say nothing of bandwidth: that is what the steps show of the trees.
     rate = None if config.plan else first_look(line, world_size)
     whole = Bucket(index=-1, step=0, numel=parameters, itemsize=4, slices=(), is_last=True)

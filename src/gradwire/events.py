@@ -1,7 +1,7 @@
 """Events: past-tense facts that one rank notes while training. Everything shown to a person comes from these.
 
-`at` is the rank's monotonic clock in seconds; `Opened` ties it to the wall clock. Sinks must not block: they are called
-from the training thread. The recorded form (JSON lines) is described in docs/events.md.
+`at` is the rank's monotonic clock in seconds; `Opened` ties it to the wall clock. Sinks must not block: the training
+thread calls them, and gradwire's own. The recorded form (JSON lines) is described in docs/events.md.
 
 The schema has one number, VERSION. A new event or a new field with a default keeps it; anything a reader of the old
 schema would misread raises it.

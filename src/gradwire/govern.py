@@ -3,13 +3,16 @@
 A fixed level needs no words. An adaptive one goes by pulses. At the first bucket of step k every rank
 
     1. sums up step k - 1
-    2. takes in the pulses that were sent at step k - 1 and adopts rank 0's decision from them
-    3. (rank 0) updates its View with what all ranks measured, and asks the controller for the next decision
-    4. sends a pulse to every other rank, with its facts and (rank 0) that decision
+    2. makes sure that the pulses sent at step k - 1 were heard and adopts rank 0's decision from them
+    3. sends a pulse to every other rank, with its facts of step k - 1 and (rank 0) its next decision
 
-So a change of the network in step s is decided upon at s + 2 and in force at s + 3 on every rank. The pulses have had a
-whole step to arrive; waiting for one that has not is what keeps ranks from ever disagreeing on a payload's form, and it
-has a deadline like every other operation.
+and when the others' pulses have come, in the pulses' own thread, while training goes on,
+
+    4. (rank 0) updates its View with what all ranks measured, and asks the controller for the next decision
+
+So a change of the network in step s is decided upon during s + 1 and in force at s + 3 on every rank. The pulses have
+had a whole step to arrive; waiting for one that has not is what keeps ranks from ever disagreeing on a payload's form,
+and it has a deadline like every other operation.
 """
 
 from __future__ import annotations
@@ -25,12 +28,12 @@ from gradwire.decide.buckets import advise
 from gradwire.decide.cost import predict
 from gradwire.decide.fixed import Fixed
 from gradwire.decide.ladder import LADDER
-from gradwire.errors import GradwireError, LinkError
+from gradwire.errors import LinkError
 from gradwire.events import Advised, Failed, Faulted, Sensed, Sink, Stepped
 from gradwire.flow import Bucket, Decision, Footprint, LinkView, StepFacts, View
 from gradwire.level import Level
 from gradwire.pipeline import Pipeline
-from gradwire.pulses import Round
+from gradwire.pulses import Round, Told
 from gradwire.sense.acknowledged import Acknowledged, Meter, Moved
 from gradwire.sense.estimate import Estimator, Observation
 from gradwire.sense.late import Lateness
@@ -147,18 +150,12 @@ class Adaptive:
 
     def finish(self) -> None:
         exchange, self._round = self._round, None
-        if exchange is not None and exchange.facts is not None:
-            self._tell_step(self._step - 1, exchange.facts, str(exchange.level), self._late_at_last(exchange))
+        if exchange is not None and exchange.give_up() and exchange.facts is not None:
+            self._tell_step(exchange.step - 1, exchange.facts, str(exchange.level))
         last = self._stopwatch.finish(self._hops, self.loss)
         if last is not None:
             self._tell_step(self._step, last, str(self._decision.level))
         self._traffic.finish(self._step, self._trips)
-
-    def _late_at_last(self, exchange: Round) -> float:
-        try:
-            return exchange.lateness(self._ready_elsewhere(exchange.result())) if exchange.arrived else 0.0
-        except GradwireError:
-            return 0.0  # a pulse that cannot be read; nothing will be decided by it any more
 
     def close(self) -> None:
         self._line.close()
@@ -174,9 +171,8 @@ class Adaptive:
         if self._round is not None:
             pulses = self._heard(step, self._round)  # 2
             self._decision = pulses[0].decision if self._rank else self._round.wish
-            self._hear(step, pulses, self._round)  # 3
-        self._round = self._send()  # 4
-        self._round.level = ended
+            self._traffic.ended(step - 1, self._trips)
+        self._round = self._send(step, ended)  # 3
 
     def _heard(self, step: int, exchange: Round) -> dict[int, Pulse]:
         try:
@@ -185,12 +181,15 @@ class Adaptive:
             self._sink.emit(Failed(self._clock.now(), step, f"LinkError: {error}"))
             raise
 
-    def _hear(self, step: int, pulses: dict[int, Pulse], exchange: Round) -> None:
+    def _hear(self, exchange: Round, pulses: dict[int, Pulse]) -> None:  # 4
         for peer, pulse in pulses.items():
             stamps = pulse.stamps
-            if stamps.echo:
+            if stamps.echo and peer in exchange.arrivals:
                 self._peers[peer].take(stamps.echo, stamps.arrived, stamps.sent, exchange.arrivals[peer])
-        self._tell(step, pulses, exchange)
+        step = exchange.step
+        if exchange.facts is not None:
+            late = exchange.lateness(self._ready_elsewhere(pulses))
+            self._tell_step(step - 1, exchange.facts, str(exchange.level), late)
         if self._rank:
             return
         observations = [
@@ -206,7 +205,7 @@ class Adaptive:
         self.view = self._acknowledged.update(view, self._rank, exchange.links, told, now)
         if observations and exchange.facts is not None:
             facts = replace(merge([seen.facts for seen in observations], exchange.facts), level=exchange.level)
-            job = Job(self._world_size, tuple(b for _, b in sorted(self._buckets.items())), self._footprint)
+            job = Job(self._world_size, exchange.buckets, self._footprint)
             plain = predict(LADDER[0], job, self.view, facts, exchange.level, scale=1.0)
             self._wish = sendable(self._controller.decide(job, self.view, facts, now))
             if self._wish.guarded:
@@ -228,13 +227,6 @@ class Adaptive:
         if advice is not None:
             self._sink.emit(Advised(now, step, advice.bucket_cap_mb, advice.gain))
 
-    def _tell(self, step: int, pulses: dict[int, Pulse], exchange: Round) -> None:
-        """What the step before the last took here, now that others' stamps tell who was late; what came meanwhile."""
-        if exchange.facts is not None:
-            late = exchange.lateness(self._ready_elsewhere(pulses))
-            self._tell_step(step - 2, exchange.facts, str(exchange.level), late)
-        self._traffic.ended(step - 1, self._trips)
-
     def _tell_step(self, step: int, facts: StepFacts, level: str, late: float = 0.0) -> None:
         self._sink.emit(Stepped.of(self._clock.now(), step, facts, level, self._world_size, late))
 
@@ -253,13 +245,15 @@ class Adaptive:
         if found is not None:
             rank, late = found
             text = f"rank {rank} had its gradient ready {Seconds(late)} after the others"
-            self._sink.emit(Faulted(now, step - 2, "late_rank", text, rank))
+            self._sink.emit(Faulted(now, step - 1, "late_rank", text, rank))
 
-    def _send(self) -> Round:
+    def _send(self, step: int, ended: Level) -> Round:
         self._number += 1
         last = self._round
-        exchange = Round(self._wish, self._own, self._ready)
         number, own, wish, ready = self._number, self._own, self._wish, self._ready
+        buckets = tuple(bucket for _, bucket in sorted(self._buckets.items()))
+        self._buckets = {}
+        exchange = Round(step, Told(wish, ended, own, ready), buckets, self._hear)
 
         def rows() -> list[bytes]:
             """On the lane's thread: asking a wire waits for the wire's own, and training should not."""
@@ -269,7 +263,7 @@ class Adaptive:
             told = []
             for peer in range(self._world_size):
                 stamps = Stamps(exchange.sent, ready)
-                if last is not None and peer != self._rank:
+                if last is not None and peer in last.arrivals:
                     stamps = replace(stamps, echo=last.sent, arrived=last.arrivals[peer])
                 told.append(pack(Pulse(number, own, stamps, wish, exchange.acks)))
             return told

@@ -3,8 +3,10 @@
 What a step shows of the network is in force three steps later, and on a slow network those steps would be the slowest
 of all. So ranks that will adapt exchange a little when they attach:
 
-    1. nothing but a record from everyone to everyone, twice: the first gathers the ranks, the second gives the latency
-    2. ever larger parts, until bytes and not latency take the time, or enough went through
+    1. nothing but a record from everyone to everyone, three times: the first gathers the ranks, the quicker of the
+       others gives the latency
+    2. ever larger parts, until bytes and not latency take the time, or enough went through; the rate is the last one's,
+       by which TCP's window has had some time to open
 
 Every record begins with what the round before it took its sender, so after each round all ranks know the slowest one's
 time, and they stop together and get the same answer.
@@ -37,18 +39,14 @@ def first_look(line: Pipeline, world_size: int) -> float:
     rounds = _Rounds(line, world_size)
     rounds.run(0)
     rounds.run(0)
-    rates: list[float] = []
-    latency, before = 0.0, 0
-    for size in (*SIZES, 0):
-        took = rounds.run(size)  # of the round before this one
-        if not before:
-            latency = took
-        else:
-            rates.append(before / max(took - latency, 1e-6))
-            if took > LONGER * latency + JITTER:
-                break
-        before = size
-    return rates[-1]
+    latency = min(rounds.run(0), rounds.run(SIZES[0]))  # each tells what the one before it took
+    sent = SIZES[0]
+    for size in SIZES[1:]:
+        took = rounds.run(size)
+        sent = size
+        if took > LONGER * latency + JITTER:
+            break
+    return sent / max(rounds.run(0) - latency, 1e-6)
 
 
 class _Rounds:

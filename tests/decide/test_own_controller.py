@@ -71,7 +71,7 @@ def test_its_level_is_in_force_on_every_rank_from_the_fourth_step(ranks: Ranks, 
     for result in ranks.run(2, train, site, "0.003", False):
         summary = result["summary"]
         buckets = len(summary.reasons)
-        # Pulses of step 1 carry the first facts, step 2 decides, step 3 obeys; until then the start level.
+        # Pulses of step 1 carry the first facts, which decide; step 2 tells, step 3 obeys; until then the start level.
         assert set(summary.levels) == {"int8", "topk:0.03+int8"}
         assert summary.levels["topk:0.03+int8"] == 9 * buckets
         assert result["agreed"]

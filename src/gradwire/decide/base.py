@@ -1,8 +1,9 @@
 """The decide room's contract: what the network is like and what the last step was like in, a decision out.
 
 Controllers are pure: state in the object, time and measurements as arguments, no clock, no torch, no network. The same
-object runs in training, in tests and in virtual time. Only rank 0's controller is asked; its decision reaches the
-others with the next pulse, so ranks cannot disagree and a controller need not be deterministic.
+object runs in training, in tests and in virtual time. Only rank 0's controller is asked, by one thread that is not the
+training's; its decision reaches the others with the next pulse, so ranks cannot disagree and a controller need not be
+deterministic.
 """
 
 from __future__ import annotations

@@ -77,7 +77,8 @@ class Scalars:
 
 
 class Dictionaries:
-    """For a function such as wandb's or mlflow's log: `log(dictionary, step=step)`.
+    """For a function such as wandb's or mlflow's log: `log(dictionary, step=step)`. One whose run belongs to a thread,
+    as mlflow's does, needs to be told which: `lambda found, step: mlflow.log_metrics(found, step, run_id=run_id)`.
 
     Steps never go back: some loggers refuse a step lower than one they have seen, so what is late goes with the last.
     """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -43,12 +44,16 @@ class Watch:
         self._attached: Attached | None = None
         self._sinks: tuple[Sink, ...] = (self.tally,) if recorder is None else (self.tally, recorder)
         self._theirs: tuple[Callable[[Event], None], ...] = ()
+        # Events come from several threads; users' sinks get one at a time. One of them may note something itself.
+        self._turn = threading.RLock()
 
     def emit(self, event: Event) -> None:
         for sink in self._sinks:
             sink.emit(event)
-        for take in self._theirs:
-            self._hand(take, event)
+        if self._theirs:
+            with self._turn:
+                for take in self._theirs:
+                    self._hand(take, event)
         if type(event) is Attached:
             self._attached = event
 
