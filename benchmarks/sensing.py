@@ -135,9 +135,9 @@ def page(told: dict[str, Any]) -> str:
     if missed:
         lines += [
             "",
-            f"The promise of time is missed on {', '.join(missed)}: computing a View and a decision takes rank 0 about "
-            "half a millisecond of processor time, but its training thread shares the interpreter with the threads "
-            f"that encode and send, and the machine with the other {WORLD - 1} ranks, and waits for both in between.",
+            f"The promise of time is missed on {', '.join(missed)}. The View and the decision are computed beside "
+            "training, in the pulses' thread; what is left in the training thread is 0.3 ms of work, which waits for "
+            f"the interpreter that it shares with encoding and for cores that it shares with {WORLD - 1} more ranks.",
         ]
     return "\n".join(lines) + "\n"
 
