@@ -136,7 +136,7 @@ def test_the_controller_is_asked_beside_training_and_on_rank_0_only() -> None:
 
 
 def test_a_controllers_mistake_is_an_error_on_its_rank_and_reaches_the_others() -> None:
-    told = play(Loopback(2, timeout=1.0), [Counting(wrong_at=4), Counting()], 30)
+    told = play(Loopback(2, timeout=3.0), [Counting(wrong_at=4), Counting()], 30)
     assert "fp64" in told[0][2]
     assert "pulse" in told[1][2]
 
