@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.distributed import HashStore, PrefixStore, Store
+from torch.distributed import FileStore, HashStore, PrefixStore, Store
 
 from gradwire.errors import ConfigError, LinkError, NoAnswerError
 from gradwire.transport.address import interface_address, own_address, port_range, route_to
@@ -153,6 +153,17 @@ def test_notes_are_hostile_until_parsed(note: bytes, message: str) -> None:
 def test_a_place_needs_nothing_but_its_fields() -> None:
     notes = Notes.open(HashStore(), "job", 0, 1)
     assert notes.gather("address", Place("::1", 5), Place) == [Place("::1", 5)]
+
+
+def test_the_rank_that_is_missing_among_many_is_named(tmp_path: Path) -> None:
+    for store in (HashStore(), FileStore(str(tmp_path / "store"), 1)):
+        notes = {rank: Notes.open(store, "job", rank, 4, patience=0.2) for rank in range(4)}
+        for rank in (2, 3):
+            notes[rank].tell("site", str(rank))
+        with pytest.raises(LinkError, match="site of rank 1"):
+            notes[0].gather("site", "0", str)
+        notes[1].tell("site", "1")
+        assert notes[0].hear_all("site", str) == ["0", "1", "2", "3"]
 
 
 def test_rank_0_draws_a_secret_when_none_is_given() -> None:

@@ -19,7 +19,7 @@ def require_alike(notes: Notes, facts: Mapping[str, str]) -> None:
     try:
         notes.tell("settings", facts)  # 1
         if notes.rank == 0:
-            told = [notes.hear("settings", rank, dict[str, str]) for rank in range(notes.world_size)]
+            told = notes.hear_all("settings", dict[str, str])
             notes.tell("verdict", difference(told))  # 2
         verdict = notes.hear("verdict", 0, str)
     except LinkError as error:

@@ -8,6 +8,7 @@ and repeated meetings never read each other's notes.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -51,20 +52,42 @@ class Notes:
 
     def hear(self, key: str, rank: int, kind: type[T]) -> T:
         """What a rank told under `key`; waits for it."""
+        return self._hear(key, [rank], kind)[0]
+
+    def hear_all(self, key: str, kind: type[T]) -> list[T]:
+        """What every rank told under `key`, by rank; waits for them."""
+        return self._hear(key, range(self.world_size), kind)
+
+    def gather(self, key: str, value: object, kind: type[T]) -> list[T]:
+        """Tell and hear."""
+        self.tell(key, value)
+        return self.hear_all(key, kind)
+
+    def _hear(self, key: str, ranks: Sequence[int], kind: type[T]) -> list[T]:
+        """All of them in two round trips to the store, however many they are: it may be far away."""
+        keys = [f"{key}/{rank}" for rank in ranks]
         try:
-            self._store.wait([f"{key}/{rank}"], timedelta(seconds=self.left))
-            value = self._store.get(f"{key}/{rank}")
+            self._store.wait(keys, timedelta(seconds=self.left))
+            together = self._store.has_extended_api()  # type: ignore[attr-defined]  # missing in torch's stubs
+            values = self._store.multi_get(keys) if together else [self._store.get(each) for each in keys]
         except RuntimeError as error:
+            rank = self._missing(key, ranks)
             raise LinkError(
                 f"rank {self.rank} waited {self.patience:g} s for the {key} of rank {rank}: it did not get this far; "
                 "look at that rank's own output"
             ) from error
+        return [self._parsed(key, rank, value, kind) for rank, value in zip(ranks, values, strict=True)]
+
+    def _missing(self, key: str, ranks: Sequence[int]) -> int:
+        """The first that told nothing; the first of all where the store does not answer either."""
+        try:
+            return next(rank for rank in ranks if not self._store.check([f"{key}/{rank}"]))
+        except (RuntimeError, StopIteration):
+            return ranks[0]
+
+    @staticmethod
+    def _parsed(key: str, rank: int, value: bytes, kind: type[T]) -> T:
         try:
             return msgspec.json.decode(value, type=kind)
         except msgspec.DecodeError as error:
             raise LinkError(f"the {key} of rank {rank} cannot be read ({error}); another gradwire version?") from error
-
-    def gather(self, key: str, value: object, kind: type[T]) -> list[T]:
-        """Tell and hear: what every rank told, by rank."""
-        self.tell(key, value)
-        return [self.hear(key, rank, kind) for rank in range(self.world_size)]
