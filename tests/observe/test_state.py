@@ -85,3 +85,17 @@ def test_the_time_left_follows_the_pace() -> None:
     state.take(Record(0, 1.0, Stepped(1.0, 10, 0.5, 0.5, 0.0, 0.0, 0.0, 1, 1, 1)))
     state.take(Record(0, 1.0, Noted(1.0, 10, total_steps=110)))
     assert state.time_left == pytest.approx(50.0)
+
+
+def test_the_jobs_steps_are_rank_0s_in_whatever_order_files_are_read() -> None:
+    """Rank 1 tells each of its steps a little earlier than rank 0 does."""
+    told = Stepped(10.0, 0, 0.5, 0.4, 0.0, 0.1, 0.0, 100, 50, 100, "int8")
+    whole = [Record(rank, 10.0 * step - rank, told) for step in range(6) for rank in (1, 0)]
+    for first in (None, 1, 0):
+        state = RunState()
+        for record in whole if first is None else sorted(whole, key=lambda record: record.rank != first):
+            state.take(record)
+        assert state.steps == len(state.series["seconds"].values) == 6
+        assert state.level_steps == {"int8": 6}
+        assert state.parts["compute"] == pytest.approx(2.4)
+        assert state.wire_bytes == 2 * 6 * 50, "bytes are everybody's"

@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from gradwire.demo.data import load
 from gradwire.demo.train import ConvNet, accuracy
+from gradwire.rejoin import rejoining
 
 
 def small_net() -> nn.Module:
@@ -241,15 +242,23 @@ def digits(rank: int, world: int, level: str, epochs: int = 10) -> float:
     return accuracy(net, data.test_images, data.test_labels)
 
 
+# Steps that a job makes together with a rank that came back: enough for the others to read that it did.
+MORE = 40
+
+
 def elastic(rank: int, config: dict[str, Any], steps: int, folder: str, dies: bool) -> None:
-    """A rank of an elastic job, its group made: trains until the job has made `steps`; who dies does so at step 8."""
+    """A rank of an elastic job, its group made: trains until the job has made `steps`; who dies does so at step 8.
+
+    One that was started anew ends the job, soon after it is taken in: the file `last` says with which step.
+    """
     torch.set_num_threads(1)
+    last, anew = Path(folder) / "last", rejoining()
     model = DistributedDataParallel(small_net(), broadcast_buffers=False)
     handle = gradwire.attach(model, config)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     handle.hand_over(optimizer)
     made = 0
-    while handle.step < steps:
+    while handle.step < (int(last.read_text()) if last.exists() else steps):
         if dies and handle.step == 8:
             os.kill(os.getpid(), SIGKILL)
         inputs, labels = batch(rank, handle.step)
@@ -257,6 +266,10 @@ def elastic(rank: int, config: dict[str, Any], steps: int, folder: str, dies: bo
         F.cross_entropy(model(inputs), labels).backward()
         optimizer.step()
         made += 1
+        if anew and handle.step and not last.exists():
+            draft = last.with_suffix(".draft")
+            draft.write_text(str(handle.step + MORE))
+            draft.rename(last)
         time.sleep(0.06)
     torch.save({"weights": flat(model.module), "made": made}, Path(folder) / f"{rank}.pt")
     handle.close()

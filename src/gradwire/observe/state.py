@@ -218,6 +218,7 @@ class RunState:
         return self.ranks.setdefault(rank, RankState())
 
     def _attached(self, event: Attached) -> None:
+        self._follow(event.rank)
         known = self._rank(event.rank)
         known.host, known.site = event.host, event.site
         self.world_size = max(self.world_size, event.world_size)
@@ -230,10 +231,23 @@ class RunState:
         known.gradient_bytes += event.gradient_bytes
         known.wire_bytes += event.wire_bytes
         known.plain_bytes += event.plain_bytes
-        if self._lead is None or rank < self._lead:
-            self._lead = rank
+        self._follow(rank)
         if rank == self._lead:
             self._job_step(time, event)
+
+    def _follow(self, rank: int) -> None:
+        """The lowest rank's steps are the job's. What a higher one's were counted for is forgotten when it appears."""
+        if self._lead is not None and rank >= self._lead:
+            return
+        self._lead = rank
+        if self.steps:
+            self.steps, self.pace = 0, 0.0
+            self.level_steps.clear()
+            self.level_seconds.clear()
+            self.recent.clear()
+            self.parts, self.spread = dict.fromkeys(PARTS, 0.0), Spread()
+            for name in ("seconds", *PARTS, "wire_bytes", "residual"):
+                self.series.pop(name, None)
 
     def _job_step(self, time: float, event: Stepped) -> None:
         self.step, self.steps, self.level = event.step, self.steps + 1, event.level
