@@ -107,11 +107,16 @@ void same_seed_same_losses() {
   CHECK(first == second);
 }
 
-void bursts_have_the_mean_and_length_asked_for() {
+Link bursty(double rate, double enter, double leave) {
   LinkValues values;
-  values.burst_enter = 0.01;
-  values.burst_leave = 0.25;
-  Link link(values, 3, kOverhead);
+  values.rate = rate;
+  values.burst_enter = enter;
+  values.burst_leave = leave;
+  return Link(values, 3, kOverhead);
+}
+
+void bursts_have_the_mean_and_length_asked_for() {
+  Link link = bursty(RateCurve::kUnlimited, 0.01, 0.25);
   int bursts = 0;
   bool lost_before = false;
   const int n = 400000;
@@ -129,11 +134,7 @@ void bursts_have_the_mean_and_length_asked_for() {
 // Packets a second apart on a link that serves 83 in between: a burst of four never takes two of them, and they are lost
 // as often as those of a full link.
 void a_burst_passes_while_the_link_is_idle() {
-  LinkValues values;
-  values.rate = 125e3;
-  values.burst_enter = 0.05;
-  values.burst_leave = 0.25;
-  Link link(values, 3, kOverhead);
+  Link link = bursty(125e3, 0.05, 0.25);
   int lost = 0, again = 0;
   bool before = false;
   const int n = 40000;
@@ -150,11 +151,7 @@ void a_burst_passes_while_the_link_is_idle() {
 }
 
 void a_full_link_has_bursts_by_the_packet() {
-  LinkValues values;
-  values.rate = 125e3;
-  values.burst_enter = 0.01;
-  values.burst_leave = 0.25;
-  Link link(values, 3, kOverhead);
+  Link link = bursty(125e3, 0.01, 0.25);
   const int n = 200000;
   for (int i = 0; i < n; ++i) link.offer(0, udp(1400));
   uint64_t bursts = 0, seen = 0;
@@ -172,12 +169,10 @@ void a_full_link_has_bursts_by_the_packet() {
 
 // A chain that turns with every step loses every other packet of a full link, also across a change of its rate.
 void a_new_rate_makes_no_idle_time_of_what_was_in_service() {
-  LinkValues values;
-  values.rate = 1538;  // a full packet takes 1 s
-  values.burst_enter = values.burst_leave = 1;
-  Link link(values, 3, kOverhead);
+  Link link = bursty(1538, 1, 1);  // a full packet takes 1 s
   for (int i = 0; i < 6; ++i) link.offer(0, udp(1500));
   CHECK(drain(link, 2 * kSecond).size() == 1);
+  LinkValues values = link.values();
   values.rate = 1.538e6;
   link.change(2 * kSecond + kSecond / 2, values);
   CHECK(drain(link, 3 * kSecond).size() == 2);

@@ -128,7 +128,7 @@ def connect(
     sources = [source for source in (Source(groups), wire, across) if source is not None]
     traffic = Traffic(rank, watch, clock, sources)
     parts = Instruments(stopwatch, clock, watch, traffic), footprint
-    governor = govern(config, group, carrier, parts, (parameters, opened))
+    governor = govern(config, group, carrier, parts, parameters)
     # A job that only ever does what DDP does also waits as DDP does.
     patience = config.transport.timeout if is_controller(config.level) else None
     ways = (plain or plain_all_reduce(group), watch, clock, stopwatch, on_plain)
@@ -179,11 +179,7 @@ def not_only_off(config: Config, world_size: int) -> bool:
 
 
 def govern(
-    config: Config,
-    group: dist.ProcessGroup,
-    carrier: Carrier,
-    parts: tuple[Instruments, FootprintOf],
-    sized: tuple[int, ExitStack],
+    config: Config, group: dist.ProcessGroup, carrier: Carrier, parts: tuple[Instruments, FootprintOf], parameters: int
 ) -> Governor:
     """A fixed level, or a controller with a lane for its pulses and a start that this network carries."""
     rank, world_size = dist.get_rank(group), group.size()
@@ -191,10 +187,12 @@ def govern(
         level = Level() if is_controller(config.level) else Level.parse(config.level)
         return Steady(Fixed(level, world_size, config.compress.warmup), world_size, parts[0])
     line = Pipeline(carrier.open(1), lambda timing: None)
-    parameters, opened = sized
-    opened.callback(quietly, line.close)
     # Under a plan only pulses travel here, and they say nothing of bandwidth: that is what the steps show of the trees.
-    rate = None if config.plan else first_look(line, world_size)
+    try:
+        rate = None if config.plan else first_look(line, world_size)
+    except GradwireError:
+        quietly(line.close)
+        raise
     whole = Bucket(index=-1, step=0, numel=parameters, itemsize=4, slices=(), is_last=True)
     begin = start(rate, lambda level: parts[1](level, whole).wire_bytes)
     controller = make_controller(config.level)
