@@ -229,7 +229,9 @@ def recorder(found: Any) -> str:
 ROWS: Final = (
     Row("paced gradients, 8 hosts, against plain DDP", "netsense", netsense, "netsense.py"),
     Row("the same while the network changes", "netsense-changing", netsense, "netsense_changing.py"),
-    Row("time to a loss on changing networks, over `auto`'s", "changing", changing, "changing.py --data DIR --limit 40"),
+    Row(
+        "time to a loss on changing networks, over `auto`'s", "changing", changing, "changing.py --data DIR --limit 40"
+    ),
     Row("`auto` and its peers against plain DDP, paced ResNet-18, 4 hosts, by step time", "peers", peers, "peers.py"),
     Row("fixed levels against plain DDP, 4 hosts at 100 Mbit/s", "compressors", compressors, "compressors.py"),
     Row("accuracy against none", "accuracy", accuracy, "accuracy.py"),
