@@ -18,6 +18,7 @@ from gradwire.flow import Bucket
 from gradwire.level import Level
 from gradwire.transport.base import Op
 from gradwire.transport.collective import explain
+from gradwire.transport.quiet import lend
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class PlainJoint:
         self.restored = buffer
         self.wire = wire
         self.started = teller.clock.now()
-        self.future: Future[Tensor] = done.then(_stamping(self._stamps, self._ended, teller.clock))
+        self.future: Future[Tensor] = done.then(lend(_stamping(self._stamps, self._ended, teller.clock)))
 
     @property
     def finished(self) -> float:

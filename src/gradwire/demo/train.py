@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.demo.data import Dataset, load
 from gradwire.demo.plain import PlainLog
+from gradwire.transport.quiet import wait_until_quiet
 
 
 class ConvNet(nn.Module):
@@ -85,8 +86,8 @@ def train(options: argparse.Namespace, data: Dataset) -> None:
             if isinstance(log, PlainLog):
                 log.stepped(took)
             if step % 5 == 0 or step == total:
-                say(rank, step=step, total=total, epoch=epoch, loss=float(loss), seconds=spent)
-                log.note(total_steps=total, training_loss=float(loss))
+                say(rank, step=step, total=total, epoch=epoch, loss=loss.item(), seconds=spent)
+                log.note(total_steps=total, training_loss=loss.item())
         share = accuracy(net, data.test_images, data.test_labels)
         log.note(accuracy=share, epoch=epoch + 1, total_steps=total)
         say(rank, epoch=epoch + 1, accuracy=share, seconds=spent)
@@ -135,6 +136,7 @@ def main() -> None:
         train(options, load(options.data, options.data_dir))
     finally:
         dist.destroy_process_group()
+        wait_until_quiet()
 
 
 if __name__ == "__main__":

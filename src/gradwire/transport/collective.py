@@ -14,6 +14,7 @@ import torch.distributed as dist
 from gradwire.clock import Clock
 from gradwire.errors import LinkError
 from gradwire.transport.base import AllGather, AllToAll, Op, Pending, Timing
+from gradwire.transport.quiet import lend
 
 # torch 2.13 renamed it; both names take the same arguments.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -33,7 +34,7 @@ class CollectivePending:
         self._nbytes = op.wire_bytes(world_size)
         self._started = clock.now()
         self._finished: float | None = None
-        work.get_future().add_done_callback(self._note)
+        work.get_future().add_done_callback(lend(self._note))
 
     def _note(self, _: object) -> None:
         self._finished = self._clock.now()
