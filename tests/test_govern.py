@@ -101,11 +101,11 @@ def play(world: Loopback, controllers: list[Counting], steps: int) -> list[tuple
                 levels.append(str(governor.decide(bucket(step)).level))
                 watch.bucket_ready(clock.now(), 4000)
                 watch.operation(clock.now() - 0.001, clock.now(), 1000)
-            governor.finish()
-            governor.finish()
         except (ConfigError, LinkError) as trouble:
             error = str(trouble)
         finally:
+            governor.finish()
+            governor.finish()
             governor.close()
         told[rank] = levels, hand.events, error
 
@@ -145,3 +145,5 @@ def test_a_controllers_mistake_is_an_error_on_its_rank_and_reaches_the_others() 
 def test_a_link_that_fails_ends_both_with_an_error(number: int) -> None:
     told = play(Loopback(2, faults={(1, number): LinkError("cut")}), [Counting(), Counting()], 30)
     assert all("cut" in error for _, _, error in told)
+    for levels, events, _ in told:
+        assert [event.step for event in events if isinstance(event, Stepped)] == list(range(len(levels)))

@@ -152,6 +152,9 @@ class Adaptive:
         exchange, self._round = self._round, None
         if exchange is not None and exchange.give_up() and exchange.facts is not None:
             self._tell_step(exchange.step - 1, exchange.facts, str(exchange.level))
+        if exchange is not None and exchange.step < self._step and self._own is not None:
+            # The pulse before failed, so this step's was never sent.
+            self._tell_step(self._step - 1, self._own, str(self._decision.level))
         last = self._stopwatch.finish(self._hops, self.loss)
         if last is not None:
             self._tell_step(self._step, last, str(self._decision.level))
