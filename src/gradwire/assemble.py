@@ -186,7 +186,7 @@ def govern(
     if not is_controller(config.level) or world_size == 1:
         level = Level() if is_controller(config.level) else Level.parse(config.level)
         return Steady(Fixed(level, world_size, config.compress.warmup), world_size, parts[0])
-    line = Pipeline(carrier.open(1), lambda timing: None)
+    line = Pipeline(carrier.open(1, host=True), lambda timing: None)
     # Under a plan only pulses travel here, and they say nothing of bandwidth: that is what the steps show of the trees.
     try:
         rate = None if config.plan else first_look(line, world_size)

@@ -42,7 +42,9 @@ class Carrier(Protocol):
         """The least share of a frame's values that arrives at its owner."""
         ...
 
-    def open(self, count: int) -> list[Lane]: ...
+    def open(self, count: int, *, host: bool = False) -> list[Lane]:
+        """`host`: for tensors in the processor's memory, wherever the gradients are."""
+        ...
 
     def links(self) -> dict[int, LinkView]:
         """What acknowledgements tell of the links to other ranks; empty where the lanes tell nothing."""
@@ -69,8 +71,8 @@ class GroupCarrier:
     def __init__(self, group: dist.ProcessGroup, timeout: float, clock: Clock) -> None:
         self._group, self._timeout, self._clock = group, timeout, clock
 
-    def open(self, count: int) -> list[Lane]:
-        return open_lanes(self._group, count, self._timeout, self._clock)
+    def open(self, count: int, *, host: bool = False) -> list[Lane]:
+        return open_lanes(self._group, count, self._timeout, self._clock, host=host)
 
     def links(self) -> dict[int, LinkView]:
         return {}
@@ -95,7 +97,7 @@ class WireCarrier:
         self._opened = 0
         self.tolerance = config.tolerance
 
-    def open(self, count: int) -> list[Lane]:
+    def open(self, count: int, *, host: bool = False) -> list[Lane]:
         numbers = range(self._opened, self._opened + count)
         self._opened += count
         return [LtpLane(self._endpoint, self._world_size, n, self._config.timeout, self._clock) for n in numbers]

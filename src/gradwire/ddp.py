@@ -12,10 +12,13 @@ switches it to plain DDP from the next step on, and sends what still waits in th
 from __future__ import annotations
 
 import atexit
+import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import msgspec
 import torch
@@ -32,11 +35,13 @@ from gradwire.events import Event, Sink
 from gradwire.flow import Bucket, ParameterSlice
 from gradwire.govern import Adaptive
 from gradwire.handover import Handover, Layout, Stateful
-from gradwire.observe.tally import Summary
+from gradwire.observe.tally import Summary, Tally
 from gradwire.observe.watch import Told
 
 # Which models have a handle; they vanish from here with the model.
 _ATTACHED: WeakKeyDictionary[DistributedDataParallel, Handle] = WeakKeyDictionary()
+# Whose threads run. Those that complete futures must be gone before the interpreter is.
+_OPEN: WeakSet[Handle] = WeakSet()
 
 
 class Handle:
@@ -47,12 +52,16 @@ class Handle:
         self._replica = replica
         self.config = config
         self._closed = False
-        # Threads that complete futures must be gone before the interpreter is.
-        atexit.register(self.close)
+        _OPEN.add(self)
 
     def summary(self) -> Summary:
         """Steps, bytes, levels and reasons so far, on this rank; prints well."""
-        return self._assembly.tally.summary()
+        return self.tally.summary()
+
+    @property
+    def tally(self) -> Tally:
+        """What the summary is made of; it holds neither the model nor the session."""
+        return self._assembly.tally
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's residuals and warm starts. Every rank saves its own."""
@@ -131,14 +140,38 @@ class Handle:
         self._assembly.session.switch_off()
 
     def close(self) -> None:
-        """Stop the threads. Called at exit; call it yourself before destroying the process group early."""
+        """Stop the threads. Called at exit and when the model is gone; call it yourself before destroying the process
+        group early."""
         if not self._closed:
             self._closed = True
-            atexit.unregister(self.close)
+            _OPEN.discard(self)
             try:
                 self._assembly.session.close()
             finally:
                 self._assembly.watch.close(self._assembly.session.step)
+
+
+def close_with(model: nn.Module, handle: Handle) -> None:
+    """Nobody can use the session of a model that is gone."""
+    finalizer = weakref.finalize(model, _forgotten, handle)
+    finalizer.atexit = False
+
+
+def _forgotten(handle: Handle) -> None:
+    # Garbage is collected in whatever thread is running, and closing waits for threads, which may be this one.
+    if threading.current_thread() is threading.main_thread():
+        handle.close()
+    else:
+        threading.Thread(target=handle.close, name="gradwire-close").start()
+
+
+def _close_all() -> None:
+    with ExitStack() as closing:
+        for handle in list(_OPEN):
+            closing.callback(handle.close)
+
+
+atexit.register(_close_all)
 
 
 class BucketWeights:
@@ -178,7 +211,9 @@ class _Hook:
             unchanged: Future[Tensor] = Future()
             unchanged.set_result(bucket.buffer())
             return unchanged
-        if not self._in_backward:
+        # A rank that is done before the others (`model.join()`) sends zeros for them, and has no backward to do it in.
+        alone = torch._C._current_graph_task_id() == -1
+        if not (self._in_backward or alone):
             self._in_backward = True
             # Runs on the training thread before DDP's own wait: errors surface there with their type.
             torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
@@ -195,7 +230,10 @@ class _Hook:
         self.layout.buckets[noun.index] = tuple(part.name for part in noun.slices)
         if noun.is_last:
             self._session.step += 1
-        return self._session.synchronise(noun, buffer, BucketWeights(parameters))
+        future = self._session.synchronise(noun, buffer, BucketWeights(parameters))
+        if alone and noun.is_last:
+            self._session.settle()
+        return future
 
     def _end_of_backward(self) -> None:
         self._in_backward = False
@@ -237,8 +275,13 @@ def attach(
             "wrap it first: attach(DistributedDataParallel(model)); for fully_shard there is attach_fsdp(model)"
         )
     known = _ATTACHED.get(model)
-    if known is not None and config is None and transport is None and plan is None:
-        return known
+    if known is not None:
+        if (config, transport, plan, record) == (None, None, None, None):
+            return known
+        raise ConfigError(
+            "attach: gradwire is attached to this model already; it takes one configuration; under gradwire.run "
+            "that is the one of the GRADWIRE_* variables"
+        )
     effective = recorded(resolve(config), record)
     if plan is not None:
         effective = with_plan(effective, plan)
@@ -254,6 +297,7 @@ def attach(
         handle.close()
         raise ConfigError(f"attach: this model already has a communication hook ({error})") from error
     _ATTACHED[model] = handle
+    close_with(model, handle)
     return handle
 
 

@@ -30,7 +30,7 @@ from torch.futures import Future
 
 from gradwire.assemble import Assembly, assemble, average
 from gradwire.config import Config, resolve
-from gradwire.ddp import Handle, recorded
+from gradwire.ddp import Handle, close_with, recorded
 from gradwire.errors import ConfigError, LinkError
 from gradwire.flow import Bucket
 from gradwire.fsdp_unit import Unit, units_of
@@ -144,6 +144,11 @@ def attach_fsdp(
             "For a DistributedDataParallel model there is gradwire.attach"
         )
     effective = recorded(resolve(config), record)
+    if effective.plan:
+        raise ConfigError(
+            f"plan: {effective.plan!r} cannot carry an FSDP2 model, whose backward names no unit as its last; "
+            "leave plan (GRADWIRE_PLAN) empty for attach_fsdp"
+        )
     units = units_of(model)
     group = _replicate_group(units)
     parameters = sum(unit.numel for unit in units)
@@ -152,6 +157,7 @@ def attach_fsdp(
     for unit in units:
         unit.hand_over(hook)
     handle = _ATTACHED[model] = ShardHandle(assembly, effective, units[0].shard)
+    close_with(model, handle)
     return handle
 
 

@@ -155,7 +155,7 @@ class Adaptive:
         if exchange is not None and exchange.step < self._step and self._own is not None:
             # The pulse before failed, so this step's was never sent.
             self._tell_step(self._step - 1, self._own, str(self._decision.level))
-        last = self._stopwatch.finish(self._hops, self.loss)
+        last = self._stopwatch.finish(self._hops, self._take_note())
         if last is not None:
             self._tell_step(self._step, last, str(self._decision.level))
         self._traffic.finish(self._step, self._trips)
@@ -169,13 +169,18 @@ class Adaptive:
 
     def _turn(self, step: int, now: float) -> None:
         self._step = step
-        self._own = self._stopwatch.lap(now, self._hops, self.loss)  # 1
+        self._own = self._stopwatch.lap(now, self._hops, self._take_note())  # 1
         ended = self._decision.level
         if self._round is not None:
             pulses = self._heard(step, self._round)  # 2
             self._decision = pulses[0].decision if self._rank else self._round.wish
             self._traffic.ended(step - 1, self._trips)
         self._round = self._send(step, ended)  # 3
+
+    def _take_note(self) -> float:
+        """The loss, once for every time it was noted."""
+        loss, self.loss = self.loss, 0.0
+        return loss
 
     def _heard(self, step: int, exchange: Round) -> dict[int, Pulse]:
         try:
@@ -190,13 +195,14 @@ class Adaptive:
             if stamps.echo and peer in exchange.arrivals:
                 self._peers[peer].take(stamps.echo, stamps.arrived, stamps.sent, exchange.arrivals[peer])
         step = exchange.step
+        ready = self._ready_elsewhere(pulses)
         if exchange.facts is not None:
-            late = exchange.lateness(self._ready_elsewhere(pulses))
+            late = exchange.lateness(ready)
             self._tell_step(step - 1, exchange.facts, str(exchange.level), late)
         if self._rank:
             return
         observations = [
-            Observation(pulse.facts, pulse.stamps.ready - self._peers[peer].offset)
+            Observation(pulse.facts, ready.get(peer))
             for peer, pulse in pulses.items()
             if pulse.facts is not None
         ]

@@ -25,21 +25,22 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.backend import GradwireGroup
 from gradwire.config import Config, resolve
-from gradwire.ddp import Handle, attach
+from gradwire.ddp import attach
 from gradwire.errors import ConfigError
+from gradwire.observe.tally import Tally
 from gradwire.transport.secret import VARIABLE, given_secret, one_machine, shared_file, shared_secret
 
 USAGE = "usage: torchrun [options] -m gradwire.run script.py [arguments]   (or: -m gradwire.run -m module [arguments])"
 
 
-def attach_to_every_model(handles: list[Handle]) -> Callable[[], None]:
-    """Make DDP's constructor attach; the models' handles are appended. Returns the function that undoes it."""
+def attach_to_every_model(tallies: list[Tally]) -> Callable[[], None]:
+    """Make DDP's constructor attach; the models' tallies are appended. Returns the function that undoes it."""
     original = DistributedDataParallel.__init__
 
     @functools.wraps(original)
     def construct(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        handles.append(attach(self))
+        tallies.append(attach(self).tally)
 
     def undo() -> None:
         DistributedDataParallel.__init__ = original  # type: ignore[method-assign]
@@ -115,9 +116,9 @@ def main(arguments: list[str]) -> None:
         raise ConfigError(f"gradwire.run: no script {target[0]!r}; {USAGE}")
     config = resolve()  # a wrong setting should stop every rank before the script loads its data
     provide_secret(config, os.environ)
-    handles: list[Handle] = []
+    tallies: list[Tally] = []
     restore = use_backend(os.environ)
-    undo = attach_to_every_model(handles)
+    undo = attach_to_every_model(tallies)
     sys.argv = arguments[1:] if as_module else arguments
     try:
         if as_module:
@@ -128,15 +129,14 @@ def main(arguments: list[str]) -> None:
     finally:
         undo()
         restore()
-        _tell(handles)
+        _tell(tallies)
 
 
-def _tell(handles: list[Handle]) -> None:
-    for handle in handles:
-        summary = handle.summary()
+def _tell(tallies: list[Tally]) -> None:
+    for tally in tallies:
+        summary = tally.summary()
         if summary.rank == 0 and summary.steps:
             print(summary, file=sys.stderr)
-        handle.close()
 
 
 if __name__ == "__main__":

@@ -152,6 +152,7 @@ class Session:
 
     def close(self) -> None:
         self.switch_off()
+        self._verify_every = 0
         if self._rooms.planned is not None:
             self._rooms.planned.close()
         self._rooms.pipeline.close()
@@ -160,7 +161,7 @@ class Session:
 
     def _plainly(self, bucket: Bucket, buffer: Tensor) -> Future[Tensor]:
         """What DDP itself would do; what waited from compressed steps goes along, once."""
-        if self._rooms.feedback.pending(bucket.index):
+        if self._rooms.feedback.pending(bucket):
             self._rooms.feedback.flush(bucket, buffer)
         wire = 2 * buffer.nbytes * (self._world_size - 1) // self._world_size
         plain = PlainJoint(self._teller, self._rooms.plain(buffer), bucket, buffer, wire, self._rooms.patience)

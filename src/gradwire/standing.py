@@ -23,6 +23,8 @@ from gradwire.transport.rendezvous import Place, check_place
 
 VARIABLE: Final = "GRADWIRE_REJOIN"
 LOOK: Final = 0.1
+# Settings of planning that name a file: each machine may have it in another place.
+FILES: Final = ("net", "sites")
 
 
 class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,9 +45,15 @@ def seat(group: str) -> str:
 
 
 def facts_of(config: Config) -> dict[str, str]:
-    """What all ranks of a job have alike."""
-    settings = {"level": config.level, "plan": config.plan, "transport": config.transport.kind}
-    return {"gradwire's version": gradwire.__version__, **settings}
+    """What all ranks of a job have alike: what decides which operations a rank makes, and how large they are."""
+    settings: dict[str, object] = {"level": config.level, "plan": config.plan, "transport": config.transport.kind}
+    settings |= {f"compress.{name}": value for name, value in msgspec.structs.asdict(config.compress).items()}
+    settings |= {"transport.tolerance": config.transport.tolerance, "transport.encrypt": config.transport.encrypt}
+    settings["observe.verify"] = config.observe.verify
+    if config.plan:
+        planning = msgspec.structs.asdict(config.planning).items()
+        settings |= {f"planning.{name}": value for name, value in planning if name not in FILES}
+    return {"gradwire's version": gradwire.__version__, **{name: str(value) for name, value in settings.items()}}
 
 
 def keep(store: Store, name: str, standing: Standing) -> None:

@@ -58,7 +58,7 @@ def test_flushing_adds_everything_and_forgets_it() -> None:
     gradient = torch.zeros(2)
     feedback.flush(one, gradient)
     assert gradient.tolist() == [1.5, 1.0]
-    assert not feedback.pending(0)
+    assert not feedback.pending(one)
     assert feedback.state_dict()["residuals"] == {}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -18,6 +18,7 @@ from gradwire.decide.auto import Auto
 from gradwire.decide.base import Controller, Job
 from gradwire.decide.guard import expected_residual
 from gradwire.decide.ladder import LADDER, index_of
+from gradwire.decide.summable import Summable
 from gradwire.flow import Bucket, Decision, ParameterSlice, StepFacts, View
 from gradwire.level import Level
 from gradwire.sense.estimate import Estimator, Observation
@@ -62,7 +63,8 @@ class Machine:
         return self
 
     def step(self, level: Level, dice: random.Random) -> StepFacts:
-        rung = LADDER[index_of(level)]
+        as_ours = replace(level, select="topk") if level.select == "sharedk" else level
+        rung = LADDER[index_of(as_ours)]
         wire = JOB.wire_bytes(level)
         hops = max(JOB.footprint(level, bucket).hops for bucket in BUCKETS)
         work = self.scale * rung.work * 1e-9 * JOB.numel
@@ -127,3 +129,12 @@ def test_a_restless_machine_does_not_make_auto_go_to_and_fro(
         changes = sum(a != b for a, b in zip(run.levels, run.levels[1:], strict=False))
         assert changes <= 30
         assert run.cost(500) <= best / 0.9
+
+
+def test_a_translated_auto_finds_its_way_back_when_the_network_got_faster() -> None:
+    """Under a plan top-k runs as another level; auto must know it for its own."""
+    auto = Summable(Auto())
+    slow = Machine(40, 0.02, 0.002, 0.02).run(auto, 120)
+    assert slow.levels[-1].select == "sharedk"
+    fast = Machine(10_000, 0.02, 0.002, 0.02).run(auto, 280)
+    assert not fast.levels[-1].sparse

@@ -189,6 +189,16 @@ def test_the_guard_watches_the_loss() -> None:
     assert "loss rose" in guard.reason
 
 
+def test_the_guard_counts_notes_and_passes_over_what_is_no_loss() -> None:
+    guard = Guard()
+    level = LADDER[7].level
+    for step in range(100):
+        assert guard.check(step, level, 7, residual=1.0, loss=1.0 if step % 20 == 0 else 0.0) is None
+    for loss in (1.45, float("nan"), float("inf"), *[0.0] * 30):
+        assert guard.check(100, level, 7, residual=1.0, loss=loss) is None
+    assert [guard.check(101, level, 7, residual=1.0, loss=50.0) for _ in range(12)][-1] is not None
+
+
 def test_auto_backs_off_when_the_guard_says_so() -> None:
     auto, ran = Auto(), Level.parse("topk:0.01+int8")
     job = Job(8, buckets(), Footprints(8))

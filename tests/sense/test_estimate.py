@@ -84,6 +84,18 @@ def test_waiting_for_a_straggler_is_not_network_time(late: tuple[float, ...]) ->
     assert view.group.confidence == 1.0
 
 
+def test_ranks_whose_clocks_are_not_known_are_not_compared() -> None:
+    """Uptimes of different machines differ by days, and where no pulse told an offset nothing may be read from them."""
+    estimator = Estimator()
+    for turn in range(3):
+        seen = [
+            Observation(one.facts, START if rank == 0 else None)
+            for rank, one in enumerate(step(12.5e6, 0.02, 4_000_000))
+        ]
+        view = estimator.update(seen, [Peer()], START + turn)
+    assert view.group.bandwidth == pytest.approx(12.5e6, rel=0.1)
+
+
 def test_a_change_is_believed_at_its_second_step_and_one_outlier_never() -> None:
     estimator = Estimator()
     rates = []

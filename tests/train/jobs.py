@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
+import threading
 import time
+import weakref
 from pathlib import Path
 from signal import SIGKILL
 from typing import Any
@@ -273,3 +276,82 @@ def elastic(rank: int, config: dict[str, Any], steps: int, folder: str, dies: bo
         time.sleep(0.06)
     torch.save({"weights": flat(model.module), "made": made}, Path(folder) / f"{rank}.pt")
     handle.close()
+
+
+def join_uneven(rank: int, world: int, level: Any) -> tuple[bool, list[int]]:
+    """Ranks with different numbers of batches under `model.join()`, twice; whether replicas agree, and elements that
+    wait by parameter."""
+    model = DistributedDataParallel(small_net(), bucket_cap_mb=0.02)
+    handle = gradwire.attach(model, level)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(2):
+        with model.join():
+            for step in range(3 + 2 * rank):
+                inputs, labels = batch(rank, 10 * epoch + step)
+                optimizer.zero_grad()
+                F.cross_entropy(model(inputs), labels).backward()
+                optimizer.step()
+    waiting = [value.numel() for value in handle.state_dict()["residuals"].values()]
+    return same_everywhere(flat(model)), waiting
+
+
+def sweep(rank: int, world: int, level: Any) -> tuple[int, list[str]]:
+    """Several models after another; how many of their networks and which threads are left when they are gone."""
+    nets, before = [], set(threading.enumerate())
+    for _ in range(3):
+        net = small_net()
+        nets.append(weakref.ref(net))
+        model = DistributedDataParallel(net)
+        gradwire.attach(model, level)
+        model(batch(rank, 0)[0]).sum().backward()
+        dist.barrier()
+        del net, model
+    gc.collect()
+    fresh = set(threading.enumerate()) - before
+    return sum(net() is not None for net in nets), [thread.name for thread in fresh if "gradwire" in thread.name]
+
+
+def resume_without_compression(rank: int, world: int) -> tuple[float, float]:
+    """A state with residuals of 1 is loaded by a job that does not compress; what its first step adds to the gradient,
+    and what waits then."""
+    saved = gradwire.attach(DistributedDataParallel(small_net()), "topk:0.01")
+    model = DistributedDataParallel(small_net())
+    names = [name for name, _ in model.module.named_parameters()]
+    owed = {name: torch.ones(parameter.numel()) for name, parameter in model.module.named_parameters()}
+    handle = gradwire.attach(model, "off")
+    handle.load_state_dict({**saved.state_dict(), "residuals": owed})
+    (0.0 * model(batch(rank, 0)[0]).sum()).backward()
+    waiting = handle.state_dict()["residuals"]
+    gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    assert set(names) == set(owed)
+    return float(gradient.mean()), sum(float(value.abs().sum()) for value in waiting.values())
+
+
+def train_after_closing(rank: int, world: int) -> bool:
+    """Steps after `close` are plain DDP's, also where replicas were compared."""
+    model = DistributedDataParallel(small_net())
+    handle = gradwire.attach(model, {"level": "int8", "observe": {"verify": 2}})
+    for step in range(6):
+        if step == 3:
+            handle.close()
+        model(batch(rank, step)[0]).sum().backward()
+    return same_everywhere(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
+
+
+def attach_with(rank: int, world: int, settings: list[Any]) -> str:
+    """Every rank with settings of its own; the error that attaching ends with."""
+    try:
+        gradwire.attach(DistributedDataParallel(small_net()), settings[rank])
+    except gradwire.ConfigError as error:
+        return str(error)
+    return ""
+
+
+def attach_twice(rank: int, world: int) -> tuple[bool, str]:
+    model = DistributedDataParallel(small_net())
+    handle = gradwire.attach(model, "int8")
+    try:
+        gradwire.attach(model, record="elsewhere")
+    except gradwire.ConfigError as error:
+        return gradwire.attach(model) is handle, str(error)
+    return False, ""

@@ -188,7 +188,9 @@ def mistakes(rank: int, world: int) -> list[str]:
     assert gradwire.attach_fsdp(twice) is handle
     flat_mesh = fully_shard(small_net(), mesh=init_device_mesh("cpu", (world,)))
     answers = []
-    for model, level in ((small_net(), "int8"), (flat_mesh, "int8"), (twice, "int8")):
+    planned = wrap(small_net(), mesh_of(world)), {"level": "int8", "plan": "star"}
+    cases: list[tuple[nn.Module, Any]] = [(small_net(), "int8"), (flat_mesh, "int8"), (twice, "int8"), planned]
+    for model, level in cases:
         try:
             gradwire.attach_fsdp(model, level)
         except gradwire.ConfigError as error:

@@ -30,11 +30,12 @@ def test_replicas_stay_identical_while_the_level_moves(ranks: Ranks, controller:
 
 
 def test_a_backend_named_by_device_adapts_as_well(ranks: Ranks) -> None:
-    """Its collectives do not tell when each peer's part came, so there are no round trips, and training goes on."""
+    """It is gloo, whatever torch calls the group, and so round trips are known too."""
     results = ranks.on("cpu:gloo").run(2, jobs.train_small, "auto", 12)
     assert all(result["agreed"] for result in results)
     assert results[0]["summary"].levels == results[1]["summary"].levels
     assert results[0]["summary"].sensed.bandwidth > 0
+    assert results[0]["summary"].sensed.rtprop > 0
 
 
 def fail_to_attach(rank: int, world: int) -> tuple[str, list[str]]:

@@ -116,3 +116,45 @@ def test_momentum_correction_trains(ranks: Ranks) -> None:
     assert all(result["agreed"] for result in results)
     assert results[0]["losses"][-1] < results[0]["losses"][0]
     assert len(results[0]["summary"].levels) > 1, "the warm-up passes through several shares"
+
+
+@pytest.mark.parametrize("level", ["off", "int8", "topk:0.05+int8", "auto"])
+def test_ranks_with_fewer_batches_join_the_others(ranks: Ranks, level: str) -> None:
+    results = ranks.run(2, jobs.join_uneven, level)
+    assert all(agreed for agreed, _ in results)
+    if level == "topk:0.05+int8":
+        sizes = [parameter.numel() for parameter in jobs.small_net().parameters()]
+        assert all(sorted(waiting) == sorted(sizes) for _, waiting in results)
+
+
+@pytest.mark.parametrize("level", ["off", "int8", "auto"])
+def test_a_model_that_is_gone_leaves_nothing_behind(ranks: Ranks, level: str) -> None:
+    assert ranks.run(2, jobs.sweep, level) == [(0, [])] * 2
+
+
+def test_what_a_checkpoint_owes_goes_with_the_first_step_that_is_sent_whole(ranks: Ranks) -> None:
+    for added, waiting in ranks.run(2, jobs.resume_without_compression):
+        assert added == 1.0
+        assert waiting == 0.0
+
+
+def test_training_goes_on_after_closing(ranks: Ranks) -> None:
+    assert ranks.run(2, jobs.train_after_closing) == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("observe.verify", 2), ("compress.chunk", 0.5), ("compress.prune", "zero"), ("compress.warmup", 5)],
+)
+def test_a_setting_that_only_one_rank_has_is_named_before_anything_is_sent(
+    ranks: Ranks, setting: str, value: object
+) -> None:
+    room, name = setting.split(".")
+    for told in ranks.run(2, jobs.attach_with, ["int8", {"level": "int8", room: {name: value}}]):
+        assert f"{setting}: rank 0 has" in told
+
+
+def test_a_second_configuration_is_refused(ranks: Ranks) -> None:
+    for same, told in ranks.run(2, jobs.attach_twice):
+        assert same
+        assert "attached to this model already" in told

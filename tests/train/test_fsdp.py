@@ -101,11 +101,12 @@ def test_an_error_in_the_background_reaches_the_training_loop_as_itself(ranks: R
 
 
 def test_mistakes_are_named(ranks: Ranks) -> None:
-    unwrapped, no_replicas, twice = ranks.run(2, sharded.mistakes)[0]
+    unwrapped, no_replicas, twice, planned = ranks.run(2, sharded.mistakes)[0]
     assert "not wrapped by FSDP2" in unwrapped
     assert "fully_shard(model, mesh=mesh)" in unwrapped
     assert "no replicate dimension" in no_replicas
     assert "attached to this model already" in twice
+    assert "plan: 'star' cannot carry an FSDP2 model" in planned
 
 
 def test_half_a_unit_without_gradients_needs_the_users_word(ranks: Ranks) -> None:

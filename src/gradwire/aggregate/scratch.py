@@ -1,7 +1,8 @@
 """Scratch: byte buffers that exchanges borrow and give back, so that steady training allocates nothing.
 
-Fresh memory costs a page fault per 4 KiB, which is more than the kernels need. Sizes repeat from step to step,
-so buffers are kept by exact size. A lease gives back whatever its exchange still holds when it ends.
+Fresh memory costs a page fault per 4 KiB, which is more than the kernels need. Sizes repeat from step to step, or
+nearly so where a lossless stage decides them: a buffer is up to an eighth larger than asked for, so that near sizes
+share it and only a few are kept. A lease gives back whatever its exchange still holds when it ends.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ class Scratch:
         self._free: dict[tuple[torch.device, int], list[Tensor]] = {}
 
     def take(self, nbytes: int, device: torch.device) -> Tensor:
+        """At least so many bytes."""
+        size = _rounded(nbytes)
         with self._lock:
-            free = self._free.get((device, nbytes))
+            free = self._free.get((device, size))
             if free:
                 return free.pop()
-        return torch.empty(nbytes, dtype=torch.uint8, device=device)
+        return torch.empty(size, dtype=torch.uint8, device=device)
 
     def give(self, buffer: Tensor) -> None:
         with self._lock:
@@ -48,7 +51,7 @@ class Lease:
         """A flat buffer of bytes with any content."""
         buffer = self._scratch.take(nbytes, self._device)
         self._held[buffer.data_ptr()] = buffer
-        return buffer
+        return buffer[:nbytes]
 
     def give(self, buffer: Tensor) -> None:
         """Give one back before the exchange ends; views of it must not be used any more."""
@@ -58,3 +61,9 @@ class Lease:
         for buffer in self._held.values():
             self._scratch.give(buffer)
         self._held.clear()
+
+
+def _rounded(nbytes: int) -> int:
+    """Up to the next of eight sizes between two powers of two."""
+    step = 1 << max(0, nbytes.bit_length() - 4)
+    return -(-nbytes // step) * step

@@ -17,7 +17,7 @@ def verify(restored: list[Tensor], step: int) -> Iterator[Op]:
     digest = 0
     for tensor in restored:  # 1
         digest = digest * 31 % 2**40 + kernels.checksum(tensor.detach().cpu().contiguous().view(torch.uint8))
-    both = torch.tensor([digest, -digest], dtype=torch.int64)
+    both = torch.tensor([digest, -digest], dtype=torch.int64, device=restored[0].device if restored else None)
     yield AllReduce(both, maximum=True)  # 2
     if int(both[0]) != -int(both[1]):  # 3
         raise IntegrityError(f"replicas differ after step {step}: ranks restored different gradients")

@@ -68,9 +68,9 @@ class Feedback:
         for (start, numel), left in self._owned.pop(index, {}).items():
             self._flat[index][start : start + numel].add_(left, alpha=self._world_size)
 
-    def pending(self, index: int) -> bool:
-        """Whether anything may wait for this bucket."""
-        return index in self._flat
+    def pending(self, bucket: Bucket) -> bool:
+        """Whether anything may wait for this bucket, be it from another layout or a checkpoint."""
+        return bucket.index in self._flat or any(part.name in self._named for part in bucket.slices)
 
     def flush(self, bucket: Bucket, gradient: Tensor) -> None:
         """Add everything that waits to the gradient and forget it: the step is sent whole."""

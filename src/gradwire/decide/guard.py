@@ -7,6 +7,7 @@ follows the gradient. And the loss, where the user notes it: a quick average wel
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,7 +60,7 @@ class Guard:
         return self._limit
 
     def _loss_rises(self, loss: float) -> str:
-        if loss <= 0:
+        if not 0 < loss < math.inf:  # not noted, or a step that a loss scaler skips
             return ""
         self._quick = loss if self._quick == 0 else self._quick + 0.3 * (loss - self._quick)
         self._slow = loss if self._slow == 0 else self._slow + 0.03 * (loss - self._slow)

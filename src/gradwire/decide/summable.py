@@ -1,7 +1,8 @@
 """Summable: any controller, kept to levels whose payloads add up inside a tree.
 
 Its decisions are translated: local top-k becomes top-k at places that all ranks share, low rank becomes int4. The
-controller goes on thinking in its own ladder, with the translated levels' footprints, so it sees what would be sent.
+controller goes on thinking in its own ladder, with the translated levels' footprints, so it sees what would be sent;
+and of steps that ran it is told the level that it meant.
 """
 
 from __future__ import annotations
@@ -26,10 +27,16 @@ class Summable:
 
     def __init__(self, inner: Controller) -> None:
         self._inner = inner
+        # What the controller meant by each level that it was translated to, the last time.
+        self._meant: dict[Level, Level] = {}
 
     def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
         def footprint(level: Level, bucket: Bucket) -> Footprint:
             return job.footprint(summable(level), bucket)
 
+        if facts.level in self._meant:
+            facts = replace(facts, level=self._meant[facts.level])
         decision = self._inner.decide(replace(job, footprint=footprint), view, facts, now)
-        return replace(decision, level=summable(decision.level))
+        level = summable(decision.level)
+        self._meant[level] = decision.level
+        return replace(decision, level=level)

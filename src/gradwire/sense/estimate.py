@@ -44,10 +44,11 @@ LEAST_MOVING: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One rank's step, and when its last bucket was ready, in a clock that all observations share."""
+    """One rank's step, and when its last bucket was ready, in a clock that all observations share; None where that
+    rank's clock is not known."""
 
     facts: StepFacts
-    ready: float
+    ready: float | None
 
 
 @dataclass(slots=True)
@@ -92,8 +93,12 @@ class Estimator:
         return View(link)
 
     def _take(self, observations: Sequence[Observation], now: float) -> None:
-        latest = max(seen.ready for seen in observations)
-        own = [max(seen.facts.busy - (latest - seen.ready), LEAST_NETWORK * seen.facts.busy) for seen in observations]
+        latest = max((seen.ready for seen in observations if seen.ready is not None), default=0.0)
+        waited = [0.0 if seen.ready is None else latest - seen.ready for seen in observations]
+        own = [
+            max(seen.facts.busy - wait, LEAST_NETWORK * seen.facts.busy)
+            for seen, wait in zip(observations, waited, strict=True)
+        ]
         busy = statistics.median(own)
         wire = max(seen.facts.wire_bytes for seen in observations)
         if busy <= 0 or wire <= 0:

@@ -1,0 +1,39 @@
+"""Scratch: memory is used again, and what is kept stays bounded where sizes wander."""
+
+from __future__ import annotations
+
+import random
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradwire.aggregate.scratch import Lease, Scratch
+
+CPU = torch.device("cpu")
+
+
+@given(st.integers(0, 10**8))
+def test_a_buffer_is_at_most_an_eighth_larger_than_asked_for(nbytes: int) -> None:
+    size = Scratch().take(nbytes, torch.device("meta")).numel()
+    assert nbytes <= size <= nbytes * 1.125 + 1
+
+
+def test_a_lease_hands_out_what_was_asked_for_and_gives_back_the_whole() -> None:
+    scratch = Scratch()
+    lease = Lease(scratch, CPU)
+    first = lease.take(1001)
+    assert first.numel() == 1001
+    place = first.data_ptr()
+    lease.give(first)
+    assert lease.take(1003).data_ptr() == place
+    lease.end()
+
+
+def test_sizes_that_differ_at_every_step_share_a_few_buffers() -> None:
+    scratch, dice, places = Scratch(), random.Random(1), set()
+    for _ in range(500):
+        lease = Lease(scratch, CPU)
+        places.add(lease.take(dice.randint(90_000, 100_000)).data_ptr())
+        lease.end()
+    assert len(places) <= 3
