@@ -2,6 +2,7 @@
 
 python benchmarks/planner.py time              planning time by size, against the limits (exit 1 if over)
 python benchmarks/planner.py netstorm --seeds 20   the 9-site network over many draws, with the LP bound
+    with --out DIR also in DIR/planner.md
 python benchmarks/planner.py net --csv FILE [--latency FILE]    any CSV matrix, all planners
 """
 
@@ -62,7 +63,7 @@ def planning_times() -> bool:
     return kept
 
 
-def netstorm(seeds: int, chunk: int) -> None:
+def netstorm(seeds: int, chunk: int) -> str:
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "plan"))
     from bound import least_time
 
@@ -74,11 +75,12 @@ def netstorm(seeds: int, chunk: int) -> None:
         for row in compare(matrix, job, PLANNERS):
             assert row.simulated is not None
             times[row.planner].append(row.simulated)
-    print("| planner | mean s | load-aware is faster by, mean (least .. most) |\n|---|---|---|")
+    lines = ["| planner | mean s | load-aware is faster by, mean (least .. most) |", "|---|---|---|"]
     for name, values in sorted(times.items(), key=lambda entry: -statistics.mean(entry[1])):
         ratios = [value / best for value, best in zip(values, times["loadaware"], strict=True)]
         spread = f"{statistics.mean(ratios):.2f}x ({min(ratios):.2f} .. {max(ratios):.2f})"
-        print(f"| {name} | {statistics.mean(values):.1f} | {spread} |")
+        lines.append(f"| {name} | {statistics.mean(values):.1f} | {spread} |")
+    return "\n".join(lines)
 
 
 def main() -> int:
@@ -89,11 +91,16 @@ def main() -> int:
     parser.add_argument("--csv")
     parser.add_argument("--latency")
     parser.add_argument("--model", default="vgg16")
+    parser.add_argument("--out", type=Path, default=None, help="netstorm: write planner.md here")
     options = parser.parse_args()
     if options.what == "time":
         return 0 if planning_times() else 1
     if options.what == "netstorm":
-        netstorm(options.seeds, options.chunk)
+        table = netstorm(options.seeds, options.chunk)
+        print(table)
+        if options.out:
+            options.out.mkdir(parents=True, exist_ok=True)
+            (options.out / "planner.md").write_text(table + "\n")
         return 0
     named = network(options.csv, options.latency)
     print(f"{named.name}, {named.matrix.size} members, {options.model}")

@@ -9,7 +9,7 @@
 
 Everything is scaled down so that two cores can play all hosts: the links of the nine sites to a quarter of their rate,
 the gradient to a 64th of AlexNet's (--divide), so that a step takes a sixteenth of the real time.
-Adds what it found to docs/results/plans.json; docs/results/plans.md tells it.
+With --out DIR it adds what it found to DIR/plans.json; docs/results/plans.md tells docs/results/plans.json.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from gradwire.simulate.compare import simulate
 from gradwire.simulate.models import gradient_bytes
 from gradwire.simulate.underlay import matrix_of
 from gradwire.units import Rate, Seconds
+from harness.case import command
 from harness.facts import machine_facts
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results" / "plans.json"
 WORKER = Path(__file__).with_name("plans_worker.py")
 # What those systems do: a pair without a link is the network's business, routed packet by packet.
 BY_ROUTERS = ("star", "sharded", "kary", "ring", "pairwise", "hierarchy")
@@ -219,15 +219,22 @@ def main() -> None:
     parser.add_argument("--planners", type=lambda text: text.split(","), default=None)
     parser.add_argument("--seconds", type=float, default=60.0, help="per contestant, where time is what counts")
     parser.add_argument("--both", action="store_true", help="drop: also without awareness")
-    parser.add_argument("--dry", action="store_true", help="do not write the result down")
+    parser.add_argument("--out", type=Path, default=None, help="add the result to plans.json here")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = CASES[arguments.case](arguments, Path(folder))
-    found |= {"command": " ".join(["python", "benchmarks/plans.py", *sys.argv[1:]]), "machine": machine_facts()}
-    if not arguments.dry:
-        known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    found |= {"command": command(), "machine": machine_facts()}
+    if arguments.out:
         key = arguments.case if arguments.model == "alexnet" else f"{arguments.case} {arguments.model}"
-        RESULTS.write_text(json.dumps(known | {key: found}, indent=1))
+        write(arguments.out, {key: found})
+
+
+def write(folder: Path, found: dict[str, Any]) -> None:
+    """Add a case to what earlier runs found of others."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "plans.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(known | found, indent=1))
 
 
 if __name__ == "__main__":

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
-from gradwire.config import Config, resolve
+from gradwire.config import Config, PlanningConfig, resolve
 from gradwire.errors import ConfigError
 
 
@@ -38,6 +39,8 @@ def test_a_file_may_be_the_argument(tmp_path: Path) -> None:
         ({"compress": {"rounding": "up"}}, {}, "compress.rounding"),
         (None, {"GRADWIRE_COMPRESS_CHNK": "1"}, "GRADWIRE_COMPRESS_CHNK"),
         (None, {"GRADWIRE_TRANSPORT_TIMEOUT": "soon"}, "transport.timeout"),
+        (None, {"GRADWIRE_TRANSPORT_TIMEOUT": "inf"}, "transport.timeout: inf will not do, it must be a finite"),
+        (Config(planning=PlanningConfig(interval=math.inf)), {}, "planning.interval"),
         ("no/such/file.toml", {}, "no/such/file.toml"),
     ],
 )
@@ -72,8 +75,9 @@ def test_a_mistake_is_told_with_what_would_do(given: dict[str, object], told: st
     assert str(caught.value).startswith(told)
 
 
-def test_a_broken_file_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"level = ", b'level = "\xe9"'])
+def test_a_broken_file_is_named(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "broken.toml"
-    path.write_text("level = ")
+    path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"broken\.toml is not valid TOML"):
         resolve(path, {})

@@ -39,7 +39,7 @@ class Carrier(Protocol):
 
     @property
     def tolerance(self) -> float:
-        """The least share of a frame's values that arrives at its owner."""
+        """The share of a frame's values that its owner waits for until the deadline."""
         ...
 
     def open(self, count: int, *, host: bool = False) -> list[Lane]:

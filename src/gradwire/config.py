@@ -6,10 +6,11 @@ top-level `level` is GRADWIRE_LEVEL. The file is named by the argument or by GRA
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -51,7 +52,8 @@ class TransportConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # "group" uses the collectives of the model's process group, "ltp" gradwire's own loss-tolerant transport over UDP.
     # Plans need a wire of their own: "ltp" (also where "group" is written) or "tcp".
     kind: Literal["group", "ltp", "tcp"] = "group"
-    # LTP: the share of each frame's values that must arrive on the way up; the rest may wait in the sender's residual.
+    # LTP: the share of each frame's values that is waited for on the way up, until a deadline; the rest waits in the
+    # sender's residual.
     tolerance: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.98
     # LTP: encrypt payloads, not only authenticate them.
     encrypt: bool = True
@@ -135,7 +137,16 @@ def checked(config: Config) -> Config:
             Level.parse(config.level)
         except ConfigError as error:
             raise ConfigError(f"{error}; or a controller: {', '.join(controller_names())}") from error
+    for setting, value in _numbers(config):
+        if not math.isfinite(value):
+            raise ConfigError(f"{setting}: {value} will not do, it must be a finite number")
     return config
+
+
+def _numbers(config: Config) -> Iterator[tuple[str, float]]:
+    for room, settings in config.to_dict().items():
+        if isinstance(settings, dict):
+            yield from ((f"{room}.{name}", value) for name, value in settings.items() if isinstance(value, float))
 
 
 def with_plan(config: Config, planner: str) -> Config:
@@ -163,11 +174,13 @@ def _argument(given: str | Path | Mapping[str, Any] | None) -> tuple[dict[str, A
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"configuration file {path}: {error.strerror}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"configuration file {path} is not valid TOML: {error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"configuration file {path} is not valid TOML: {error}; save it as UTF-8") from error
 
 
 def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:

@@ -95,7 +95,7 @@ class Handle:
         rest, with any numbers of your own, goes into the recording and from there into views and reports.
         """
         if loss is not None and isinstance(self._assembly.governor, Adaptive):
-            self._assembly.governor.loss = loss
+            self._assembly.governor.loss = float(loss)
         told = Told(loss, accuracy, epoch, total_steps, values)
         self._assembly.watch.note(self._assembly.session.step, told)
 

@@ -19,6 +19,12 @@ def test_a_wrong_level_is_named_before_anything_runs() -> None:
     assert "'int9'" in str(done.exception)
 
 
+def test_unknown_data_is_named_before_anything_runs() -> None:
+    done = CliRunner().invoke(demo, ["--data", "nosuch"])
+    assert isinstance(done.exception, ConfigError)
+    assert "'nosuch'" in str(done.exception)
+
+
 @pytest.mark.slow
 def test_a_short_run_compares_both_on_the_shipped_digits(tmp_path: Path) -> None:
     out = ["--out", str(tmp_path)]

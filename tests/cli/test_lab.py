@@ -55,6 +55,7 @@ def test_show_draws_every_shape(name: str, tmp_path: Path) -> None:
         (["run", "--net", "geo-aws10", "--hosts", "4", "--", "true"], "geo-aws10 has 10 sites"),
         (["run", "--net", "/nowhere.toml", "--", "true"], "cannot read /nowhere.toml"),
         (["show", "--net", "bad.toml"], "cannot read bad.toml"),
+        (["show", "--svg", "/no/dir/net.svg"], "show --svg: cannot write /no/dir/net.svg"),
         (["run", "--net", "lan100"], "Missing argument 'COMMAND...'"),
         (["run", "--net", "lan100", "--port", "0", "--", "true"], "not in the range"),
     ],
@@ -78,6 +79,17 @@ def test_a_loopback_run_prefixes_output_and_gives_json_and_the_exit_code(tmp_pat
     assert report["mode"] == "loopback"
     assert report["code"] == 5
     assert "not for measurements" in report["verdict"]
+
+
+@pytest.mark.parametrize("result", ["missing/result.json", "file/result.json", "."])
+def test_a_result_that_cannot_be_written_is_told_before_the_run(result: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    words = ["lab", "run", "--hosts", "2", "--mode", "loopback", "--json", str(tmp_path / result), "--"]
+    done = gradwire(*words, "touch", str(tmp_path / "ran"))
+    assert done.returncode == 2
+    assert "run --json: cannot write" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "ran").exists()
 
 
 def test_options_after_the_command_belong_to_the_command() -> None:

@@ -3,13 +3,34 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
 from click.testing import CliRunner
 
+from gradwire.cli.main import main
 from gradwire.cli.plan import plan_command
 from gradwire.cli.simulate import simulate_command
+
+Told = Callable[..., str]
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Told:
+    """What `gradwire WORDS` says of a mistake, which is one line, with exit code 2."""
+
+    def run(*words: str) -> str:
+        monkeypatch.setattr("sys.argv", ["gradwire", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2
+        line, end, rest = capsys.readouterr().err.partition("\n")
+        assert (end, rest) == ("\n", "")
+        return line
+
+    return run
 
 
 def test_a_plan_is_printed_and_drawn(tmp_path: Path) -> None:
@@ -47,14 +68,39 @@ def test_compression_makes_it_faster() -> None:
     assert seconds("--ratio", "0.1") < 0.2 * seconds()
 
 
-def test_mistakes_are_explained() -> None:
-    for command, options, word in (
-        (plan_command, ["--net", "netstrom"], "netstorm9"),
-        (simulate_command, ["--net", "netstorm9", "--planner", "best"], "loadaware"),
-        (simulate_command, ["--net", "generated:0"], "generated:SITES"),
-        (plan_command, ["--net", "netstorm9", "--model", "gpt9"], "vgg16"),
-    ):
-        done = CliRunner().invoke(command, options)
-        assert done.exit_code == 1
-        assert word in done.output
-        assert "Traceback" not in done.output
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("plan --net netstrom", "netstorm9"),
+        ("simulate --net netstorm9 --planner best", "loadaware"),
+        ("simulate --net generated:0", "generated:SITES"),
+        ("simulate --net generated:²", "generated:SITES"),
+        ("simulate --net generated:1", "generated:1 has fewer than 2 sites"),
+        ("plan --net netstorm9 --model gpt9", "vgg16"),
+        ("plan --net netstorm9 --svg /no/dir/plan.svg", "plan --svg: cannot write /no/dir/plan.svg"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_two(words: str, says: str, told: Told) -> None:
+    assert says in told(*words.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("one.json", b'{"sites": ["a"], "links": []}', "fewer than 2 sites"),
+        ("far.json", b'{"sites": ["a", "b"], "links": [{"from": "a", "to": "c", "rate": "1mbit"}]}', "'c' is not in"),
+        ("word.csv", b"region_a,region_b,rtt_ms,bandwidth_gbps\na,b,10,fast\n", "float: 'fast'"),
+        ("half.csv", b"region_a,region_b,rtt_ms,bandwidth_gbps\na,b,10\n", "half.csv"),
+        ("old.json", b"\xe9", "byte 0xe9"),
+        ("old.csv", b"\xe9", "byte 0xe9"),
+        ("old.toml", b"\xe9", "save it as UTF-8"),
+    ],
+)
+def test_a_file_that_makes_no_network_is_named(
+    name: str, content: bytes, says: str, told: Told, tmp_path: Path
+) -> None:
+    net = tmp_path / name
+    net.write_bytes(content)
+    line = told("simulate", "--net", str(net))
+    assert str(net) in line
+    assert says in line

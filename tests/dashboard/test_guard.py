@@ -52,8 +52,10 @@ def test_a_program_may_send_the_token_as_bearer(guarded: Served) -> None:
 
 
 def test_on_loopback_a_foreign_host_name_is_refused(served: Served) -> None:
-    assert httpx.get(served.address + "/api/runs", headers={"host": "evil.example"}).status_code == 421
-    assert httpx.get(served.address + "/api/runs", headers={"host": "localhost:7077"}).status_code == 200
+    for host in ("evil.example", "127.evil.example", "127.0.0.1.evil.example:7077", "localhost.evil.example", ""):
+        assert httpx.get(served.address + "/api/runs", headers={"host": host}).status_code == 421, host
+    for host in ("localhost:7077", "127.0.0.53", "[::1]:7077"):
+        assert httpx.get(served.address + "/api/runs", headers={"host": host}).status_code == 200, host
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
@@ -77,7 +79,7 @@ def test_files_outside_the_assets_are_not_served(served: Served) -> None:
 
 def test_which_addresses_are_loopback() -> None:
     assert all(map(is_loopback, ("127.0.0.1", "127.0.0.53", "localhost", "::1")))
-    assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "example.org")))
+    assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "example.org", "127.example.org", "127.1.")))
 
 
 def test_a_missing_folder_is_one_sentence(tmp_path: Path) -> None:

@@ -71,3 +71,16 @@ def test_one_rank_alone_has_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match="WORLD_SIZE is 1"):
         Meeting.join()
+
+
+@pytest.mark.parametrize(
+    ("rank", "world_size", "says"),
+    [("x", "2", "RANK is 'x', not a whole number"), ("0", "two", "WORLD_SIZE is 'two'"), ("2", "2", "RANK is 2 and")],
+)
+def test_variables_that_make_no_sense_are_named(
+    rank: str, world_size: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in zip(VARIABLES, (rank, world_size, "127.0.0.1", "29500"), strict=True):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=says):
+        Meeting.join()

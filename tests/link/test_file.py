@@ -128,3 +128,10 @@ def test_what_is_neither_preset_nor_file_lists_the_presets() -> None:
         load_network("lan10")
     with pytest.raises(ConfigError, match=r"cannot read /nowhere/x.toml"):
         load_network("/nowhere/x.toml")
+
+
+def test_a_file_in_another_encoding_is_named_with_the_way_out(tmp_path: Path) -> None:
+    path = tmp_path / "old.toml"
+    path.write_bytes('about = "Zürich"'.encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"old\.toml is not valid TOML: .*; save it as UTF-8"):
+        load_network(str(path))

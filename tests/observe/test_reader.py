@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from gradwire.errors import ConfigError
 from gradwire.events import Decided, Opened, Stepped
-from gradwire.observe.files import MOST_LINE, PACKED, PLAIN, segment_path, segments
+from gradwire.observe.files import MOST_LINE, PACKED, PLAIN, Readable, opened, pack, segment_path, segments, zstd
 from gradwire.observe.reader import Damage, Follower, read
+from gradwire.observe.sample import Shape
 from tests.observe.recordings import small
 
 HEAD = b'{"event":"opened","at":1.0,"format":"gradwire-events","version":1,"rank":0,"world_size":1,"wall":50.0}\n'
@@ -88,18 +90,36 @@ def test_a_line_without_end_is_skipped_in_bounded_memory(tmp_path: Path) -> None
     assert damage.lines == 1
 
 
-def test_any_cut_of_a_packed_file_gives_what_is_before_it(tmp_path: Path) -> None:
-    whole = small(tmp_path, packed=True)
-    body = segments(whole)[0].path.read_bytes()
-    most = len(list(read(segments(whole)[0].path)))
-    for share in (0.0, 0.01, 0.5, 0.99):
-        folder = tmp_path / f"cut{share}"
-        folder.mkdir()
-        put(folder, body[: int(share * len(body))], PACKED)
-        try:
-            assert len(list(read(folder))) < most
-        except ConfigError as error:
-            assert "recording" in str(error)  # noqa: PT017 - either end is right
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.9, 0.999])
+def test_any_cut_of_a_packed_file_gives_every_whole_line_before_it(tmp_path: Path, share: float) -> None:
+    whole = segments(small(tmp_path, packed=True, shape=Shape(ranks=1, seconds=600.0)))[0].path.read_bytes()
+    cut = whole[: int(share * len(whole))]
+    put(tmp_path, cut, PACKED)
+    left = zstd.ZstdDecompressor().decompress(cut).count(b"\n")
+    damage, follower = Damage(), Follower(tmp_path)
+    assert left > 100
+    assert len(list(read(tmp_path, damage))) == len(follower.poll()) == left
+    assert damage.lines == 1
+    assert "cut short" in str(follower.damage)
+    assert follower.poll() == []
+
+
+def test_damage_inside_a_packed_file_keeps_what_is_before_it(tmp_path: Path) -> None:
+    path = segments(small(tmp_path, packed=True, shape=Shape(ranks=1, seconds=600.0)))[0].path
+    body, whole = bytearray(path.read_bytes()), len(list(read(path)))
+    body[len(body) // 2 :] = bytes(255 - byte for byte in body[len(body) // 2 :])
+    put(tmp_path, bytes(body), PACKED)
+    found = len(list(read(tmp_path)))
+    assert whole / 4 < found < whole
+    assert len(Follower(tmp_path).poll()) == found
+
+
+@pytest.mark.parametrize("size", [0, 3, 100])
+def test_a_packed_file_cut_before_its_first_block_is_named(tmp_path: Path, size: int) -> None:
+    put(tmp_path, segments(small(tmp_path, packed=True))[0].path.read_bytes()[:size], PACKED)
+    with pytest.raises(ConfigError, match="no gradwire recording"):
+        list(read(tmp_path))
+    assert Follower(tmp_path).poll() == []
 
 
 def test_random_damage_never_crashes(tmp_path: Path) -> None:
@@ -130,6 +150,25 @@ def test_a_half_written_line_is_waited_for(tmp_path: Path) -> None:
     with path.open("ab") as file:
         file.write(NOTE[10:])
     assert len(follower.poll()) == 1
+    assert not follower.damage
+
+
+def test_a_segment_packed_while_it_is_opened_is_followed_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = put(tmp_path, HEAD)
+    follower = Follower(tmp_path)
+    assert len(follower.poll()) == 1
+    path.write_bytes(HEAD + NOTE)
+
+    def late(path: Path) -> AbstractContextManager[Readable]:
+        if path.name.endswith(PLAIN):
+            put(tmp_path, pack(path.read_bytes()), PACKED)
+            path.unlink()
+        return opened(path)
+
+    monkeypatch.setattr("gradwire.observe.reader.opened", late)
+    assert len(follower.poll() + follower.poll()) == 1
     assert not follower.damage
 
 

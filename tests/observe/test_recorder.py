@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 import threading
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.clock import MonotonicClock
+from gradwire.clock import MonotonicClock, VirtualClock
 from gradwire.errors import ConfigError
 from gradwire.events import Attached, Dropped, Ended, Noted, Opened, Synchronised, Warned
 from gradwire.observe.files import segments
@@ -95,6 +96,43 @@ def test_a_folder_that_cannot_be_made_is_a_mistake_of_the_setting(tmp_path: Path
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="record: cannot write to"):
         Recorder(Tape(tmp_path / "file", 0, 1), MonotonicClock())
+
+
+def test_an_event_that_has_no_json_is_dropped_alone_and_the_recording_is_finished(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorder = Recorder(Tape(tmp_path, 0, 1), MonotonicClock(), interval=60.0)
+    for step in range(10):
+        recorder.emit(noted(step) if step % 4 else Noted(1.0, step, values={"odd": object()}))  # type: ignore[dict-item]
+    recorder.close()
+    assert recorder.dropped == 3
+    assert [segment.packed for segment in segments(tmp_path)] == [True]
+    assert steps(tmp_path) == [1, 2, 3, 5, 6, 7, 9]
+    events = [record.event for record in read(tmp_path)]
+    assert [event.count for event in events if isinstance(event, Dropped)] == [3]
+    assert sum(isinstance(event, Warned) for event in events) == 1
+    assert caplog.text.count("training goes on") == 1
+
+
+def test_a_disk_that_is_full_from_the_start_ends_no_training_and_is_used_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(segment: object, body: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    clock = VirtualClock()
+    with monkeypatch.context() as patched:
+        patched.setattr("gradwire.observe.recorder._Segment.append", full)
+        recorder = Recorder(Tape(tmp_path, 0, 1), clock, interval=60.0)
+        recorder.emit(noted(0))
+        recorder.flush()
+    clock.advance(60.0)
+    recorder.emit(noted(1))
+    recorder.close()
+    opened, *events = [record.event for record in read(tmp_path)]
+    assert isinstance(opened, Opened)
+    assert [type(event) for event in events] == [Noted, Warned, Dropped]
+    assert steps(tmp_path) == [1]
 
 
 FULL = """

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from gradwire.cli.main import cli
 from gradwire.cli.replay import paced
+from gradwire.errors import ConfigError
 from gradwire.events import Ended, Stepped
 from gradwire.observe.reader import Record
 from tests.observe.recordings import fold, small
@@ -70,3 +71,12 @@ def test_parquet_tables_hold_the_events(tmp_path: Path) -> None:
     assert str(table.schema.field("residual").type) == "double"
     links = pq.read_table(tmp_path / "tables" / "links_sensed.parquet")
     assert json.loads(links.column("links")[0].as_py())[0]["source"] == 0
+
+
+def test_tables_that_cannot_be_written_are_a_mistake_that_names_the_place(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    folder = small(tmp_path)
+    (tmp_path / "file").touch()
+    done = CliRunner().invoke(cli, ["replay", "--parquet", str(tmp_path / "file"), str(folder)])
+    assert isinstance(done.exception, ConfigError)
+    assert f"replay --parquet: cannot write into {tmp_path / 'file'}" in str(done.exception)

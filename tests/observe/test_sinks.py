@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from gradwire.clock import VirtualClock
 from gradwire.events import Attached, Decided, Ended, Event, Failed, Faulted, Noted, Stepped
+from gradwire.observe.reader import read
+from gradwire.observe.recorder import Recorder, Tape
 from gradwire.observe.sinks import Dictionaries, Logging, Scalars
 from gradwire.observe.watch import Told, Watch
 from tests.observe.recordings import fold, small
@@ -89,3 +94,14 @@ def test_a_sink_added_late_hears_how_the_session_was_attached_and_one_that_raise
     assert [type(event) for event in heard] == [Attached, Noted, Ended]
     assert heard[1].loss is None
     assert heard[1].values == {"good": 1.0}
+
+
+@pytest.mark.parametrize("number", [np.float64, np.float32, np.int64, torch.tensor])
+def test_what_a_user_calls_a_number_is_one_in_the_recording(tmp_path: Path, number: Callable[[int], Any]) -> None:
+    clock = VirtualClock()
+    watch = Watch(clock, Recorder(Tape(tmp_path, 0, 1), clock))
+    two = number(2)
+    watch.note(3, Told(two, two, two, two, {"mine": two}))
+    watch.close(4)
+    [noted] = [record.event for record in read(tmp_path) if isinstance(record.event, Noted)]
+    assert (noted.loss, noted.accuracy, noted.epoch, noted.total_steps, noted.values) == (2.0, 2.0, 2.0, 2, {"mine": 2})

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from gradwire.cli.main import cli
+from gradwire.errors import ConfigError
 from gradwire.events import Decided, Failed, Opened
 from gradwire.observe.files import segment_path
 from gradwire.observe.live import Following
@@ -72,6 +73,9 @@ def test_words() -> None:
     assert spark([]) == ""
     assert spark([1.0, 1.001]) == "▄▄"
     assert spark([0, 1, 2, 3]) == "▁▃▆█"
+    assert spark([0.0, 0.0]) == "▄▄"
+    assert spark([-1.7e308, 0.0, 1.7e308]) == "▁▅█"
+    assert spark([0.0, float("inf")]) == "▁█"
     assert clean("a\x1b[0m\tb", 10) == "a[0m b"
     assert clean("x" * 20, 5) == "xxxx…"
     assert (span(2.41), span(40), span(600), span(7500)) == ("2.4 s", "40 s", "10 min", "2 h 05 min")
@@ -101,6 +105,31 @@ def test_watch_once_prints_and_watch_is_silent_without_a_terminal(tmp_path: Path
     assert "decisions" in runner.invoke(cli, ["watch", "--once", folder]).output
     silent = runner.invoke(cli, ["watch", folder])
     assert (silent.exit_code, silent.output) == (0, "")
+
+
+def test_watch_takes_a_file_of_a_recording_for_the_recording(tmp_path: Path) -> None:
+    folder = small(tmp_path)
+    by_file, by_folder = (
+        CliRunner().invoke(cli, ["watch", "--once", str(path)]) for path in (segment_path(folder, 0, 0), folder)
+    )
+    assert "4 ranks" in by_file.stdout
+    assert by_file.stdout == by_folder.stdout
+
+
+@pytest.mark.parametrize(("body", "complaint"), [(b"", "empty"), (b"junk\n", "no gradwire recording")])
+def test_watch_once_says_what_it_cannot_read(tmp_path: Path, body: bytes, complaint: str) -> None:
+    segment_path(tmp_path, 9, 0).write_bytes(body)
+    nothing = CliRunner().invoke(cli, ["watch", "--once", str(tmp_path)])
+    assert isinstance(nothing.exception, ConfigError)
+    assert complaint in str(nothing.exception)
+
+
+def test_watch_once_shows_the_rest_of_a_damaged_recording(tmp_path: Path) -> None:
+    folder = small(tmp_path)
+    segment_path(folder, 9, 0).write_bytes(b"junk\n")
+    result = CliRunner().invoke(cli, ["watch", "--once", str(folder)])
+    assert "4 ranks" in result.stdout
+    assert "rank00009" in result.stderr
 
 
 def test_watch_finds_the_newest_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,6 +65,7 @@ def test_the_wheel_is_small_and_holds_what_runs(dist: Path) -> None:
     ):
         assert name in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert any(name.endswith("licenses/THIRD-PARTY") for name in names)
     assert not [name for name in names if name.startswith(("tests", "benchmarks")) or "__pycache__" in name]
 
 

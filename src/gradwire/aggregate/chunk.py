@@ -31,7 +31,7 @@ class Chunk:
     report: Callable[[int, Encoded], None]
     lease: Lease
     stochastic: bool = True
-    # At least this share of what travels to owners arrives; 1 is all of it.
+    # The share of what travels to owners that they wait for until the deadline; 1 is all of it.
     tolerance: float = 1.0
     # Both are how it should be; a benchmark switches them off to show what each is good for.
     count_arrivals: bool = True

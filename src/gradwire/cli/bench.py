@@ -6,6 +6,7 @@ verb only knows which of them belong to which claim, and with what settings they
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -28,7 +29,10 @@ class Claim:
 CLAIMS: Final[dict[str, Claim]] = {
     "netsenseml": Claim(
         "8 workers at 200, 500 and 800 Mbit/s, degrading, fluctuating: against AllReduce and TopK-0.1",
-        (("netsense.py --out {out}", "--net netsense-200 --repeat 1 --seconds 2"),),
+        (
+            ("netsense.py --out {out}", "--net netsense-200 --repeat 1 --seconds 2"),
+            ("netsense_changing.py --out {out}", "--lasting 12"),
+        ),
     ),
     "dc2": Claim(
         "low and high delay variation: against no compression and uniform compression",
@@ -36,11 +40,14 @@ CLAIMS: Final[dict[str, Claim]] = {
     ),
     "netstorm": Claim(
         "9 sites: planned trees against star, ring and the published trees",
-        (("plans.py nine", "--planners star,loadaware"), ("planner.py netstorm", "--seeds 3")),
+        (("plans.py nine --out {out}", "--planners star,loadaware"), ("planner.py netstorm --out {out}", "--seeds 3")),
     ),
     "ltp": Claim(
         "loss and incast: LTP against TCP on CUBIC and BBR",
-        (("ltp_lab.py clean", "--seconds 4"), ("ltp_lab.py grid", "--loss 0.01 --rtt 0.02 --steps 3")),
+        (
+            ("ltp_lab.py clean --json {out}/ltp-clean.json", "--seconds 4"),
+            ("ltp_lab.py grid --json {out}/ltp-grid.json", "--loss 0.01 --rtt 0.02 --steps 3"),
+        ),
     ),
     "hindsight": Claim(
         "`auto` against the best fixed level over a grid of networks",
@@ -68,7 +75,10 @@ CLAIMS: Final[dict[str, Claim]] = {
     ),
     "backend": Claim(
         "all_reduce against gloo",
-        (("backend.py loopback", "--ranks 2 --turns 10"), ("backend.py lab", "--ranks 2 --turns 5")),
+        (
+            ("backend.py loopback --json {out}/backend.json", "--ranks 2 --turns 10"),
+            ("backend.py lab --json {out}/backend.json", "--ranks 2 --turns 5"),
+        ),
     ),
 }
 
@@ -83,7 +93,8 @@ def folder() -> Path:
 
 def lines(claim: Claim, out: Path, quick: bool) -> list[list[str]]:
     """The commands of a claim, ready to run from inside `benchmarks/`."""
-    return [[*f"{line.format(out=out)} {extra if quick else ''}".split()] for line, extra in claim.commands]
+    texts = [f"{line} {extra if quick else ''}" for line, extra in claim.commands]
+    return [[word.format(out=out) for word in text.split()] for text in texts]
 
 
 @click.command("bench")
@@ -96,9 +107,13 @@ def bench_command(claim: str, quick: bool, out: Path) -> None:
         for name, one in CLAIMS.items():
             click.echo(f"{name:12} {one.about}")
         return
-    where = folder()
-    for words in lines(CLAIMS[claim], out.resolve(), quick):
-        click.echo(f"$ python benchmarks/{' '.join(words)}", err=True)
+    where, out = folder(), out.resolve()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"bench --out: cannot write into {out} ({error.strerror}); name another directory") from error
+    for words in lines(CLAIMS[claim], out, quick):
+        click.echo(f"$ python benchmarks/{shlex.join(words)}", err=True)
         code = subprocess.run([sys.executable, str(where / words[0]), *words[1:]], check=False).returncode
         if code:
             raise click.exceptions.Exit(code)

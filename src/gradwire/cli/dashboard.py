@@ -17,7 +17,7 @@ NEEDS = "dashboard: install what it needs: pip install 'gradwire[dashboard]'"
 @click.option("--port", type=click.IntRange(0, 65535), default=7077, show_default=True, help="0 takes a free one.")
 @click.option("--token", envvar="GRADWIRE_DASHBOARD_TOKEN", help="The token; made up when needed and not given.")
 def dashboard(runs: tuple[Path, ...], host: str, port: int, token: str | None) -> None:
-    """Show RUNS (directories of event files, or directories of those; ./runs unless given) in a browser. Read-only."""
+    """Show RUNS (directories of event files, or up to two levels above; else ./runs) in a browser. Read-only."""
     try:
         from gradwire.dashboard.serve import serve
     except ModuleNotFoundError as error:

@@ -48,7 +48,7 @@ def demo(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     folder = Path(out or time.strftime("runs/demo-%Y%m%d-%H%M%S")).resolve()
     resolve(level)  # a mistake should show before the first run, not after it
     network = load_network(net, hosts)
-    name = data or _best_data()
+    name = _data(data)
     console.print(f"{hosts} hosts on {net} train a CNN on {name}: plain DDP, then gradwire ({level}).")
     if network.about:
         console.print(f"[dim]{network.about}[/dim]")
@@ -67,10 +67,10 @@ def demo(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     console.print(f"[dim]Play it again: gradwire replay {recordings[-1]}[/dim]", highlight=False, soft_wrap=True)
 
 
-def _best_data() -> str:
-    from gradwire.demo.data import load
+def _data(name: str) -> str:
+    from gradwire.demo.data import choose  # which loads torch
 
-    return load().name
+    return choose(name)
 
 
 def _length(data: str, hosts: int, steps: int) -> list[str]:

@@ -10,6 +10,7 @@ import msgspec
 
 from gradwire.cli.ending import leave_cleanly
 from gradwire.cli.lab_live import LabView, note
+from gradwire.cli.output import check_writable, write
 from gradwire.emulate import EmulatorStats, Lab, RunResult
 from gradwire.emulate.lab import MODES, Mode
 from gradwire.errors import GradwireError
@@ -83,6 +84,8 @@ def run(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     styled = {name: click.style(name.rjust(width), fg=_COLORS[i % len(_COLORS)]) for i, name in enumerate(names)}
     leave_cleanly()
     to_stderr = json_path == "-"
+    if json_path and not to_stderr:
+        check_writable(Path(json_path), "run --json")
     with LabView(shown=not no_watch and not to_stderr) as view, Lab(network, on_note=view.note, mode=mode) as running:
         used = running.mode
         view.note(f"{network.name}: {len(network.ranks)} ranks, TCP {network.congestion}, mode {used}")
@@ -149,8 +152,7 @@ def _write_json(path: str, value: object) -> None:
     if path == "-":
         click.echo(text)
         return
-    with click.open_file(path, "w") as file:
-        file.write(text + "\n")
+    write(Path(path), text + "\n", "run --json")
 
 
 @lab.command(cls=LabCommand)
@@ -173,7 +175,7 @@ def show(net: str, hosts: int | None, svg: str | None, as_json: bool) -> None:
     """Draw a network: who is joined to whom, and how fast, far and lossy."""
     network = load_network(net, hosts)
     if svg:
-        Path(svg).write_text(to_svg(network))
+        write(Path(svg), to_svg(network), "show --svg")
         note(f"wrote {svg}")
     if as_json:
         _write_json("-", _plain(network))

@@ -21,6 +21,19 @@ HELP = (
 
 def network(text: str, latency: str | None = None) -> Named:
     """The network a person means; ConfigError says what can be written."""
+    try:
+        named = _read(text, latency)
+    except ConfigError:
+        raise
+    # What a file of any content may lead to: other bytes than UTF-8, a word for a number, a link to no site.
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(f"net: {text}: {error}; see docs/planning.md for the format") from error
+    if named.matrix.size < 2:
+        raise ConfigError(f"net: {text} has fewer than 2 sites; there is nothing to send between them")
+    return named
+
+
+def _read(text: str, latency: str | None) -> Named:
     name, *numbers = text.split(":")
     path = Path(text)
     if path.suffix == ".toml" or text in PRESETS:
@@ -47,6 +60,10 @@ def linked(text: str) -> Network:
 
 
 def _numbers(words: list[str], text: str, most: int) -> list[int]:
-    if len(words) > most or not all(word.isdigit() for word in words) or (most == 2 and not 1 <= int(words[0]) <= 5000):
+    if (
+        len(words) > most
+        or not all(word.isdecimal() for word in words)
+        or (most == 2 and not 1 <= int(words[0]) <= 5000)
+    ):
         raise ConfigError(f"net: {text!r} is not understood; write {HELP}")
     return [int(word) for word in words]

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.tree import Tree as Branch
 
 from gradwire.cli.networks import HELP, network
-from gradwire.errors import GradwireError
+from gradwire.cli.output import write
 from gradwire.flow import Plan, Tree
 from gradwire.plan.draw import draw
 from gradwire.plan.job import DEFAULT_CHUNK, Job
@@ -37,14 +37,11 @@ def plan_command(  # noqa: PLR0913, PLR0917 - click hands over every option as a
     net: str, latency: str | None, model: str, planner: str, chunk: str, svg: str | None, trees: int, as_json: bool
 ) -> None:
     """Plan aggregation trees for a network and say why."""
-    try:
-        named = network(net, latency)
-        job = Job(gradient_bytes(model), chunk=parse_bytes(chunk, "chunk"))
-        plan = make_plan(named.matrix, job, planner)
-    except GradwireError as error:
-        raise click.ClickException(str(error)) from error
+    named = network(net, latency)
+    job = Job(gradient_bytes(model), chunk=parse_bytes(chunk, "chunk"))
+    plan = make_plan(named.matrix, job, planner)
     if svg:
-        Path(svg).write_text(draw(named.matrix, plan, named.sites))
+        write(Path(svg), draw(named.matrix, plan, named.sites), "plan --svg")
     if as_json:
         click.echo(json.dumps(as_data(plan)))
         return

@@ -124,5 +124,11 @@ def _export(records: Iterator[Record], folder: Path) -> None:
         from gradwire.observe.parquet import export
     except ImportError as error:
         raise ConfigError("replay --parquet needs pyarrow: pip install 'gradwire[parquet]'") from error
-    for path, rows in export(records, folder).items():
+    try:
+        tables = export(records, folder)
+    except OSError as error:
+        raise ConfigError(
+            f"replay --parquet: cannot write into {folder} ({error.strerror or error}); name another directory"
+        ) from error
+    for path, rows in tables.items():
         click.echo(f"{path}: {rows} rows")

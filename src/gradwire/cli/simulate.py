@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 
 from gradwire.cli.networks import HELP, linked, network
-from gradwire.errors import GradwireError
 from gradwire.plan.job import DEFAULT_CHUNK, Job
 from gradwire.plan.registry import DEFAULT, PLANNERS, make_plan
 from gradwire.simulate.compare import Row, compare
@@ -42,13 +41,10 @@ def simulate_command(  # noqa: PLR0913, PLR0917 - click hands over every option 
 ) -> None:  # fmt: skip
     """Simulate one synchronisation, flow by flow or packet by packet, in virtual time."""
     names = list(PLANNERS) if planner == "all" else [name.strip() for name in planner.split(",")]
-    try:
-        named = network(net, latency)
-        job = Job(gradient_bytes(model), parse_bytes(chunk, "chunk"), ratio, growth)
-        found = compare(named.matrix, job, names, aux)
-        rows = sorted(_with_packets(found, net, job) if packets else found, key=_time)
-    except GradwireError as error:
-        raise click.ClickException(str(error)) from error
+    named = network(net, latency)
+    job = Job(gradient_bytes(model), parse_bytes(chunk, "chunk"), ratio, growth)
+    found = compare(named.matrix, job, names, aux)
+    rows = sorted(_with_packets(found, net, job) if packets else found, key=_time)
     if as_json:
         data = {
             "net": named.name,

@@ -14,6 +14,7 @@ from rich.live import Live
 from gradwire.errors import ConfigError
 from gradwire.observe.files import recording, segments
 from gradwire.observe.live import Following
+from gradwire.observe.words import clean
 
 REFRESH: Final = 4
 RUNS: Final = Path("runs")
@@ -24,19 +25,26 @@ RUNS: Final = Path("runs")
 @click.option("--once", is_flag=True, help="Print how things stand and end.")
 @click.option("--no-color", is_flag=True, help="Plain characters; NO_COLOR does the same.")
 def watch_command(run: str | None, once: bool, no_color: bool) -> None:
-    """Follow RUN, a directory that a job records into (attach(..., record=DIR) or GRADWIRE_RECORD); the newest of
-    runs/ unless named. Ends with the run, or with Ctrl-C."""
-    folder = Path(run) if run else newest()
+    """Follow RUN, a directory that a job records into (attach(..., record=DIR) or GRADWIRE_RECORD) or a file of it;
+    the newest of runs/ unless named. Ends with the run, or with Ctrl-C."""
+    folder = folder_of(Path(run)) if run else newest()
     console = Console(no_color=no_color or None)
     following = Following(folder)
     if once:
         recording(folder)  # says what is wrong where there is none
         following.look()
+        if following.state.started is None:
+            raise ConfigError(f"watch: no event can be read in {folder}: {following.damage or 'its files are empty'}")
         console.print(following)
-        return
-    if not console.is_terminal:
-        return
-    follow(console, following)
+    elif console.is_terminal:
+        follow(console, following)
+    if following.damage:
+        click.echo(f"gradwire: {clean(str(following.damage))}", err=True)
+
+
+def folder_of(run: Path) -> Path:
+    """A file stands for the recording that it belongs to."""
+    return run.parent if run.is_file() else run
 
 
 def newest(runs: Path = RUNS) -> Path:

@@ -30,10 +30,11 @@ class RunBrief(Answer, frozen=True):
 
 
 class Runs(Answer, frozen=True):
-    """Every run the server was given, in that order."""
+    """Every run the server was given, in that order; `left_out` older ones are not shown."""
 
     version: str
     runs: list[RunBrief]
+    left_out: int
 
 
 class NetworkNow(Answer, frozen=True):

@@ -71,7 +71,7 @@ def _file(name: str) -> Endpoint:
 
 def _runs(library: Library) -> Endpoint:
     async def endpoint(request: Request) -> Response:
-        return answer(a.Runs(__version__, list_runs(library)))
+        return answer(a.Runs(__version__, list_runs(library), library.left_out))
 
     return endpoint
 

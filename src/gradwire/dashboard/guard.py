@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 from http.cookies import CookieError, SimpleCookie
+from ipaddress import ip_address
 from typing import Final
 from urllib.parse import parse_qs, urlencode
 
@@ -17,7 +18,6 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 COOKIE: Final = "gradwire-token"
-LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 POLICY: Final = "; ".join(
     (
         "default-src 'none'",
@@ -42,8 +42,11 @@ HEADERS: Final = {
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a server bound to `host` can be reached from this machine alone."""
-    return host in LOOPBACK or host.startswith("127.")
+    """Whether `host` is this machine and nothing else: an address of it, or the one name that no DNS is asked for."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class Guard:
@@ -73,7 +76,7 @@ class Guard:
             return PlainTextResponse("read-only: GET and HEAD", 405, {"allow": "GET, HEAD"})
         if self._token is None:
             host = _host(headers.get("host", ""))
-            return None if host in LOOPBACK or host.startswith("127.") else PlainTextResponse("wrong host", 421)
+            return None if is_loopback(host) else PlainTextResponse("wrong host", 421)
         query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         if "token" in query:
             return self._exchange(scope, query)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
+import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -16,10 +18,16 @@ from gradwire.errors import ConfigError
 from gradwire.observe.files import segments
 from gradwire.observe.reader import Follower, Record
 
+log = logging.getLogger("gradwire.dashboard")
+
 POLL_SECONDS: Final = 0.25
+# New runs are looked for less often: some hundred directories take 30 ms.
+DISCOVER_SECONDS: Final = 1.0
 # Records folded between two chances for a request to read the book.
 SLICE: Final = 500
 MAX_RUNS: Final = 64
+# Directories between the one named and a run's own: a demo records to runs/demo-TIME/gradwire.
+LEVELS: Final = 2
 # A run that did not say it ended counts as over after this long without a record, in seconds.
 SILENCE: Final = 15.0
 
@@ -29,6 +37,7 @@ class Run:
     """A run's files, its book, and the lock under which the book is read and written."""
 
     id: str
+    name: str
     folder: Path
     follower: Follower
     book: Book = field(default_factory=Book)
@@ -39,7 +48,7 @@ class Run:
         state = self.book.state
         return a.RunBrief(
             id=self.id,
-            name=self.folder.name[:MAX_NAME],
+            name=self.name[:MAX_NAME],
             started=state.started,
             duration=state.elapsed,
             world_size=state.world_size,
@@ -68,11 +77,13 @@ class Library:
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = tuple(paths)
         self.runs: dict[str, Run] = {}
+        # Runs that are there and not shown, because MAX_RUNS newer ones are.
+        self.left_out = 0
+        self._written: dict[Path, float] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._read, name="gradwire-dashboard", daemon=True)
         for path in self._paths:
-            if not path.exists():
-                raise ConfigError(f"dashboard: there is no {path}; record with attach(..., record=DIR)")
+            _check(path)
         self._discover()
 
     def start(self) -> None:
@@ -85,22 +96,29 @@ class Library:
             self._thread.join(timeout=10)
 
     def _discover(self) -> None:
-        known = {run.folder for run in self.runs.values()}
-        for folder in (folder for path in self._paths for folder in folders_of(path)):
-            if folder not in known and len(self.runs) < MAX_RUNS:
-                known.add(folder)
-                identity = self._identity(folder.name)
-                # A new dictionary each time: requests read it from another thread.
-                self.runs = self.runs | {identity: Run(identity, folder, Follower(folder))}
-
-    def _identity(self, name: str) -> str:
-        stem = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name)[:60] or "run"
-        names = (stem if number == 1 else f"{stem}-{number}" for number in range(1, MAX_RUNS + 2))
-        return next(name for name in names if name not in self.runs)
+        """Take in new runs; beyond MAX_RUNS the oldest go. Age is told once, lest runs that grow oust each other."""
+        found = {folder: name for path in self._paths for folder, name in folders_of(path).items()}
+        new = [folder for folder in found if folder not in self._written]
+        if not new:
+            return
+        self._written |= {folder: _written(folder) for folder in new}
+        newest = set(heapq.nlargest(MAX_RUNS, self._written, key=self._written.__getitem__))
+        # A new dictionary each time: requests read it from another thread.
+        shown = {identity: run for identity, run in self.runs.items() if run.folder in newest}
+        for folder in (folder for folder in new if folder in newest):
+            identity = _identity(found[folder], shown)
+            shown[identity] = Run(identity, found[folder], folder, Follower(folder))
+        left_out = len(self._written) - len(shown)
+        if left_out and not self.left_out:
+            log.warning("only the newest %d runs are shown; name the directories of others to see those", MAX_RUNS)
+        self.runs, self.left_out = shown, left_out
 
     def _read(self) -> None:
+        looked = float("-inf")
         while not self._stop.is_set():
-            self._discover()
+            if time.monotonic() - looked >= DISCOVER_SECONDS:
+                self._discover()
+                looked = time.monotonic()
             for run in self.runs.values():
                 self._refresh(run)
             self._stop.wait(POLL_SECONDS)
@@ -114,11 +132,49 @@ class Library:
                 run.follower.damage.note(f"reading stopped: {type(error).__name__}: {error}")
 
 
-def folders_of(path: Path) -> list[Path]:
-    """A directory with event files is a run, one of such directories several; a file stands for its directory."""
-    folder = path.resolve() if path.is_dir() else path.resolve().parent
-    if not folder.is_dir():
+def folders_of(path: Path) -> dict[Path, str]:
+    """Runs and what to call them. A directory with event files is one, others are looked through; a file stands for its
+    directory."""
+    try:
+        folder = path.resolve().parent if path.is_file() else path.resolve()
+    except OSError:
+        return {}
+    return {run: run.name if run == folder else str(run.relative_to(folder)) for run in _runs_below(folder, LEVELS)}
+
+
+def _runs_below(folder: Path, levels: int) -> list[Path]:
+    try:
+        if not folder.is_dir():
+            return []
+        if segments(folder):
+            return [folder]
+        children = sorted(folder.iterdir()) if levels else []
+    except OSError:  # gone meanwhile, or not ours to read
         return []
-    if segments(folder):
-        return [folder]
-    return [child for child in sorted(folder.iterdir()) if child.is_dir() and segments(child)]
+    return [run for child in children for run in _runs_below(child, levels - 1)]
+
+
+def _check(path: Path) -> None:
+    """ConfigError where a directory that was named cannot be looked into."""
+    try:
+        there = path.exists()
+        if path.is_dir():
+            segments(path)
+    except OSError as error:
+        raise ConfigError(f"dashboard: cannot read {path} ({error.strerror})") from error
+    if not there:
+        raise ConfigError(f"dashboard: there is no {path}; record with attach(..., record=DIR)")
+
+
+def _written(folder: Path) -> float:
+    """When its last file was begun or finished."""
+    try:
+        return folder.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _identity(name: str, taken: Container[str]) -> str:
+    stem = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name)[:60] or "run"
+    names = (stem if number == 1 else f"{stem}-{number}" for number in range(1, MAX_RUNS + 2))
+    return next(name for name in names if name not in taken)

@@ -32,7 +32,7 @@ class Dataset:
     test_labels: Tensor
 
 
-def load(name: str = "", directory: Path | None = None) -> Dataset:
+def choose(name: str = "", directory: Path | None = None) -> str:
     """`name` is "fashion-mnist", "digits" or empty for the best there is; `directory` holds the IDX files."""
     if name not in ("", "fashion-mnist", "digits"):
         raise ConfigError(f"data: {name!r} is not one of fashion-mnist, digits")
@@ -42,7 +42,12 @@ def load(name: str = "", directory: Path | None = None) -> Dataset:
         raise ConfigError(
             f"data: no Fashion-MNIST in {where}; apt-get install dataset-fashion-mnist, or --data-dir DIR"
         )
-    return _fashion(where) if there and name != "digits" else _digits()
+    return name or ("fashion-mnist" if there else "digits")
+
+
+def load(name: str = "", directory: Path | None = None) -> Dataset:
+    """What `choose` says, read."""
+    return _digits() if choose(name, directory) == "digits" else _fashion(directory or INSTALLED)
 
 
 def _digits() -> Dataset:

@@ -34,9 +34,11 @@ class Meeting:
                 "torchrun --nnodes N --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint HOST:29500 -m gradwire "
                 "doctor, or try it in the lab: gradwire lab run --net lan100 -- python -m gradwire doctor"
             )
-        rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        rank, world_size = _whole("RANK"), _whole("WORLD_SIZE")
         if world_size < 2:
             raise ConfigError("doctor: WORLD_SIZE is 1; there is no network between a rank and itself")
+        if rank >= world_size:
+            raise ConfigError(f"doctor: RANK is {rank} and WORLD_SIZE {world_size}; ranks count from 0")
         from torch._C._distributed_c10d import PrefixStore
         from torch.distributed.rendezvous import rendezvous
 
@@ -96,3 +98,10 @@ class Meeting:
             self._store.wait([key], timedelta(seconds=max(0.05, deadline - time.monotonic())))
         except RuntimeError as error:
             raise LinkError(f"doctor: {complaint()} within {self._patience:g} s") from error
+
+
+def _whole(variable: str) -> int:
+    text = os.environ[variable]
+    if not text.isdecimal():
+        raise ConfigError(f"doctor: {variable} is {text!r}, not a whole number; torchrun and the lab set it")
+    return int(text)

@@ -51,9 +51,11 @@ def load_network(name: str, hosts: int | None = None) -> Network:
     if path.suffix != ".toml" and "/" not in name:
         raise ConfigError(f"net: there is no preset {name!r}; there are {', '.join(PRESETS)}, or name a .toml file")
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"net: cannot read {name}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"net: {name} is not valid TOML: {error}; save it as UTF-8") from error
     return parse_network(text, path.stem, path.parent, hosts)
 
 

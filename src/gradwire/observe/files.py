@@ -29,15 +29,16 @@ PACKED: Final = ".jsonl.zst"
 # A plan for a thousand sites is some tens of kilobytes; a longer line is none of ours.
 MOST_LINE: Final = 1 << 20
 _NAME: Final = re.compile(r"^rank(\d{5})\.(\d{4,})\.jsonl(\.zst)?$")
-_BLOCK: Final = 1 << 20
+# Asked for at once, and the most that is lost in front of damage inside a compressed file: half a block of zstd's.
+BLOCK: Final = 1 << 16
 # What reading raises where a compressed segment is damaged or cut.
 DAMAGED: Final = (EOFError, zstd.ZstdError)
 
 
 class Readable(Protocol):
-    """A binary file, as far as reading lines needs one."""
+    """A binary file, as far as reading lines needs one. `read` would throw away what it has when it meets damage."""
 
-    def read(self, size: int, /) -> bytes: ...
+    def read1(self, size: int, /) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -111,7 +112,7 @@ def lines(file: Readable) -> Iterator[bytes | None]:
     rest, skipping = b"", False
     while True:
         try:
-            block = file.read(_BLOCK)
+            block = file.read1(BLOCK)
         except (*DAMAGED, OSError):
             yield None
             return

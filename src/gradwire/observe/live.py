@@ -8,7 +8,7 @@ from typing import Final
 
 from rich.console import Console, ConsoleOptions, RenderResult
 
-from gradwire.observe.reader import Follower
+from gradwire.observe.reader import Damage, Follower
 from gradwire.observe.state import RunState
 from gradwire.observe.terminal import draw
 
@@ -23,6 +23,11 @@ class Following:
         self.state = RunState()
         self._follower = Follower(folder)
         self._looked = float("-inf")
+
+    @property
+    def damage(self) -> Damage:
+        """What could not be read so far."""
+        return self._follower.damage
 
     def look(self) -> None:
         """Take in what was written since the last look."""

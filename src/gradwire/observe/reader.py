@@ -18,13 +18,12 @@ import msgspec
 
 from gradwire.errors import ConfigError
 from gradwire.events import FORMAT, VERSION, Event, Opened
-from gradwire.observe.files import DAMAGED, Segment, lines, opened, recording, segments
+from gradwire.observe.files import BLOCK, DAMAGED, Segment, lines, opened, recording, segments
 
 # Sentences kept about what was wrong; the rest is counted.
 MOST_NOTES: Final = 20
 # What one poll reads of one segment at most; the rest waits for the next, so that a huge file cannot fill memory.
 MOST_POLL: Final = 8 << 20
-_BLOCK: Final = 1 << 20
 
 
 class Record(NamedTuple):
@@ -189,11 +188,11 @@ class Follower:
                 if record is not None:
                     found.append(record)
             place.done = segment.packed and not place.more
-        except FileNotFoundError:
-            pass  # packed between looking and opening; the next poll finds it
         except (ConfigError, OSError) as error:
-            place.done = True
-            self.damage.note(str(error))
+            if not isinstance(error.__cause__ or error, FileNotFoundError):
+                place.done = True
+                self.damage.note(str(error))
+            # Otherwise it was packed between looking and opening; the next poll finds it.
         except DAMAGED:
             place.done = True
             self.damage.note(f"{segment.path} is damaged or cut short")
@@ -201,14 +200,18 @@ class Follower:
 
 
 def _new_lines(segment: Segment, place: _Place) -> Iterator[bytes | None]:
-    """Whole lines after what was read, at most MOST_POLL bytes of them; None for a stretch that has no line's end."""
+    """Whole lines after what was read, at most MOST_POLL bytes of them; None for a stretch that has no line's end.
+    Where the file is damaged, that is raised behind the lines before it."""
     if not segment.packed and segment.path.stat().st_size <= place.read:
         return
+    body, damage = bytearray(), None
     with opened(segment.path) as file:
-        _skip(file, place.read)
-        body = bytearray()
-        while len(body) < MOST_POLL and (block := file.read(_BLOCK)):
-            body += block
+        try:
+            _skip(file, place.read)
+            while len(body) < MOST_POLL and (block := file.read1(BLOCK)):
+                body += block
+        except DAMAGED as error:
+            damage = error
     whole = body.rfind(b"\n") + 1
     place.more = len(body) >= MOST_POLL
     if whole:
@@ -217,6 +220,8 @@ def _new_lines(segment: Segment, place: _Place) -> Iterator[bytes | None]:
     elif place.more:
         place.read += len(body)
         yield None
+    if damage is not None:
+        raise damage
 
 
 def _skip(file: object, count: int) -> None:

@@ -2,7 +2,8 @@
 
 `emit` appends to a ring of bounded length; when it is full the event is dropped and counted. One thread takes events
 out, encodes them and writes, at least every INTERVAL seconds. A finished segment is compressed. What goes wrong with
-the disk becomes one warning, and writing is tried again later; training never hears of it.
+the disk becomes one warning, and writing is tried again later; an event that has no JSON is dropped alone. Training
+never hears of either.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class Recorder:
         self._dropped = self._told = 0
         self._warning: Warned | None = None
         self._silent_until = 0.0
+        self._said: set[type[Exception]] = set()
         try:
             tape.folder.mkdir(parents=True, exist_ok=True)
             mine = [segment.number for segment in segments(tape.folder) if segment.rank == tape.rank]
@@ -69,7 +71,7 @@ class Recorder:
             raise ConfigError(
                 f"record: cannot write to {tape.folder} ({error.strerror}); name a writable directory"
             ) from error
-        self._head()
+        self._write(b"")  # the head, so that views know of the run at once
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gradwire-recorder", daemon=True)
         self._thread.start()
@@ -93,16 +95,17 @@ class Recorder:
         for event in taken:
             if type(event) is Attached:
                 self._attached = event
+        body = self._lines(taken)
         dropped = self._dropped
         told: list[Event] = [] if self._warning is None else [self._warning]
         if dropped > self._told:
             told.append(Dropped(self._clock.now(), dropped - self._told))
-        if not taken and not told:
+        if not body and not told:
             return
-        if self._write([*taken, *told]):
+        if self._write(body + self._lines(told)):
             self._told, self._warning = dropped, None
         else:
-            self._dropped += len(taken)
+            self._dropped += body.count(b"\n")
 
     def close(self, timeout: float = 10.0) -> None:
         """Write everything, compress the last segment. A disk that hangs is left behind after `timeout` seconds."""
@@ -121,7 +124,19 @@ class Recorder:
             except Exception as error:  # the top of this thread: a recorder must not end training
                 self._fail(error)
 
-    def _write(self, taken: list[Event]) -> bool:
+    def _lines(self, events: list[Event]) -> bytes:
+        """The events' JSON; one that has none, for what a user put into it, is dropped alone."""
+        try:
+            return self._encoder.encode_lines(events)
+        except Exception as error:  # whatever encoding a stranger's value raises
+            if len(events) > 1:
+                half = len(events) // 2
+                return self._lines(events[:half]) + self._lines(events[half:])
+            self._dropped += 1
+            self._warn(error)
+            return b""
+
+    def _write(self, body: bytes) -> bool:
         if self._clock.now() < self._silent_until:
             return False
         try:
@@ -129,8 +144,8 @@ class Recorder:
                 self._rotate()
             if self._file.size == 0:
                 self._head()
-            self._file.append(self._encoder.encode_lines(taken))
-        except OSError as error:
+            self._file.append(body)
+        except Exception as error:  # the disk, or a head that has no JSON: a recorder must not end training
             self._fail(error)
             return False
         return True
@@ -156,14 +171,16 @@ class Recorder:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """One warning, in the program's log and, as soon as it can be written, in the recording."""
-        first = self._silent_until == 0.0
-        now = self._clock.now()
-        self._silent_until = now + RETRY
-        if first:
+        self._silent_until = self._clock.now() + RETRY
+        self._warn(error)
+
+    def _warn(self, error: Exception) -> None:
+        """Once for each kind of error, in the program's log and, as soon as it can be written, in the recording."""
+        if type(error) not in self._said:
+            self._said.add(type(error))
             message = f"recording to {self._tape.folder} failed ({error}); training goes on, events are lost meanwhile"
             log.warning(message)
-            self._warning = Warned(now, message)
+            self._warning = Warned(self._clock.now(), message)
 
 
 class _Segment:

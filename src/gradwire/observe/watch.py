@@ -66,8 +66,9 @@ class Watch:
 
     def note(self, step: int, told: Told) -> None:
         values = finite_values(told.values)
-        numbers = (finite(told.loss), finite(told.accuracy), finite(told.epoch))
-        self.emit(Noted(self._clock.now(), step, *numbers, told.total_steps, values))
+        loss, accuracy, epoch, total = map(_number, (told.loss, told.accuracy, told.epoch, told.total_steps))
+        total_steps = None if total is None else int(total)
+        self.emit(Noted(self._clock.now(), step, loss, accuracy, epoch, total_steps, values))
 
     def close(self, step: int) -> None:
         self.emit(Ended(self._clock.now(), step))
@@ -87,6 +88,11 @@ def attached(at: float, place: tuple[int, int], parameters: int, config: dict[st
     host = os.environ.get("GRADWIRE_HOST") or socket.gethostname()
     site = os.environ.get("GRADWIRE_SITE", "")
     return Attached(at, *place, parameters, config, host, site, _version("gradwire"), _version("torch"))
+
+
+def _number(given: float | None) -> float | None:
+    """What a user calls a number may be a tensor or numpy's; files and views get Python's."""
+    return None if given is None else finite(float(given))
 
 
 def _version(package: str) -> str:

@@ -9,6 +9,8 @@ from typing import Final
 from gradwire.units import Rate, Seconds
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
+# Eight times the distance of two such numbers is still a number.
+_MOST: Final = 1e307
 
 
 def clean(text: str, most: int = 500) -> str:
@@ -23,11 +25,11 @@ def _printable(character: str) -> bool:
 
 def spark(values: Sequence[float], width: int = 16) -> str:
     """The last `width` values as one line of blocks, from the lowest to the highest of them."""
-    shown = list(values)[-width:]
+    shown = [max(-_MOST, min(_MOST, value)) for value in list(values)[-width:]]
     if not shown:
         return ""
     low, high = min(shown), max(shown)
-    if high - low < 0.02 * abs(high):  # a flat line, not noise blown up
+    if high - low <= 0.02 * abs(high):  # a flat line, not noise blown up
         return _BLOCKS[3] * len(shown)
     return "".join(_BLOCKS[min(7, int(8 * (value - low) / (high - low)))] for value in shown)
 

@@ -20,7 +20,8 @@ Ranges = tuple[tuple[int, int], ...]
 class Losses:
     """What an AllToAll may lose, and, once it is done, what it lost. Lanes that lose nothing leave it as it is.
 
-    At least the share `tolerance` of each part arrives, and always the first `critical[r]` bytes of the one for rank r.
+    The share `tolerance` of each part is waited for until the deadline, and however long it takes the first
+    `critical[r]` bytes of the one for rank r.
     `came[r]` is what is missing (and zero) in the part from rank r. `returned()` waits until every receiver has said
     what did not reach it, and gives that by receiver; until then the parts sent must not be changed.
     """
