@@ -57,8 +57,9 @@ void bind_board(nb::module_& m) {
       .def("__init__", [](Board* self, int file, std::size_t ranks, std::size_t slot, std::size_t rank, double spin) {
              new (self) Board(file, {ranks, slot}, rank, static_cast<ltp::Time>(spin * 1e9)); },
            "file"_a, "ranks"_a, "slot"_a, "rank"_a, "spin"_a)
-      .def("announce", [](Board& b, std::uint64_t number, const nb::bytes& header) { b.announce(number, header_of(header)); },
-           "number"_a, "header"_a)
+      .def("announce", [](Board& b, std::uint64_t number, std::uint64_t sums, const nb::bytes& header) {
+             b.announce(number, sums, header_of(header)); },
+           "number"_a, "sums"_a, "header"_a)
       .def("begin", [](Board& b, std::uint64_t number, const nb::bytes& header, std::uintptr_t data, std::size_t bytes,
                        std::size_t item, board::Kind kind, bool sharded) {
              b.begin(number, header_of(header), {reinterpret_cast<std::uint8_t*>(data), bytes, item, kind, sharded}); },

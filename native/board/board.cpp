@@ -25,21 +25,25 @@ Board::Board(int file, Shape shape, std::size_t rank, ltp::Time spin)
   if (rank >= shape.ranks) throw std::runtime_error("a board has no such rank");
 }
 
-void Board::announce(std::uint64_t number, const std::uint8_t* header) {
-  memory_.note(rank_, number, header);
+void Board::announce(std::uint64_t number, std::uint64_t sums, const std::uint8_t* header) {
+  Note note{sums};
+  std::memcpy(note.header, header, kHeader);
+  memory_.note_call(rank_, number, note);
   memory_.shout();
 }
 
 void Board::begin(std::uint64_t number, const std::uint8_t* header, const Sum& sum) {
   sum_ = sum;
   number_ = number;
-  std::memcpy(header_, header, kHeader);
+  turn_ = begun_++;
+  note_.sums = begun_;
+  std::memcpy(note_.header, header, kHeader);
   base_ += phases_;
   chunks_ = std::max<std::size_t>(1, (sum.bytes + shape_.slot - 1) / shape_.slot);
   phases_ = chunks_ + (sum.sharded ? 1 : 0);
   index_ = 0;
   stage_ = Stage::copy;
-  memory_.note(rank_, number, header);
+  memory_.note_sum(rank_, turn_, note_);
 }
 
 Board::Range Board::chunk(std::uint64_t index) const {
@@ -106,19 +110,27 @@ void Board::publish() {
 
 bool Board::differs() {
   for (std::size_t rank = 0; rank < shape_.ranks; ++rank) {
-    std::uint8_t theirs[kHeader];
-    int known = rank == rank_ ? 0 : memory_.look(rank, number_, theirs);
-    if (known == 0 || (known == 1 && std::memcmp(theirs, header_, kHeader) == 0)) continue;
+    if (rank == rank_) continue;
+    Note sum, call;
+    bool came = memory_.look_sum(rank, turn_, sum) != Found::nothing;
+    if (came && std::memcmp(sum.header, note_.header, kHeader) == 0) continue;
+    // One that is not here but further on over the wire has passed this sum by, or has asked for it and will come.
+    Found elsewhere = memory_.look_call(rank, number_, call);
+    bool passed = elsewhere == Found::note || (elsewhere == Found::younger && call.sums <= turn_);
+    if (!came && !passed) continue;
     odd_ = rank;
     odd_header_.clear();
-    if (known == 1) odd_header_.assign(theirs, theirs + kHeader);
+    if (elsewhere == Found::note)
+      odd_header_.assign(call.header, call.header + kHeader);
+    else if (came)
+      odd_header_.assign(sum.header, sum.header + kHeader);
     return true;
   }
   return false;
 }
 
 Status Board::wait(ltp::Time deadline) {
-  // Headers are written before the first phase is, and stay the same after it.
+  // A sum is noted before its first phase, and the note stays until all ranks have come to the next sum.
   bool first = index_ == 0;
   ltp::Time now = monotonic_now();
   for (ltp::Time end = std::min(deadline, now + spin_); !arrived() && now < end; now = monotonic_now()) ::sched_yield();

@@ -33,8 +33,9 @@ class Board {
  public:
   Board(int file, Shape shape, std::size_t rank, ltp::Time spin);
 
-  // This rank's call `number` goes another way: whoever waits for it here hears of that.
-  void announce(std::uint64_t number, const std::uint8_t* header);
+  // This rank's call `number` goes another way: whoever waits for it here hears of that. `sums`: how many sums it had
+  // asked for before, or more; they may still have to begin.
+  void announce(std::uint64_t number, std::uint64_t sums, const std::uint8_t* header);
   // Call `number` goes over the board; `data` is touched only inside step().
   void begin(std::uint64_t number, const std::uint8_t* header, const Sum& sum);
   // Works and waits until the deadline. `fold`: do what folding() says, then call folded() and step() again.
@@ -70,8 +71,8 @@ class Board {
   ltp::Time spin_;
 
   Sum sum_;
-  std::uint64_t number_ = 0;
-  std::uint8_t header_[kHeader] = {};
+  std::uint64_t number_ = 0, turn_ = 0, begun_ = 0;  // its place among all calls and among the sums here; sums so far
+  Note note_;
   Stage stage_ = Stage::copy;
   std::uint64_t base_ = 0, index_ = 0, chunks_ = 0, phases_ = 0;  // of the sum under way
   bool folded_ = false;

@@ -31,7 +31,7 @@ std::size_t pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPag
 std::size_t Memory::bytes(Shape shape) {
   if (shape.ranks < 2 || shape.ranks > kRanksMost || shape.slot == 0 || shape.slot % kPage || shape.slot > (64u << 20))
     throw std::runtime_error("a board has 2 to 256 ranks and slots of whole pages");
-  std::size_t heads = sizeof(Bell) + shape.ranks * (sizeof(Mark) + kEntries * sizeof(Entry));
+  std::size_t heads = sizeof(Bell) + shape.ranks * (sizeof(Mark) + (kCalls + kSums) * sizeof(Entry));
   return pages(heads) + kSlots * shape.ranks * shape.slot;
 }
 
@@ -57,26 +57,26 @@ Memory::Memory(int file, Shape shape) : shape_(shape) {
   auto* at = static_cast<std::uint8_t*>(base_);
   bell_ = reinterpret_cast<Bell*>(at);
   marks_ = reinterpret_cast<Mark*>(at + sizeof(Bell));
-  entries_ = reinterpret_cast<Entry*>(at + sizeof(Bell) + shape.ranks * sizeof(Mark));
+  calls_ = reinterpret_cast<Entry*>(at + sizeof(Bell) + shape.ranks * sizeof(Mark));
+  sums_ = calls_ + shape.ranks * kCalls;
   slots_ = at + size - kSlots * shape.ranks * shape.slot;
 }
 
 Memory::~Memory() { ::munmap(base_, bytes(shape_)); }
 
-void Memory::note(std::size_t rank, std::uint64_t number, const std::uint8_t* header) {
-  Entry& entry = entries_[rank * kEntries + number % kEntries];
-  entry.number.store(0, std::memory_order_seq_cst);
-  std::memcpy(entry.header, header, kHeader);
-  entry.number.store(number + 1, std::memory_order_seq_cst);
+void Memory::write(Entry& entry, std::uint64_t index, const Note& note) {
+  entry.index.store(0, std::memory_order_seq_cst);
+  std::memcpy(&entry.note, &note, sizeof note);
+  entry.index.store(index + 1, std::memory_order_seq_cst);
 }
 
-int Memory::look(std::size_t rank, std::uint64_t number, std::uint8_t* header) const {
-  const Entry& entry = entries_[rank * kEntries + number % kEntries];
-  std::uint64_t before = entry.number.load(std::memory_order_acquire);
-  if (before < number + 1) return 0;
-  std::memcpy(header, entry.header, kHeader);
+Found Memory::read(const Entry& entry, std::uint64_t index, Note& note) {
+  std::uint64_t before = entry.index.load(std::memory_order_acquire);
+  if (before < index + 1) return Found::nothing;
+  std::memcpy(&note, &entry.note, sizeof note);
   std::atomic_thread_fence(std::memory_order_acquire);
-  return before == number + 1 && entry.number.load(std::memory_order_relaxed) == before ? 1 : 2;
+  if (entry.index.load(std::memory_order_relaxed) != before) return Found::nothing;  // being written: a shout follows
+  return before == index + 1 ? Found::note : Found::younger;
 }
 
 void Memory::shout() {

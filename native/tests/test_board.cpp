@@ -87,7 +87,7 @@ void whoever_is_missing_is_named() {
   World world(3);
   std::uint8_t data[8] = {};
   world.boards[0]->begin(0, header(1).data(), {data, 8, 1, Kind::int8, false});
-  world.boards[2]->announce(5, header(9).data());
+  world.boards[2]->announce(5, 0, header(9).data());
   CHECK(world.boards[0]->step(in(ltp::kMillisecond)) == Status::waiting);
   CHECK((world.boards[0]->missing() == std::vector<std::size_t>{1, 2}));
 }
@@ -96,7 +96,7 @@ void whoever_called_something_else_is_named() {
   World world(2);
   std::uint8_t data[8] = {};
   world.on_all([&](std::size_t rank, Board& b) {
-    if (rank == 0) return b.announce(7, header(9).data());  // it goes another way, and wakes the sleeper
+    if (rank == 0) return b.announce(7, 0, header(9).data());  // it goes another way, and wakes the sleeper
     b.begin(7, header(1).data(), {data, 8, 1, Kind::int8, false});
     CHECK(b.step(in(20 * ltp::kSecond)) == Status::differs);
     CHECK(b.odd_rank() == 0 && b.odd_header() == header(9));
@@ -114,10 +114,43 @@ void whoever_called_something_else_is_named() {
 void a_note_that_was_overwritten_differs() {
   World world(2);
   std::uint8_t data[8] = {};
-  world.boards[1]->announce(3 + board::kEntries, header(9).data());
+  world.boards[1]->announce(3 + board::kCalls, 0, header(9).data());
   world.boards[0]->begin(3, header(1).data(), {data, 8, 1, Kind::int8, false});
   CHECK(world.boards[0]->step(in(20 * ltp::kSecond)) == Status::differs);
   CHECK(world.boards[0]->odd_rank() == 1 && world.boards[0]->odd_header().empty());
+}
+
+// A rank may end a sum and call much over the wire before another looks whether they agreed.
+void a_rank_that_went_on_agreed_all_the_same() {
+  World world(2);
+  Board &slow = *world.boards[0], &quick = *world.boards[1];
+  std::uint8_t data[2] = {1, 2};
+  slow.begin(0, header(1).data(), {&data[0], 1, 1, Kind::int8, false});
+  CHECK(slow.step(in(0)) == Status::waiting);
+  quick.begin(0, header(1).data(), {&data[1], 1, 1, Kind::int8, false});
+  CHECK(quick.step(in(0)) == Status::done);
+  // Sum 1 is asked for, too, and begins when its rank has looked.
+  for (std::uint64_t number = 2; number <= 1 + board::kCalls; ++number) quick.announce(number, 2, header(9).data());
+  CHECK(slow.step(in(0)) == Status::done);
+  slow.begin(1, header(1).data(), {&data[0], 1, 1, Kind::int8, false});
+  CHECK(slow.step(in(ltp::kMillisecond)) == Status::waiting);
+  quick.begin(1, header(1).data(), {&data[1], 1, 1, Kind::int8, false});
+  CHECK(quick.step(in(0)) == Status::done && slow.step(in(0)) == Status::done);
+  CHECK(data[0] == 6 && data[1] == 6);
+}
+
+// Its sum comes at this place, but not under this number.
+void a_rank_that_skipped_a_call_differs() {
+  World world(2);
+  std::uint8_t data[8] = {};
+  world.boards[1]->announce(0, 0, header(9).data());
+  world.boards[1]->begin(1, header(2).data(), {data, 8, 1, Kind::int8, false});
+  CHECK(world.boards[1]->step(in(0)) == Status::waiting);
+  world.boards[0]->begin(0, header(1).data(), {data, 8, 1, Kind::int8, false});
+  CHECK(world.boards[0]->step(in(0)) == Status::differs);
+  CHECK(world.boards[0]->odd_header() == header(9));
+  CHECK(world.boards[1]->step(in(0)) == Status::differs);
+  CHECK(world.boards[1]->odd_header() == header(1));
 }
 
 template <class Make>
@@ -154,6 +187,8 @@ int main() {
   whoever_is_missing_is_named();
   whoever_called_something_else_is_named();
   a_note_that_was_overwritten_differs();
+  a_rank_that_went_on_agreed_all_the_same();
+  a_rank_that_skipped_a_call_differs();
   only_the_right_memory_is_taken();
   return test::finish();
 }

@@ -77,8 +77,9 @@ class GradwireGroup(NamedGroup):
         self._circle = convene(shared, options.store, options.group_rank, members, options.timeout.total_seconds())
         board = open_board(self._circle, options.timeout.total_seconds())
         self._engine = Engine(self._circle, options.group_id or "default", board)
-        self._points = Points(self._circle, options.timeout.total_seconds())
+        self._points = Points(self._circle, options.timeout.total_seconds(), self._engine.callbacks)
         self._roll_calls = 0
+        self._coalesced: list[Work] | None = None
         self._open = True
         # Threads and sockets must be gone before the interpreter is, also when nobody destroys the group.
         self._at_exit = _shut_down_at_exit(self)
@@ -217,25 +218,26 @@ class GradwireGroup(NamedGroup):
 
     def send(self, tensors: list[Tensor], peer: int, tag: int = 0) -> dist.Work:
         flat = Staging().read(_single(tensors, "send"))
-        return self._points.send(flat, self._peer(peer), check_user_tag(tag))
+        return self._noted(self._points.send(flat, self._peer(peer), check_user_tag(tag)))
 
     def recv(self, tensors: list[Tensor], peer: int, tag: int = 0) -> dist.Work:
         staging = Staging()
         flat = staging.write(_single(tensors, "recv"))
-        return self._points.receive(flat, self._peer(peer), check_user_tag(tag), staging.settle)
+        return self._noted(self._points.receive(flat, self._peer(peer), check_user_tag(tag), staging.settle))
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> dist.Work:
         staging = Staging()
         flat = staging.write(_single(tensors, "recv"))
-        return self._points.receive(flat, None, check_user_tag(tag), staging.settle)
+        return self._noted(self._points.receive(flat, None, check_user_tag(tag), staging.settle))
 
-    # Coalescing windows of torch's own: operations are under way at once anyway.
+    # Coalescing windows of torch's own: operations are under way at once anyway, and waited for as one.
 
     def _start_coalescing(self, device: object = None) -> None:
-        pass
+        self._coalesced = []
 
     def _end_coalescing(self, device: object = None) -> dist.Work:
-        return Joined([])
+        works, self._coalesced = self._coalesced or [], None
+        return Joined(works)
 
     # End
 
@@ -279,9 +281,15 @@ class GradwireGroup(NamedGroup):
         at_once = not getattr(opts, "asyncOp", True)
         timeout = getattr(opts, "timeout", _NO_TIMEOUT)
         seconds = (timeout if timeout.total_seconds() > 0 else self._timeout).total_seconds()
-        return self._engine.run(
-            call, algorithm, Work(outputs), seconds, at_once=at_once, settle=staging.settle, summed=summed
+        return self._noted(
+            self._engine.run(call, algorithm, outputs, seconds, at_once=at_once, settle=staging.settle, summed=summed)
         )
+
+    def _noted(self, work: Work) -> Work:
+        """The work, remembered inside a coalescing window."""
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
 
     def _sparse(self, tensor: Tensor, opts: Any) -> dist.Work:
         if name_of(opts.reduceOp, tensor.dtype) != "sum":

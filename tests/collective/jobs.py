@@ -116,6 +116,68 @@ def moves(rank: int, world_size: int) -> None:
     dist.barrier()
 
 
+def in_place(rank: int, world_size: int) -> None:
+    """Outputs that are part of the inputs or inputs that are part of the outputs: where they belong, and elsewhere."""
+    ranks = range(world_size)
+    for count in (2, INLINE, DIRECT + 3):
+        everyone = torch.stack([torch.stack([given(7 * r + s, count, torch.float32) for s in ranks]) for r in ranks])
+        summed, turned = everyone[:, rank].sum(0), everyone[:, rank]
+        for shift in (0, 1):
+            place = (rank + shift) % world_size
+            gathered = torch.stack([everyone[r, (r + shift) % world_size] for r in ranks])
+            rows = everyone[rank].clone()
+            dist.reduce_scatter_tensor(rows[place], rows.view(-1))
+            assert torch.equal(rows[place], summed), (count, shift)
+            rows = everyone[rank].clone()
+            dist.reduce_scatter(rows[place], list(rows))
+            assert torch.equal(rows[place], summed), (count, shift)
+            rows = everyone[rank].clone()
+            dist.all_gather_into_tensor(rows.view(-1), rows[place])
+            assert torch.equal(rows, gathered), (count, shift)
+            rows = everyone[rank].clone()
+            dist.gather(rows[place], list(rows) if rank == 0 else None, 0)
+            assert torch.equal(rows, gathered if rank == 0 else everyone[rank]), (count, shift)
+            rows = everyone[rank].clone()
+            dist.scatter(rows[place], list(rows) if rank == 0 else None, 0)
+            assert torch.equal(rows[place], everyone[0, rank]), (count, shift)
+        rows = everyone[rank].clone()
+        dist.all_to_all_single(rows, rows)
+        assert torch.equal(rows, turned), count
+        rows = everyone[rank].clone()
+        dist.all_to_all([*rows][::-1], [*rows])
+        assert torch.equal(rows.flip(0), turned), count
+
+
+def coalesced(rank: int, world_size: int) -> None:
+    """Torch's window, whose work is done when everything asked for in it is. The root comes late."""
+    root = world_size - 1
+    peers = (rank + 1) % world_size, (rank - 1) % world_size
+    for futures in (False, True):
+        told, heard = torch.full((INLINE,), float(rank)), torch.zeros(3)
+        if rank == root:
+            time.sleep(0.3)
+        with dist.distributed_c10d._coalescing_manager(device=torch.device("cpu"), async_ops=True) as window:
+            dist.broadcast(told, root, async_op=True)
+            dist.isend(torch.full((3,), float(rank)), peers[0])
+            dist.irecv(heard, peers[1])
+        (work,) = window.works
+        if futures:
+            work.get_future().wait()
+        else:
+            work.wait()
+        assert (told == root).all()
+        assert (heard == peers[1]).all()
+        sums = [torch.ones(2), torch.ones(INLINE)]
+        with dist.distributed_c10d._coalescing_manager(device=torch.device("cpu"), async_ops=True) as window:
+            for tensor in sums:
+                dist.all_reduce(tensor)
+        window.wait()
+        assert all((tensor == world_size).all() for tensor in sums)
+    with dist.distributed_c10d._coalescing_manager(device=torch.device("cpu"), async_ops=True) as window:
+        pass
+    assert window.works[0].get_future().wait() == []
+
+
 def uneven_all_to_all(rank: int, world_size: int) -> None:
     """Rank s sends s + r + 1 rows to rank r."""
     sizes = [rank + other + 1 for other in range(world_size)]
@@ -151,6 +213,44 @@ def sparse_sum(rank: int, world_size: int) -> None:
     assert torch.equal(tensor.to_dense(), dense)
 
 
+def sparse_sum_with_nothing(rank: int, world_size: int) -> None:
+    """Ranks without entries, of a kind with dense dimensions and of one without."""
+    for holders in ([], [0], [world_size - 1]):
+        for entry, shape in ((torch.tensor([[1.0, 2.0]]), (4, 5, 2)), (torch.tensor([3.0]), (4, 5))):
+            mine = int(rank in holders)
+            tensor = torch.sparse_coo_tensor(torch.full((2, mine), 3), entry[:mine], shape)
+            dist.all_reduce(tensor)
+            dense = torch.zeros(shape)
+            dense[3, 3] = len(holders) * entry[0]
+            assert torch.equal(tensor.to_dense(), dense)
+
+
+def another_dtype(rank: int, world_size: int, count: int) -> str:
+    if rank == 0:
+        dist.send(torch.ones(count, dtype=torch.int32), 1)
+        return error_of(dist.barrier)
+    error = error_of(dist.irecv, torch.empty(count), 0)
+    dist.barrier()
+    return error
+
+
+def a_rank_far_ahead(rank: int, world_size: int, count: int) -> None:
+    """Rank 1 comes first and then cannot look; rank 0 ends the sum and calls much that it need not wait for."""
+    total, numbers = torch.ones(10), torch.randperm(3_000_000).tolist()
+    dist.barrier()
+    if rank == 0:
+        time.sleep(0.2)
+    work = dist.all_reduce(total, async_op=True)
+    if rank == 1:
+        numbers.sort()  # lets no other thread of this process run
+    for number in range(count):
+        tensor = torch.full((2,), float(number if rank == 0 else -1))
+        dist.broadcast(tensor, 0)
+        assert (tensor == number).all()
+    work.wait()
+    assert (total == world_size).all()
+
+
 def many_at_once(rank: int, world_size: int) -> None:
     """More than a window of operations, large and small, waited for in any order."""
     counts = [(index * 37_777) % 300_000 for index in range(40)]
@@ -161,6 +261,78 @@ def many_at_once(rank: int, world_size: int) -> None:
         works[index].wait()
         assert torch.equal(tensors[index], expected("SUM", world_size, counts[index], torch.float64))
         assert torch.equal(futures[index].wait()[0], tensors[index])
+
+
+def sums_inside_callbacks(rank: int, world_size: int, hidden: bool) -> list[int]:
+    """Callbacks that wait for another sum of the same group, begun inside of them or, hidden from us, before."""
+    order: list[int] = []
+    results = []
+    for turn in range(3):
+        first, second = torch.full((5,), 1.0), torch.full((5,), 2.0)
+        begun = [dist.all_reduce(one, async_op=True).get_future() for one in (first, second)] if hidden else []
+
+        def nested(_: Any, second: Tensor = second, begun: Any = begun, turn: int = turn) -> Tensor:
+            order.append(turn)
+            future = begun[1] if begun else dist.all_reduce(second, async_op=True).get_future()
+            return future.wait()[0]  # type: ignore[no-any-return]
+
+        future = begun[0] if begun else dist.all_reduce(first, async_op=True).get_future()
+        results.append(future.then(nested).then(lambda done: done.value() * 10))
+        if not hidden:
+            results[-1].wait()  # else what callbacks begin and what we do would race, on any backend
+    assert all((result.wait() == 20.0 * world_size).all() for result in results)
+    return order
+
+
+def a_letters_callback(rank: int, world_size: int) -> bool:
+    """A receive's callback that waits for whoever waits for the receive."""
+    box, waited = torch.zeros(3), threading.Event()
+    if rank == 1:
+        time.sleep(0.2)
+        dist.send(box + 1, 0)
+        return True
+    work = dist.irecv(box, 1)
+    assert work is not None
+    future = work.get_future().then(lambda _: waited.wait(20))
+    work.wait()
+    waited.set()
+    return bool(future.wait())
+
+
+def late_errors(rank: int, world_size: int) -> list[str]:
+    """What a future of an operation that failed says, also inside a callback."""
+    group = dist.new_group(range(world_size), timeout=timedelta(seconds=1))
+    if rank == world_size - 1:
+        time.sleep(2.5)
+        return []
+    future = dist.all_reduce(torch.ones(3), group=group, async_op=True).get_future()
+    errors = []
+    for one in (future, future.then(lambda done: done.value())):
+        try:
+            one.wait()
+        except RuntimeError as error:  # torch's, around ours
+            errors.append(str(error))
+    return errors
+
+
+def power_sgd(rank: int, world_size: int, alike: bool) -> Tensor:
+    """Torch's hook, which waits for two more sums inside the callback of the first; the weights at the end.
+
+    Ranks see data of their own or, `alike`, the same."""
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as hook
+
+    torch.manual_seed(1)
+    model = DistributedDataParallel(Net())
+    state = hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
+    model.register_comm_hook(state, hook.powerSGD_hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(100 + (0 if alike else rank))
+    for _ in range(6):
+        loss = model(torch.randn(8, 20, generator=generator)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 def two_groups_in_two_threads(rank: int, world_size: int) -> None:
@@ -225,6 +397,10 @@ def disagreement(rank: int, world_size: int, kind: str) -> str:
         return error_of(dist.all_reduce, tensor.double() if rank == 1 else tensor)
     if kind == "count":
         return error_of(dist.all_reduce, torch.ones(101 if rank == 1 else 100))
+    if kind == "one call more":
+        if rank == 1:
+            dist.broadcast(tensor, 1, async_op=True)
+        return error_of(dist.all_reduce, tensor, async_op=True)
     if kind == "large count":
         return error_of(dist.all_reduce, torch.ones(CHUNK + (rank == 1)))
     return error_of(dist.all_reduce, tensor, dist.ReduceOp.MAX if rank == 1 else dist.ReduceOp.SUM, async_op=True)
@@ -324,7 +500,7 @@ def cycles(rank: int, world_size: int, folder: str, count: int) -> list[tuple[in
                                 timeout=timedelta(seconds=30))  # fmt: skip
         group = dist.new_group([0, world_size - 1])
         tensor = torch.ones(10)
-        dist.all_reduce(tensor, async_op=True).wait()
+        dist.all_reduce(tensor, async_op=True).get_future().wait()
         assert (tensor == world_size).all()
         if rank in (0, world_size - 1):
             dist.barrier(group)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from gradwire.collective.boxes import INLINE
 from gradwire.collective.reduce import CHUNK, DIRECT
 from tests.collective import jobs
 from tests.train.ranks import Ranks
@@ -41,10 +42,42 @@ def test_every_sum_is_right_over_every_wire(bare: Ranks, wire: str) -> None:
 
 @pytest.mark.parametrize(
     "job",
-    [jobs.uneven_all_to_all, jobs.strided_tensors, jobs.sparse_sum, jobs.many_at_once, jobs.two_groups_in_two_threads],
+    [
+        jobs.uneven_all_to_all,
+        jobs.strided_tensors,
+        jobs.sparse_sum,
+        jobs.sparse_sum_with_nothing,
+        jobs.many_at_once,
+        jobs.two_groups_in_two_threads,
+        jobs.coalesced,
+        jobs.in_place,
+    ],
 )
 def test_what_else_gloo_can_do(ranks: Ranks, job: object) -> None:
-    ranks.run(3, job)  # type: ignore[arg-type]
+    ranks.run(3, job, timeout=30)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_callback_may_wait_for_another_sum(ranks: Ranks, hidden: bool) -> None:
+    assert ranks.run(2, jobs.sums_inside_callbacks, hidden, timeout=30) == [[0, 1, 2]] * 2
+
+
+def test_a_callback_of_a_receive_may_wait_for_who_asked(ranks: Ranks) -> None:
+    assert all(ranks.run(2, jobs.a_letters_callback))
+
+
+def test_torchs_power_sgd_trains(ranks: Ranks) -> None:
+    """Alike on all ranks; and two that see the same data go where one alone does."""
+    first, second = ranks.run(2, jobs.power_sgd, False, timeout=30)
+    assert torch.equal(first, second)
+    both, alone = ranks.run(2, jobs.power_sgd, True, timeout=30)[0], ranks.run(1, jobs.power_sgd, True, timeout=30)[0]
+    torch.testing.assert_close(both, alone)
+    assert not torch.equal(first, both)
+
+
+def test_a_future_says_why_its_operation_failed(ranks: Ranks) -> None:
+    for errors in ranks.run(3, jobs.late_errors)[:2]:
+        assert all("rank 2" in error for error in errors), errors
 
 
 @pytest.mark.parametrize("count", [100, DIRECT // 4 + 1, 3 * CHUNK // 4 + 5])
@@ -65,7 +98,18 @@ def test_messages_meet_by_tag_and_from_any_source(ranks: Ranks) -> None:
     assert ranks.run(4, jobs.letters)[0] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("kind", ["operation", "dtype", "count", "large count", "reduce op"])
+@pytest.mark.parametrize("count", [3, INLINE])
+def test_a_message_of_another_type_is_an_error(ranks: Ranks, count: int) -> None:
+    _, error = ranks.run(2, jobs.another_dtype, count)
+    assert f"{count} elements of torch.int32" in error
+    assert f"{count} elements of torch.float32" in error
+
+
+def test_a_rank_far_ahead_does_not_disagree(ranks: Ranks) -> None:
+    ranks.run(2, jobs.a_rank_far_ahead, 100)
+
+
+@pytest.mark.parametrize("kind", ["operation", "one call more", "dtype", "count", "large count", "reduce op"])
 def test_a_disagreement_is_named_on_every_rank(ranks: Ranks, kind: str) -> None:
     errors = ranks.run(3, jobs.disagreement, kind)
     assert all("rank 1" in error for error in errors), errors

@@ -57,7 +57,7 @@ class Board:
 
     def announce(self, call: Call, number: int) -> None:
         """Tell those who wait on the board that this rank's call `number` goes over the wire."""
-        self.native.announce(number, call.pack(number, 0)[:_HEADER])
+        self.native.announce(number, self.asked, call.pack(number, 0)[:_HEADER])
 
     def rows(self, phase: int, place: int, like: Tensor) -> list[Tensor]:
         """What every rank has put into its slot at `place`, seen as flat tensors like `like`."""
@@ -162,7 +162,9 @@ class BoardOperation:
         native, rank = self._board.native, self._board.circle.rank
         theirs = "something else long ago"
         with contextlib.suppress(ValueError):
-            theirs = str(unpack(native.odd_header)[0]) if native.odd_header else theirs
+            if native.odd_header:
+                call, number, _ = unpack(native.odd_header)
+                theirs = str(call) if number == self.number & 0xFFFFFFFF else f"{call} as its number {number}"
         return (
             f"ranks disagree about collective number {self.number} of this group: rank {rank} called {self.call}, "
             f"rank {native.odd_rank} called {theirs}; every rank must call the same in the same order"

@@ -2,7 +2,7 @@
 
 A caller that waits anyway carries its operation out itself: no thread has to wake up. Others are started on the
 caller's thread (everything is posted and sent) and carried on by one thread per group, several at a time: each moves
-whenever what it needs has arrived, and none has to wait for an earlier one to end.
+whenever what it needs has arrived, and none has to wait for an earlier one to end. Callbacks of futures run elsewhere.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from torch import Tensor
 
 from gradwire.collective.board import Board, BoardOperation
 from gradwire.collective.call import Call
+from gradwire.collective.callbacks import Callbacks
 from gradwire.collective.circle import Circle
 from gradwire.collective.failure import CollectiveError
 from gradwire.collective.flight import Flight, Steps
 from gradwire.collective.operation import Operation, WireOperation
-from gradwire.collective.work import Work
+from gradwire.collective.work import Outputs, Work
 from gradwire.errors import ConfigError, LinkError
 
 # Operations under way at once: enough to fill a long link with a model's buckets, few enough to bound their scratch.
@@ -38,6 +39,7 @@ class Engine:
         self._circle = circle
         self._board = board
         self._name = name
+        self.callbacks = Callbacks(name)
         self._number = 0
         self._order = threading.RLock()  # held while an operation is numbered and started, or carried out at once
         self._changed = threading.Condition()
@@ -46,13 +48,14 @@ class Engine:
         self._thread: threading.Thread | None = None
 
     def run(
-        self, call: Call, algorithm: Callable[[Flight], Steps], work: Work, timeout: float, *, at_once: bool,
+        self, call: Call, algorithm: Callable[[Flight], Steps], outputs: Outputs, timeout: float, *, at_once: bool,
         settle: Callable[[], None] = lambda: None, summed: Tensor | None = None,
     ) -> Work:  # fmt: skip
         """Take an operation on. With `at_once` it is done when this returns, if nothing else is under way.
 
         `summed` is what becomes the sum of all ranks' memory; on one host that goes over the board.
         """
+        work = Work(outputs, self.callbacks)
         with self._order:
             # Who comes after a failure must not take what the others left on the board for success.
             self._circle.check()
@@ -165,7 +168,7 @@ class Engine:
             operation.work.finish(failure)
 
     def close(self, *, abort: bool = False) -> None:
-        """End the thread: after what is under way, or at once."""
+        """End the threads: after what is under way, or at once."""
         if abort:
             self._drop(self._circle.fail("the process group was aborted"))
         with self._changed:
@@ -176,4 +179,5 @@ class Engine:
             if self._thread.is_alive():
                 self._drop(self._circle.fail("the process group was destroyed with operations under way"))
                 self._thread.join()
+        self.callbacks.close()
         self._board = None  # its memory goes with its last operation

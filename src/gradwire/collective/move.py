@@ -1,4 +1,7 @@
-"""Collectives that move data and change none of it: gather, scatter, all-gather, all-to-all, broadcast, barrier."""
+"""Collectives that move data and change none of it: gather, scatter, all-gather, all-to-all, broadcast, barrier.
+
+Inputs may lie in the memory of the outputs: what is still to be read is out of the way before anything arrives there.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from gradwire.collective.reduce import DIRECT, Cut
 def all_gather(flight: Flight, own: Tensor, outputs: Sequence[Tensor]) -> Steps:
     """outputs[r] becomes rank r's tensor."""
     circle = flight.circle
-    yield from flight.exchange(dict.fromkeys(circle.peers, own), {peer: outputs[peer] for peer in circle.peers})
-    outputs[circle.rank].copy_(own)
+    mine = outputs[circle.rank].copy_(own)
+    yield from flight.exchange(dict.fromkeys(circle.peers, mine), {peer: outputs[peer] for peer in circle.peers})
 
 
 def gather(flight: Flight, own: Tensor, outputs: Sequence[Tensor], root: int) -> Steps:
@@ -23,8 +26,8 @@ def gather(flight: Flight, own: Tensor, outputs: Sequence[Tensor], root: int) ->
     if circle.rank != root:
         yield from flight.exchange({root: own}, {})
         return
-    yield from flight.exchange({}, {peer: outputs[peer] for peer in circle.peers})
     outputs[root].copy_(own)
+    yield from flight.exchange({}, {peer: outputs[peer] for peer in circle.peers})
 
 
 def scatter(flight: Flight, inputs: Sequence[Tensor], output: Tensor, root: int) -> Steps:
@@ -40,6 +43,7 @@ def scatter(flight: Flight, inputs: Sequence[Tensor], output: Tensor, root: int)
 def all_to_all(flight: Flight, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Steps:
     """outputs[r] becomes rank r's inputs[this rank]."""
     circle = flight.circle
+    inputs = _apart(inputs, outputs)
     yield from flight.exchange(
         {peer: inputs[peer] for peer in circle.peers}, {peer: outputs[peer] for peer in circle.peers}
     )
@@ -60,6 +64,13 @@ def barrier(flight: Flight, nothing: Tensor) -> Steps:
     """Every rank hears from every other."""
     peers = flight.circle.peers
     return flight.exchange(dict.fromkeys(peers, nothing), dict.fromkeys(peers, nothing))
+
+
+def _apart(sources: Sequence[Tensor], targets: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The sources, copied where they lie between the first and the last byte of the targets."""
+    spans = [(target.data_ptr(), target.data_ptr() + target.nbytes) for target in targets if target.nbytes]
+    begin, end = min((span[0] for span in spans), default=0), max((span[1] for span in spans), default=0)
+    return [one.clone() if one.data_ptr() < end and begin < one.data_ptr() + one.nbytes else one for one in sources]
 
 
 def _relayed(flight: Flight, flat: Tensor, root: int) -> Steps:

@@ -52,12 +52,12 @@ def name_of(op: object, dtype: torch.dtype) -> str:
 
 
 def fold(how: str, rows: Sequence[Tensor], out: Tensor) -> None:
-    """`out` becomes rows[0] . rows[1] . ..., from left to right. `out` may be one of the rows; row 0 is overwritten
-    when it is not `out` and `out` comes later."""
+    """`out` becomes rows[0] . rows[1] . ..., from left to right. `out` may lie where one of the rows does; row 0 is
+    overwritten when that is a later one."""
     combine = _COMBINE[how]
     if len(rows) == 1:
         out.copy_(rows[0])
-    place = next((index for index, row in enumerate(rows) if row is out), 1)
+    place = next((index for index, row in enumerate(rows) if row.data_ptr() == out.data_ptr()), 1)
     total = rows[0]
     for index, row in enumerate(rows[1:], 1):
         target = out if index >= place else total

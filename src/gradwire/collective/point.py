@@ -19,6 +19,7 @@ from torch import Tensor
 from gradwire.collective import tags
 from gradwire.collective.boxes import INLINE, Box
 from gradwire.collective.call import HEADER, Call, unpack
+from gradwire.collective.callbacks import Callbacks
 from gradwire.collective.circle import Circle, withdraw
 from gradwire.collective.failure import CollectiveError
 from gradwire.collective.work import Work
@@ -41,9 +42,10 @@ class Post:
 class Points:
     """One circle's sends and receives."""
 
-    def __init__(self, circle: Circle, timeout: float) -> None:
+    def __init__(self, circle: Circle, timeout: float, callbacks: Callbacks) -> None:
         self._circle = circle
         self.timeout = timeout
+        self.callbacks = callbacks
         self._lock = threading.Lock()
         self._sent: dict[tuple[int, int], int] = defaultdict(int)
         self._received: dict[tuple[int, int], int] = defaultdict(int)
@@ -168,7 +170,7 @@ class Points:
             theirs, _, size = unpack(bytes(post.box.head))
         except ValueError as error:
             raise CollectiveError(f"rank {post.peer} sent something that is no message: {error}") from error
-        if size != flat.nbytes or (size <= INLINE and delivery.size != HEADER + size):
+        if theirs.dtype != flat.dtype or size != flat.nbytes or (size <= INLINE and delivery.size != HEADER + size):
             ours = f"{flat.numel()} elements of {flat.dtype}"
             raise CollectiveError(
                 f"receive with tag {post.tag}: rank {post.peer} sent {theirs.count} elements of {theirs.dtype}, "
@@ -191,7 +193,7 @@ class PointWork(Work):
         self, points: Points, outputs: list[Tensor], steps: Iterator[Transfer], timeout: float, what: str,
         settle: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        super().__init__(outputs)
+        super().__init__(outputs, points.callbacks)
         self.steps = steps
         self.patience = _SLICE
         self._points = points

@@ -48,7 +48,8 @@ class SparseSum:
         total = torch.zeros_like(tensor.detach())
         for (indices, values), count in zip(self._rows, self.counts.tolist(), strict=True):
             shape = (count, *tensor.shape[tensor.dim() - dense :]) if dense else (count,)
-            total = total + torch.sparse_coo_tensor(indices.view(-1, count), values.view(shape), tensor.shape)
+            places = indices.view(tensor.sparse_dim(), count)
+            total = total + torch.sparse_coo_tensor(places, values.view(shape), tensor.shape)
         with torch.no_grad():  # a detached sparse tensor would take the copy for itself
             tensor.copy_(total.coalesce())
 

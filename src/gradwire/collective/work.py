@@ -8,23 +8,27 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
+from gradwire.collective.callbacks import Callbacks
 from gradwire.collective.failure import CollectiveError
 
 Outputs = list[Tensor] | list[list[Tensor]]
 
 
 class Work(dist.Work):
-    """One operation: `finish` is called once, by whichever thread carried it out."""
+    """One operation: `finish` is called once, by whichever thread carried it out. With `callbacks`, what hangs on its
+    futures runs there and not on that thread."""
 
-    def __init__(self, outputs: Outputs) -> None:
+    def __init__(self, outputs: Outputs, callbacks: Callbacks | None = None) -> None:
         super().__init__()
         self._outputs = outputs
+        self._callbacks = callbacks
         self._error: BaseException | None = None
         self._done = threading.Event()
         self._lock = threading.Lock()
@@ -40,7 +44,10 @@ class Work(dist.Work):
             self._done.set()
             futures, self._futures = self._futures, []
         for future in futures:
-            future.set_result(self._outputs)
+            if self._callbacks is None:
+                future.set_result(self._outputs)
+            else:
+                self._callbacks.run(partial(future.set_result, self._outputs))
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Return when it is done; raise what went wrong. A timeout of its own leaves the operation running."""
@@ -53,6 +60,8 @@ class Work(dist.Work):
 
     def get_future(self) -> Future[Any]:
         self._drive()
+        if self._callbacks is not None:
+            self._callbacks.step_aside()
         base: Future[Any] = Future()
         with self._lock:
             if not self._done.is_set():
@@ -131,6 +140,8 @@ class Joined(dist.Work):
 
         for part in parts:
             part.add_done_callback(count)
+        if not parts:
+            future.set_result([])
         return future.then(lambda done: (self.wait(), done.value())[1])
 
     def is_completed(self) -> bool:
