@@ -132,6 +132,11 @@ def checked(config: Config) -> Config:
     """Parse what is text at the edge, so that a mistake surfaces here and not in the first backward."""
     if config.plan and config.plan not in PLANNERS:
         raise ConfigError(f"plan: {config.plan!r} is no planner; choose one of {', '.join(PLANNERS)}")
+    if config.plan and config.compress.momentum:
+        raise ConfigError(
+            f"compress.momentum: {config.compress.momentum:g} is not applied to gradients that travel a plan; leave it "
+            "at 0 and give the optimizer its momentum"
+        )
     if not is_controller(config.level):
         try:
             Level.parse(config.level)

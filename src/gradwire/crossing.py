@@ -76,12 +76,7 @@ def cross(config: Config, group: dist.ProcessGroup, ranks: Sequence[int], numel:
 
 def planner_of(config: Config, numel: int) -> Callable[[Matrix, int], Plan]:
     job = _job(config, numel)
-
-    def planned(matrix: Matrix, version: int) -> Plan:
-        plan = make_plan(matrix, job, config.plan, version)
-        return plan if config.planning.relay else replace(plan, routes={})
-
-    return planned
+    return lambda matrix, version: make_plan(matrix, job, config.plan, version, config.planning.relay)
 
 
 def _job(config: Config, numel: int) -> Job:
@@ -129,14 +124,18 @@ def open_crossing(
 ) -> Crossing:
     """Member, walker and steward over a wire; a member that is not among the first begins apart from them."""
     known, planned = known_network(config.planning, len(ranks)), planner_of(config, numel)
-    replan = lambda members, version: planned(known.only(members), version)  # noqa: E731
+
+    def replan(members: tuple[int, ...], version: int) -> Plan:
+        return planned(steward.network(members, told.clock.now()), version)
+
     members, plan = first
     member = Member(rank, members, plan, replan)
     tidings = _Tidings(told, member, ranks)
     walker = Walker(wire, member, _walking(config), told.clock)
     walker.on_loss, walker.on_return = tidings.lost, tidings.back
-    settings = ReplanConfig(config.plan, config.planning.gain, config.planning.interval)
-    stewarding = StewardConfig(settings, config.planning.aware, config.planning.probe)
+    planning = config.planning
+    settings = ReplanConfig(config.plan, planning.gain, planning.interval, planning.relay)
+    stewarding = StewardConfig(settings, planning.aware, planning.probe)
     steward = Steward(walker, _job(config, numel), known, stewarding, tidings.changed)
     if member.fresh:
         member.reach.clear()

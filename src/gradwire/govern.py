@@ -202,9 +202,7 @@ class Adaptive:
         if self._rank:
             return
         observations = [
-            Observation(pulse.facts, ready.get(peer))
-            for peer, pulse in pulses.items()
-            if pulse.facts is not None
+            Observation(pulse.facts, ready.get(peer)) for peer, pulse in pulses.items() if pulse.facts is not None
         ]
         if exchange.facts is not None:
             observations.append(Observation(exchange.facts, exchange.ready))

@@ -27,9 +27,10 @@ from gradwire.compress.base import Codec, Stretch, Weights
 from gradwire.compress.build import build_codec
 from gradwire.compress.feedback import Feedback
 from gradwire.compress.lowrank import LowRank
+from gradwire.compress.prune import Orders
 from gradwire.config import CompressConfig
 from gradwire.events import Decided, Sink
-from gradwire.flow import Bucket, Decision
+from gradwire.flow import Bucket, Decision, ParameterSlice
 from gradwire.govern import Governor
 from gradwire.joint import Check, Joint, PlainJoint, Teller
 from gradwire.level import Level
@@ -78,7 +79,8 @@ class Session:
         self._codecs: dict[Level, Codec] = {}
         self._factors: dict[Level, LowRank] = {}
         self._levels: dict[int, Decision] = {}
-        self._cuts: dict[int, int] = {}
+        self._cuts: dict[int, tuple[int, tuple[ParameterSlice, ...]]] = {}
+        self._orders: Orders = {}
         self._teller = Teller(rooms.sink, rooms.clock)
         self._verify_every = verify_every if rooms.pipeline.lanes else 0
         self._scratch = Scratch()
@@ -193,14 +195,17 @@ class Session:
         self._under_way.append(joint)
         if level.sparse and self._config.momentum:
             joint.velocity = self._rooms.feedback.velocity(bucket, work, self._config.momentum)
-            work.copy_(joint.velocity)
         residual = self._rooms.feedback.worker(bucket, work.device)
         self._sample_energy(residual, work)
         length = self._chunk_length(bucket, level)
-        if self._cuts.get(bucket.index) != length:
+        cut = (length, bucket.slices)
+        if self._cuts.get(bucket.index) != cut:
             self._rooms.feedback.fold(bucket.index)
             self._scratch.clear()
-            self._cuts[bucket.index] = length
+            for place in list(self._orders):  # other buckets' exchanges may be adding theirs
+                if place[0] == bucket.index:
+                    del self._orders[place]
+            self._cuts[bucket.index] = cut
         starts = range(0, bucket.numel, length)
         joint.expect(len(starts))
         for start in starts:
@@ -234,9 +239,12 @@ class Session:
         if level.select == "lowrank":
             lowrank = self._lowrank(level)
             return factored(chunk, lowrank, lowrank.layout(bucket.slices))
+        return exchange(chunk, self._codec(level))
+
+    def _codec(self, level: Level) -> Codec:
         if level not in self._codecs:
-            self._codecs[level] = build_codec(level, zero_pruned=self._config.prune == "zero")
-        return exchange(chunk, self._codecs[level])
+            self._codecs[level] = build_codec(level, self._config.prune == "zero", self._orders)
+        return self._codecs[level]
 
     def _lowrank(self, level: Level) -> LowRank:
         return self._factors.setdefault(level, LowRank(level))
@@ -245,7 +253,6 @@ class Session:
         """Elements per chunk: pieces of about `chunk` encoded megabytes, whole for low rank."""
         if level.select == "lowrank" or bucket.numel == 0:
             return max(bucket.numel, 1)
-        codec = self._codecs.setdefault(level, build_codec(level, zero_pruned=self._config.prune == "zero"))
-        pieces = max(1, round(codec.size_of(bucket.numel) / (self._config.chunk * 1e6)))
+        pieces = max(1, round(self._codec(level).size_of(bucket.numel) / (self._config.chunk * 1e6)))
         unit = ALIGN * self._world_size
         return -(-bucket.numel // (pieces * unit)) * unit

@@ -1,11 +1,11 @@
 """Site: ranks that are near each other sum among themselves first; one leader per site speaks for them across.
 
 In: parcels in the order of buckets, the same on all ranks of the site. Each goes through three stations: sum inside the
-site (the existing backend's collective), the trees between sites (leaders only), and back from the leader to its site.
-Who is where says a file (`planning.sites`), read by rank 0 for all, or each rank's GRADWIRE_SITE. The leader is the
-lowest rank. Two groups and two threads of their own keep the order of collectives: one for sums,
-one for results, so that several buckets are under way at once. A site that was cut off and is taken back is handed the
-others' state through its leader: before the results of that step, everybody in the site gets it.
+site (by the existing backend, or gloo where that takes no CPU tensors), the trees between sites (leaders only), and
+back from the leader to its site. Who is where says a file (`planning.sites`), read by rank 0 for all, or each rank's
+GRADWIRE_SITE. The leader is the lowest rank. Two groups and two threads of their own keep the order of collectives: one
+for sums, one for results, so that several buckets are under way at once. A site that was cut off and is taken back is
+handed the others' state through its leader: before the results of that step, everybody in the site gets it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from gradwire.aggregate.handing import Estate
 from gradwire.aggregate.parcel import Parcel
 from gradwire.errors import ConfigError, GradwireError, LinkError
 from gradwire.transport.collective import explain
+from gradwire.transport.lanes import host_backend
 from gradwire.transport.notes import Notes
 
 VARIABLE = "GRADWIRE_SITE"
@@ -107,7 +108,7 @@ def open_groups(
     """This rank's two groups inside its site, and the leaders' group if it is one. Every rank of the job calls this."""
     everybody = dist.get_process_group_ranks(group)
     rank = dist.get_rank(group)
-    limit, backend = timedelta(seconds=timeout), dist.get_backend(group)
+    limit, backend = timedelta(seconds=timeout), host_backend(group)
     own: list[dist.ProcessGroup] = []
     for members in sites.groups:
         for _ in range(2):
@@ -159,6 +160,8 @@ class Site:
         self._inheritance: Inheritance | None = None
         self._first = True
         self._abandoned = False
+        # Residuals, by their place in memory, that nothing waits in any more.
+        self._emptied: set[int] = set()
         self._sums: queue.SimpleQueue[Parcel | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[tuple[Parcel, BaseException | None] | None] = queue.SimpleQueue()
         self._threads = [
@@ -194,6 +197,7 @@ class Site:
     def _run_sums(self) -> None:
         """Sum each bucket inside the site; the leader sends it across, where it may overtake others."""
         while (parcel := self._sums.get()) is not None:
+            self._send_what_waited(parcel)
             error = self._collective(lambda p=parcel: self._sum_group.allreduce([p.gradient]).wait())  # type: ignore[misc]
             crossed: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
             if error is not None or self._across is None:
@@ -203,6 +207,14 @@ class Site:
             self._order.put(crossed)
             self._results.put((parcel, error))
         self._results.put(None)
+
+    def _send_what_waited(self, parcel: Parcel) -> None:
+        """Only the leader's residual crosses. What waits elsewhere, from a job that had other sites or none, goes with
+        the first sum; nothing comes after it."""
+        if not self.leads and parcel.residual.data_ptr() not in self._emptied:
+            self._emptied.add(parcel.residual.data_ptr())
+            parcel.gradient.add_(parcel.residual)
+            parcel.residual.zero_()
 
     def _run_results(self) -> None:
         """In the order of buckets: wait until the leader has the mean, then everybody gets it."""

@@ -16,10 +16,10 @@ from gradwire.plan.awareness import LEAST_BYTES, Observation
 from gradwire.plan.job import Job
 from gradwire.plan.matrix import Matrix
 from gradwire.plan.messages import Announce, Install
-from gradwire.plan.news import Report, pack, unpack
+from gradwire.plan.news import Probe, Report, pack, unpack
 from gradwire.plan.registry import make_plan
 from gradwire.plan.replan import ReplanConfig
-from tests.aggregate.grid import LIMIT, Grid, ltp_wires
+from tests.aggregate.grid import LIMIT, FakeNet, Grid, ltp_wires
 
 NUMELS = (60_000,)
 JOB = Job(4 * sum(NUMELS), 32 << 10)
@@ -89,6 +89,103 @@ def test_the_coordinator_plans_around_a_link_that_was_reported_slow() -> None:
             steward.close()
     assert grid.walkers[3].member.version != plan.version
     assert not used & {(3, 1), (3, 2)}
+
+
+def test_after_a_regroup_of_the_same_members_the_plan_in_force_is_judged() -> None:
+    """The new epoch's plan knows nothing of the slow links; the one before it did."""
+    uninformed = make_plan(uniform(4), JOB, "loadaware")
+    with ltp_wires(4) as wires:
+        grid = Grid(wires, uninformed, NUMELS, WalkConfig(elastic=True), start=False)
+        config = StewardConfig(ReplanConfig("loadaware", interval=0.0), probe=False)
+        stewards = [Steward(walker, JOB, uniform(4), config) for walker in grid.walkers]
+        for steward, walker in zip(stewards, grid.walkers, strict=True):
+            steward.scout.look = lambda now: ()  # type: ignore[method-assign]
+            steward.begin(walker.now())
+            walker.start()
+        slow = tuple(Observation(3, other, 1e5, 0.02, LEAST_BYTES, 0.0) for other in (1, 2))
+        first, member = grid.walkers[0], grid.walkers[0].member
+
+        def changed(before: int) -> bool:
+            deadline = time.monotonic() + LIMIT
+            while member.version == before and time.monotonic() < deadline:
+                grid.run([[torch.ones(NUMELS[0])] for _ in range(4)], "off")
+                time.sleep(0.02)
+            return member.version != before
+
+        with grid:
+            grid.walkers[3].ask(lambda: stewards[3].channel.tell(0, Report(slow)))
+            assert changed(uninformed.version)
+            assert member.plan.trees != uninformed.trees
+            informed = member.version
+            first.ask(lambda: member.admit(1, first.now()))
+            assert changed(informed)
+            assert member.plan.trees == uninformed.trees
+            assert changed(member.version), "the uninformed plan stays in force"
+            assert member.plan.trees != uninformed.trees
+        for steward in stewards:
+            steward.close()
+
+
+def test_a_plan_made_for_members_of_an_epoch_before_is_dropped() -> None:
+    plan = make_plan(uniform(2), JOB, "star")
+    net = FakeNet()
+    grid = Grid([net.wire(rank) for rank in range(2)], plan, NUMELS, start=False)
+    steward = Steward(grid.walkers[0], JOB, uniform(2), StewardConfig(ReplanConfig("star"), probe=False))
+    member = grid.walkers[0].member
+    steward._wishes.put((member.epoch - 1, plan, "made too late"))
+    steward._coordinate(0.0)
+    assert not member.proposing
+    steward._wishes.put((member.epoch, plan, "made in time"))
+    steward._coordinate(0.0)
+    assert member.proposing
+    grid.close()
+
+
+def test_what_members_carry_in_all_is_not_forgotten_when_links_are_measured() -> None:
+    known = Matrix.of(np.full((3, 3), 1e7), 0.02, up=[1e6, 2e6, 3e6], down=4e6)
+    net = FakeNet()
+    grid = Grid([net.wire(rank) for rank in range(3)], make_plan(known, JOB), NUMELS, start=False)
+    steward = Steward(grid.walkers[0], JOB, known, StewardConfig(ReplanConfig()))
+    assert steward.network((0, 2), 1.0).rate[0, 1] == 1e7
+    steward._hear(1, Report((Observation(0, 2, 5e6, 0.02, LEAST_BYTES, 0.0),)))
+    measured = steward.network((0, 2), 1.0)
+    assert measured.rate[0, 1] == 5e6
+    assert measured.up.tolist() == [1e6, 3e6]
+    assert measured.down.tolist() == [4e6, 4e6]
+    unaware = Steward(grid.walkers[1], JOB, known, StewardConfig(ReplanConfig(), aware=False))
+    unaware._hear(1, Report((Observation(0, 2, 5e6, 0.02, LEAST_BYTES, 0.0),)))
+    assert unaware.network((0, 2), 1.0).rate[0, 1] == 1e7
+    grid.close()
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_nobody_waits_for_a_probe_that_is_not_on_its_way(idle: bool) -> None:
+    net = FakeNet()
+    grid = Grid([net.wire(rank) for rank in range(3)], make_plan(uniform(3), JOB), NUMELS, start=False)
+    config = StewardConfig(ReplanConfig(), aware=False)
+    stewards = [Steward(walker, JOB, uniform(3), config) for walker in grid.walkers]
+    for steward in stewards:
+        steward.channel.listen(steward._member.reach)
+        steward.scout.idle = lambda peer, now, within: idle  # type: ignore[method-assign]
+    for _ in range(3):  # two pairs at a time
+        stewards[0]._ask_for_probes(100.0)
+        for walker in grid.walkers * 10:
+            walker.port.turn(0.02)
+    assert [walker.port.sent_bytes.total() > LEAST_BYTES for walker in grid.walkers] == [idle] * 3
+    listening = [len(steward._member.reach) for steward in stewards]
+    assert [len(walker.port._awaited) for walker in grid.walkers] == listening
+    grid.close()
+    assert not any(walker.port._awaited for walker in grid.walkers)
+
+
+def test_a_link_to_somebody_who_left_is_not_probed() -> None:
+    net = FakeNet()
+    grid = Grid([net.wire(rank) for rank in range(2)], make_plan(uniform(2), JOB), NUMELS, start=False)
+    steward = Steward(grid.walkers[0], JOB, uniform(2), StewardConfig(ReplanConfig()))
+    grid.walkers[0].port.left.add(1)
+    steward._hear(1, Probe(0, 1))
+    assert not net.sends
+    grid.close()
 
 
 def test_a_lost_peer_is_an_error_on_every_rank() -> None:

@@ -11,6 +11,9 @@ from gradwire.compress import kernels
 from gradwire.compress.base import Stretch
 from gradwire.compress.build import build_codec, check_chain
 from gradwire.compress.frame import HEADER
+from gradwire.compress.lossless import VERSION
+from gradwire.compress.masked import Masked
+from gradwire.compress.prune import Orders
 from gradwire.compress.sparse import index_bound
 from gradwire.errors import ConfigError, IntegrityError
 from gradwire.level import Level
@@ -58,6 +61,36 @@ def test_what_is_sent_and_what_waits_add_up(level: str, numel: int, scale: float
     out = torch.full((numel,), 5.0)
     build_codec(Level.parse(level)).decode(frame, out, stretch(numel))
     torch.testing.assert_close(out + residual, before, atol=2e-6 * scale, rtol=2e-6)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@settings(max_examples=25, deadline=None)
+@given(numel=st.integers(1, 5000), wild=st.sampled_from([float("nan"), float("inf"), -float("inf")]), data=st.data())
+def test_a_spoilt_step_is_seen_by_all_and_takes_nothing_that_waited(
+    level: str, numel: int, wild: float, data: st.DataObject
+) -> None:
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
+    gradient, residual = torch.randn(numel, generator=generator), torch.randn(numel, generator=generator)
+    gradient[data.draw(st.integers(0, numel - 1))] = wild
+    waited, whole = residual.clone(), gradient + residual
+    frame, out = made(level, gradient, residual), torch.empty(numel)
+    build_codec(Level.parse(level)).decode(frame, out, stretch(numel))
+    assert not out.isfinite().all()
+    assert residual.isfinite().all()
+    read = out.isfinite()
+    torch.testing.assert_close(
+        (out + residual)[read & whole.isfinite()], whole[read & whole.isfinite()], atol=1e-5, rtol=1e-5
+    )
+    kept = torch.isclose(residual, waited, atol=1e-5) | torch.isclose(residual, whole, atol=1e-5)
+    assert kept[~read].all()
+
+
+def test_a_spoilt_element_behind_a_full_selection_still_shows() -> None:
+    gradient = torch.ones(10_000)
+    gradient[-1] = torch.inf
+    out = torch.empty(10_000)
+    build_codec(Level.parse("topk:0.01")).decode(made("topk:0.01", gradient, torch.zeros(10_000)), out, stretch(10_000))
+    assert not out.isfinite().all()
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -166,6 +199,36 @@ def test_held_back_coordinates_travel_within_a_full_turn() -> None:
         codec.decode(frame, restored, place, add=True)
     assert (restored > 0).all(), "no coordinate may starve"
     torch.testing.assert_close(restored + residual, torch.full((400,), 32.0))
+
+
+def test_levels_that_prune_share_one_order_of_the_weights() -> None:
+    orders: Orders = {}
+    for share in (0.3, 0.1, 0.03):
+        codec = build_codec(Level.parse(f"prune:0.5+topk:{share}"), orders=orders)
+        codec.encode(
+            torch.randn(100),
+            torch.zeros(100),
+            torch.zeros(4096, dtype=torch.uint8)[: codec.size_of(100)],
+            stretch(100),
+            7,
+        )
+    assert len(orders) == 1
+
+
+def test_a_leader_that_names_too_many_places_is_refused() -> None:
+    modest, greedy = (Masked(Level.parse(f"sharedk:{share}")) for share in (0.1, 0.9))
+    frame = torch.zeros(greedy.mask_size(1000), dtype=torch.uint8)
+    greedy.lead(torch.randn(1000), None, frame)
+    with pytest.raises(IntegrityError):
+        modest.follow(frame, 1000)
+
+
+def test_an_empty_squeezed_frame_is_refused() -> None:
+    codec = build_codec(Level.parse("int8+zstd"))
+    frame = torch.zeros(codec.size_of(100), dtype=torch.uint8)
+    frame[:4] = torch.tensor([ord("g"), ord("z"), VERSION, 1], dtype=torch.uint8)
+    with pytest.raises(IntegrityError):
+        codec.decode(frame, torch.empty(100), stretch(100))
 
 
 def test_zero_mode_really_prunes() -> None:

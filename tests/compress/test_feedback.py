@@ -92,3 +92,30 @@ def test_a_residual_of_another_model_is_refused() -> None:
     feedback.load_state_dict({"rank": 0, "world_size": 2, "residuals": {"a": torch.zeros(7)}})
     with pytest.raises(ConfigError, match="another model"):
         feedback.worker(bucket(0, ("a", 3)), CPU)
+
+
+def test_momentum_forgets_a_spoilt_gradient_and_passes_it_on() -> None:
+    feedback, one = Feedback(0, 2), bucket(0, ("a", 3))
+    feedback.velocity(one, torch.tensor([1.0, 1.0, 1.0]), 0.5)
+    spoilt = torch.tensor([1.0, float("nan"), float("inf")])
+    velocity = feedback.velocity(one, spoilt, 0.5)
+    assert velocity.tolist() == [1.5, 0.5, 0.5]
+    assert spoilt[0] == 1.5
+    assert not spoilt[1:].isfinite().any()
+
+
+def test_a_new_scale_reaches_what_was_loaded_and_the_velocity() -> None:
+    saved, fresh, one = Feedback(0, 2), Feedback(0, 2), bucket(0, ("a", 2))
+    saved.worker(one, CPU).fill_(1.0)
+    fresh.load_state_dict(saved.state_dict())
+    fresh.velocity(one, torch.ones(2), 0.5)
+    fresh.rescale(2.0)
+    assert fresh.worker(one, CPU).tolist() == [2.0, 2.0]
+    fresh.rescale(2.0)
+    assert fresh.worker(one, CPU).tolist() == [4.0, 4.0]
+
+
+def test_another_ranks_state_is_refused() -> None:
+    saved = Feedback(0, 2).state_dict()
+    with pytest.raises(ConfigError, match="rank 0's and is loaded by rank 1"):
+        Feedback(1, 2).load_state_dict(saved)

@@ -164,7 +164,32 @@ def test_a_lost_member_or_link_changes_it_at_once() -> None:
     assert price(left, plan, JOB) == math.inf
     changed, reason = Replanner(plan, ReplanConfig(), now=100.0).consider(left, JOB, 100.5)
     assert changed is not None
-    assert "at once" in reason
+    assert changed.version != plan.version
+    assert f"at once: plan {plan.version} needs" in reason
+
+
+def test_pairs_that_routers_serve_are_never_relayed_by_members() -> None:
+    matrix = netstorm9(1).matrix
+    plan = make_plan(matrix, JOB, "star", relay=False)
+    assert make_plan(matrix, JOB, "star").routes
+    assert not plan.routes
+    assert price(matrix, plan, JOB, relay=False) == pytest.approx(plan.predicted)
+    kept, reason = Replanner(plan, ReplanConfig("star", relay=False), now=0.0).consider(matrix, JOB, 100.0)
+    assert kept is None, reason
+    fallen = Matrix.of(matrix.rate / 10, matrix.rtprop, matrix.members)
+    better, _ = Replanner(plan, ReplanConfig("kary", relay=False), now=0.0).consider(fallen, JOB, 100.0)
+    assert better is not None
+    assert not better.routes
+
+
+def test_what_a_member_carries_in_all_stays_known() -> None:
+    known = Awareness()
+    assert not known.informed
+    known.observe(seen(0, 1, 1e6, 1.0))
+    assert known.informed
+    matrix = known.matrix((0, 1), 1.0, up=[5e5, 2e6], down=[3e6, 4e6])
+    assert matrix.up.tolist() == [5e5, 2e6]
+    assert matrix.effective()[0, 1] == 5e5
 
 
 def test_a_senseless_setting_is_refused() -> None:

@@ -355,3 +355,28 @@ def attach_twice(rank: int, world: int) -> tuple[bool, str]:
     except gradwire.ConfigError as error:
         return gradwire.attach(model) is handle, str(error)
     return False, ""
+
+
+class TwoLayers(nn.Module):
+    """Layers of equal size: DDP's bucket is laid out anew after the first step, in the order in which gradients came,
+    with as many elements as before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(40, 40, bias=False), nn.Linear(40, 40, bias=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.last(self.first(inputs))  # type: ignore[no-any-return]
+
+
+def prune_for_real(rank: int, world: int) -> list[float]:
+    """The share of weights that are zero after each step."""
+    net = TwoLayers()
+    model = DistributedDataParallel(net)
+    gradwire.attach(model, {"level": "prune:0.5+int8", "compress": {"prune": "zero"}})
+    shares = []
+    for step in range(4):
+        model(batch(rank, step)[0]).sum().backward()
+        shares.append(float((flat(net) == 0).float().mean()))
+    return shares

@@ -158,3 +158,8 @@ def test_a_second_configuration_is_refused(ranks: Ranks) -> None:
     for same, told in ranks.run(2, jobs.attach_twice):
         assert same
         assert "attached to this model already" in told
+
+
+def test_pruning_follows_the_parameters_when_buckets_are_laid_out_anew(ranks: Ranks) -> None:
+    for shares in ranks.run(2, jobs.prune_for_real):
+        assert shares == pytest.approx([0.5] * 4, abs=0.01)

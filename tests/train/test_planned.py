@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
+import gradwire
 from gradwire.config import resolve
 from gradwire.errors import ConfigError
 from gradwire.flow import Tree
@@ -76,6 +78,28 @@ def test_sites_sum_inside_first_and_the_mean_counts_every_rank(ranks: Ranks, nam
     results = ranks.run(3, _at_sites, names)
     assert all(result["agreed"] for result in results)
     torch.testing.assert_close(results[0]["weights"], plain, atol=1e-4, rtol=1e-3)
+
+
+def _owing_at_sites(rank: int, world: int, names: list[str]) -> float:
+    """A state with residuals of 1 is loaded by a job with sites; what ten steps without gradients deliver of them."""
+    os.environ["GRADWIRE_SITE"] = names[rank]
+    try:
+        model = DistributedDataParallel(jobs.small_net())
+        handle = gradwire.attach(model, {"plan": "loadaware", "level": "int8"})
+    finally:
+        del os.environ["GRADWIRE_SITE"]
+    owed = {name: torch.ones(parameter.numel()) for name, parameter in model.module.named_parameters()}
+    handle.load_state_dict({**handle.state_dict(), "residuals": owed})
+    delivered = torch.zeros(())
+    for step in range(10):
+        model.zero_grad()
+        (0.0 * model(jobs.batch(rank, step)[0]).sum()).backward()
+        delivered += torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).mean()
+    return float(delivered)
+
+
+def test_what_waits_on_ranks_that_do_not_lead_a_site_is_sent_too(ranks: Ranks) -> None:
+    assert ranks.run(3, _owing_at_sites, ["a", "a", "b"]) == pytest.approx([1.0] * 3, abs=0.01)
 
 
 def test_a_site_named_on_some_ranks_only_is_a_mistake() -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from gradwire.compress import kernels
 from gradwire.compress.base import Stretch
 from gradwire.compress.masked import Masked
-from gradwire.compress.values import CODECS, INT4_BLOCK, INT8_BLOCK
+from gradwire.compress.values import CODECS, INT4_BLOCK, INT8_BLOCK, ValueCodec, spoilt
 from gradwire.errors import ConfigError
 from gradwire.level import Level, Values
 
@@ -125,8 +125,8 @@ class Dense:
         self._codec.encode(self._sum, self._residual, body, self._seed)
 
     def settle(self, body: Tensor, counts: float | Tensor) -> None:
-        self._sum.add_(self._residual).div_(counts)
-        self._residual.zero_()
+        self._sum.div_(counts)
+        self._residual.div_(counts)
         self._codec.encode(self._sum, self._residual, body, self._seed)
         self._residual.mul_(counts)
 
@@ -134,8 +134,7 @@ class Dense:
         self._codec.decode(body, self._sum, 1.0, add=False)
 
     def reclaim(self, body: Tensor, cells: list[int]) -> None:
-        sent = torch.empty(self.body.count)
-        self._codec.decode(body, sent, 1.0, add=False)
+        sent = _finite(self._codec, body, self.body.count)
         for start, end in map(self.body.cell, cells):
             self._residual[start:end] += sent[start:end]
 
@@ -151,8 +150,10 @@ class Shared:
 
     def begin(self) -> int:
         nonfinite = kernels.gather(self._gradient, self._residual, self._mask, self._sum, self._mask.numel())
-        if nonfinite:
-            self._sum[:1] = torch.nan  # the places may miss it, but every member must see that the step is spoilt
+        if nonfinite and self._sum.isfinite().all():
+            # The places miss it, but every member must see that the step is spoilt.
+            self._residual[self._mask[:1].long()] += self._sum[:1]
+            self._sum[:1] = torch.nan
         return nonfinite
 
     def absorb(self, body: Tensor) -> None:
@@ -171,19 +172,26 @@ class Shared:
         kernels.scatter_add(self._mask, self._sum, self._mask.numel(), self._gradient)
 
     def reclaim(self, body: Tensor, cells: list[int]) -> None:
-        sent = torch.empty(self.body.count)
-        self._codec.decode(body, sent, 1.0, add=False)
+        sent = _finite(self._codec, body, self.body.count)
         for start, end in map(self.body.cell, cells):
             kernels.scatter_add(self._mask[start:end], sent[start:end], end - start, self._residual)
 
     def _encoded(self, body: Tensor) -> Tensor:
         error = torch.zeros_like(self._sum)
-        self._codec.encode(self._sum, error, body, self._seed)
+        if self._codec.encode(self._sum, error, body, self._seed):
+            error += spoilt(self._codec, self._sum, body)
         return error
 
     def _keep(self, error: Tensor, counts: float | Tensor) -> None:
         error.mul_(counts)
         kernels.scatter_add(self._mask, error, error.numel(), self._residual)
+
+
+def _finite(codec: ValueCodec, body: Tensor, count: int) -> Tensor:
+    """What a body carries; nothing where that is no number, which must not wait for a later step."""
+    sent = torch.empty(count)
+    codec.decode(body, sent, 1.0, add=False)
+    return torch.where(sent.isfinite(), sent, 0.0)
 
 
 def random_places(level: Level, stretch: Stretch) -> Tensor:

@@ -1,8 +1,8 @@
 """Scratch: byte buffers that exchanges borrow and give back, so that steady training allocates nothing.
 
-Fresh memory costs a page fault per 4 KiB, which is more than the kernels need. Sizes repeat from step to step, or
-nearly so where a lossless stage decides them: a buffer is up to an eighth larger than asked for, so that near sizes
-share it and only a few are kept. A lease gives back whatever its exchange still holds when it ends.
+Fresh memory costs a page fault per 4 KiB, which is more than the kernels need. Sizes repeat from step to step, so
+buffers are kept by exact size. Where a lossless stage decides, they only nearly do: a lease takes up to an eighth more
+than it is asked for, so that near sizes share a buffer and few are kept. It gives back what it still holds at its end.
 """
 
 from __future__ import annotations
@@ -21,13 +21,11 @@ class Scratch:
         self._free: dict[tuple[torch.device, int], list[Tensor]] = {}
 
     def take(self, nbytes: int, device: torch.device) -> Tensor:
-        """At least so many bytes."""
-        size = _rounded(nbytes)
         with self._lock:
-            free = self._free.get((device, size))
+            free = self._free.get((device, nbytes))
             if free:
                 return free.pop()
-        return torch.empty(size, dtype=torch.uint8, device=device)
+        return torch.empty(nbytes, dtype=torch.uint8, device=device)
 
     def give(self, buffer: Tensor) -> None:
         with self._lock:
@@ -49,7 +47,7 @@ class Lease:
 
     def take(self, nbytes: int) -> Tensor:
         """A flat buffer of bytes with any content."""
-        buffer = self._scratch.take(nbytes, self._device)
+        buffer = self._scratch.take(_rounded(nbytes), self._device)
         self._held[buffer.data_ptr()] = buffer
         return buffer[:nbytes]
 

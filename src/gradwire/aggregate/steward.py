@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -65,7 +65,8 @@ class Steward:
         self._known = known
         self._on_change = on_change
         self._replanner: Replanner | None = None
-        self._wishes: queue.SimpleQueue[tuple[Plan, str]] = queue.SimpleQueue()
+        self._epoch = self._member.epoch
+        self._wishes: queue.SimpleQueue[tuple[int, Plan, str]] = queue.SimpleQueue()
         self._planning: threading.Thread | None = None
         self._whys: dict[int, str] = {}
         self._reported = self._looked = 0.0
@@ -134,6 +135,8 @@ class Steward:
         match news:
             case Report():
                 self._learn(news.observations, now)
+            case Probe() if news.destination == self._member.rank:
+                self._expect(sender, news)
             case Probe():
                 self._probe(news, now)
             case Fetch() if self._bequest is not None:
@@ -156,47 +159,64 @@ class Steward:
         raise LinkError(news.why)
 
     def _probe(self, probe: Probe, now: float) -> None:
-        tag = PROBE << 60 | probe.number
-        if probe.destination == self._member.rank:
-            self._port.post(probe.source, tag, LEAST_BYTES, lambda frame, _: self._port.give(frame), patient=True)
-        elif self.scout.idle(probe.destination, now, REPORT):
-            frame = torch.zeros(LEAST_BYTES, dtype=torch.uint8)
-            self._port.send(probe.destination, tag, frame)
+        """Over an idle link only; and nobody waits for a probe that is not on its way."""
+        peer = probe.destination
+        if peer not in self._port.left | self._port.cut and self.scout.idle(peer, now, REPORT):
+            self._probes += 1
+            probe = replace(probe, number=self._probes)
+            self.channel.tell(peer, probe)
+            self._port.send(peer, _tag(probe), torch.zeros(LEAST_BYTES, dtype=torch.uint8), data=False)
+
+    def _expect(self, source: int, probe: Probe) -> None:
+        self._port.post(source, _tag(probe), LEAST_BYTES, lambda frame, _: self._port.give(frame), patient=True)
 
     # ---- coordinating --------------------------------------------------------------------------------------------
+    def network(self, members: Sequence[int], now: float) -> Matrix:
+        """What to plan by: links as they were measured; if none was or is to count, what was known beforehand."""
+        known = self._known.only(members)
+        if not self._config.aware or not self._awareness.informed:
+            return known
+        return self._awareness.matrix(known.members, now, up=known.up, down=known.down)
+
     def _coordinate(self, now: float) -> None:
         while not self._wishes.empty():
-            plan, why = self._wishes.get()
-            self._whys[self._member.propose(plan, now)] = why
+            epoch, plan, why = self._wishes.get()
+            if epoch == self._member.epoch:
+                self._whys[self._member.propose(plan, now)] = why
         busy = self._member.proposing or (self._planning is not None and self._planning.is_alive())
         if now - self._looked < LOOK or busy:
             return
         self._looked = now
         if self._config.probe:
             self._ask_for_probes(now)
-        if self._replanner is None or set(self._replanner.plan.trees[0].parents) != set(self._member.members):
+        if self._replanner is None or self._epoch != self._member.epoch:
+            self._epoch = self._member.epoch
             self._replanner = Replanner(self._member.plan, self._config.replan, now)
-        matrix = self._awareness.matrix(self._member.members, now)
+        self._replanner.plan = self._member.plan  # a proposal has its number from the member, if it came into force
+        matrix = self.network(self._member.members, now)
         self._planning = threading.Thread(target=self._consider, args=(matrix, now), name="gradwire-plan", daemon=True)
         self._planning.start()
 
     def _consider(self, matrix: Matrix, now: float) -> None:
         assert self._replanner is not None
+        epoch = self._epoch
         try:
             plan, why = self._replanner.consider(matrix, self._job, now)
         except GradwireError:
             return  # somebody is cut off: losing the connection, not planning, deals with that
         if plan is not None:
-            self._wishes.put((plan, why))
+            self._wishes.put((epoch, plan, why))
             self._port.nudge()
 
     def _ask_for_probes(self, now: float) -> None:
         for source, destination in self._awareness.to_probe(self._member.members, now, STALE):
-            self._probes += 1
-            probe = Probe(source, destination, self._probes)
-            for end in (destination, source):
-                if end == self._member.rank:
-                    self._probe(probe, now)
-                else:
-                    self.channel.tell(end, probe)
+            probe = Probe(source, destination)
+            if source == self._member.rank:
+                self._probe(probe, now)
+            else:
+                self.channel.tell(source, probe)
             self._awareness.probing(source, destination, now)
+
+
+def _tag(probe: Probe) -> int:
+    return PROBE << 60 | probe.number

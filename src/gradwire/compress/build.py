@@ -8,18 +8,19 @@ from gradwire.compress.base import Codec
 from gradwire.compress.dense import Dense
 from gradwire.compress.lossless import Lossless
 from gradwire.compress.masked import Masked
-from gradwire.compress.prune import Pruned
+from gradwire.compress.prune import Orders, Pruned
 from gradwire.compress.sparse import TopK
 from gradwire.errors import ConfigError
 from gradwire.level import Level
 
 
-def build_codec(level: Level, zero_pruned: bool = False) -> Codec:
-    """Assemble the chain for a level whose frames stand alone (everything but low rank)."""
+def build_codec(level: Level, zero_pruned: bool = False, orders: Orders | None = None) -> Codec:
+    """Assemble the chain for a level whose frames stand alone (everything but low rank). Codecs of several levels may
+    share `orders`."""
     check_chain(level)
     inner = _selecting(replace(level, prune=0.0, lossless=False))
     if level.prune:
-        inner = Pruned(replace(level, lossless=False), inner, zero_pruned)
+        inner = Pruned(replace(level, lossless=False), inner, zero_pruned, orders)
     return Lossless(level, inner) if level.lossless else inner
 
 

@@ -56,12 +56,16 @@ class Feedback:
         return owned[place]
 
     def velocity(self, bucket: Bucket, gradient: Tensor, momentum: float) -> Tensor:
-        """DGC's momentum correction: velocity = momentum x velocity + gradient, kept before the residual."""
+        """DGC's momentum correction: velocity = momentum x velocity + gradient, kept before the residual. The gradient
+        becomes the velocity; what is not finite goes as it is, and leaves no trace."""
         known = self._velocity.get(bucket.index)
         if known is None or known.numel() != gradient.numel():
             known = torch.zeros_like(gradient)
             self._velocity[bucket.index] = known
-        return known.mul_(momentum).add_(gradient)
+        finite = gradient.isfinite()
+        known.mul_(momentum).add_(torch.where(finite, gradient, 0.0))
+        gradient.copy_(torch.where(finite, known, gradient))
+        return known
 
     def fold(self, index: int) -> None:
         """Move what this rank owes as an owner into what it owes as a worker."""
@@ -88,8 +92,11 @@ class Feedback:
 
     def rescale(self, factor: float) -> None:
         """Multiply everything that waits, for callers whose gradient changed its unit (a loss scaler's new scale)."""
-        for flat in self._flat.values():
+        for flat in (*self._flat.values(), *self._velocity.values()):
             flat.mul_(factor)
+        laid_out = {part.name for bucket in self._layouts.values() for part in bucket.slices}
+        for value in (value for name, value in self._named.items() if name not in laid_out):
+            value.mul_(factor)  # loaded, and its bucket has not come yet
         for left in (left for owned in self._owned.values() for left in owned.values()):
             left.mul_(factor)
 
@@ -142,6 +149,11 @@ def merge_residuals(states: Sequence[Mapping[str, Any]], rank: int, world_size: 
             "pass the states of all old ranks as a list to load_state_dict"
         )
     if len(states) == 1 and old_size == world_size:
+        if int(states[0]["rank"]) != rank:
+            raise ConfigError(
+                f"load_state_dict: the state is rank {states[0]['rank']}'s and is loaded by rank {rank}; every rank "
+                "saves its own and loads its own, or all ranks load a list of all"
+            )
         return {name: value.clone() for name, value in states[0]["residuals"].items()}
     if len(states) != old_size or {int(state["rank"]) for state in states} != set(range(old_size)):
         raise ConfigError(f"load_state_dict needs the states of all {old_size} old ranks, got {len(states)}")

@@ -95,12 +95,12 @@ class Lossless:
         if length > frame.numel() - PREFIX:
             raise IntegrityError(f"payload is truncated: {length} bytes announced, {frame.numel() - PREFIX} there")
         body = frame[PREFIX : PREFIX + length]
-        if not squeezed:
+        if not squeezed or not length:
             return body
         try:
             data = zstd.ZstdDecompressor().decompress(bytes(body.cpu().numpy()), max_length=most + 1)
         except zstd.ZstdError as error:
             raise IntegrityError(f"payload does not decompress: {error}") from error
-        if len(data) > most:
-            raise IntegrityError(f"payload decompresses to more than the {most} bytes it may hold")
+        if not 0 < len(data) <= most:
+            raise IntegrityError(f"payload decompresses to {len(data)} bytes; it may hold {most}")
         return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(frame.device)

@@ -63,6 +63,8 @@ class Masked:
     def follow(self, frame: Tensor, numel: int) -> Tensor:
         """Read a leader's places."""
         header = open_frame(frame, self.level, numel)
+        if header.count > self.wanted(numel):
+            raise IntegrityError(f"payload announces {header.count} places where {self.wanted(numel)} were asked for")
         indices = torch.empty(header.count, dtype=torch.int32, device=frame.device)
         kernels.unpack_indices(frame[HEADER : HEADER + header.body], header.count, numel, indices)
         return indices
@@ -73,10 +75,8 @@ class Masked:
         """Write gradient + residual at the mask's places; everything else waits in the residual."""
         values = torch.empty(mask.numel(), dtype=torch.float32, device=gradient.device)
         nonfinite = kernels.gather(gradient, residual, mask, values, mask.numel())
-        if nonfinite:
-            values[:1] = torch.nan  # the mask may miss the place, but every rank must see that the step is spoilt
         body = CODECS[self.level.values].nbytes(mask.numel())
-        write_values(self.level, values, mask, residual, frame[HEADER : HEADER + body], seed)
+        write_values(self.level, values, mask, residual, frame[HEADER : HEADER + body], seed, nonfinite)
         seal(frame, self.level, gradient.numel(), mask.numel(), body)
         return Encoded(mask.numel(), nonfinite, mask)
 

@@ -24,15 +24,19 @@ PERIOD: Final = 8
 ROTATION: Final = 4
 
 
+# (bucket, start) -> (turn, places in order of growing |w|): sorting costs, so one sort serves a full turn, and all
+# levels that prune. Whoever lays a bucket out or cuts it anew forgets its entries.
+Orders = dict[tuple[int, int], tuple[int, Tensor]]
+
+
 class Pruned:
     """Another codec, applied to the coordinates that are not held back."""
 
-    def __init__(self, level: Level, inner: Codec, zero: bool = False) -> None:
+    def __init__(self, level: Level, inner: Codec, zero: bool = False, orders: Orders | None = None) -> None:
         self.level = level
         self._inner = inner
         self._zero = zero
-        # (bucket, start) -> (turn, places in order of growing |w|): sorting costs, so one sort serves a full turn.
-        self._orders: dict[tuple[int, int], tuple[int, Tensor]] = {}
+        self._orders = {} if orders is None else orders
 
     def size_of(self, numel: int) -> int:
         small = int(self.level.prune * numel)
@@ -49,14 +53,12 @@ class Pruned:
         waiting = torch.zeros_like(gradient) if residual is None else residual
         nonfinite = kernels.accumulate(gradient, waiting)  # 1
         keep = self.kept_places(stretch)
-        compact, fresh = waiting[keep], gradient[keep]  # 2
-        finite = fresh.isfinite()
-        left = torch.zeros_like(compact)
-        travelling = torch.where(finite, compact, fresh)
+        left, fresh = waiting[keep], gradient[keep]  # 2
+        wild = torch.where(fresh.isfinite(), 0.0, fresh)  # all the rest has been accumulated
         if nonfinite:
-            travelling[:1] = torch.nan  # the place may be held back, but every rank must see that the step is spoilt
-        done = self._inner.encode(travelling, left, frame, self._compacted(stretch, keep), seed)  # 3
-        waiting[keep] = torch.where(finite, left, compact)  # 4
+            wild[:1] = torch.nan  # the place may be held back, but every rank must see that the step is spoilt
+        done = self._inner.encode(wild, left, frame, self._compacted(stretch, keep), seed)  # 3
+        waiting[keep] = left  # 4
         if self._zero:
             self._clear(waiting, stretch)
         places = None if done.places is None else keep[done.places.long()]

@@ -17,7 +17,7 @@ from torch import Tensor
 from gradwire.compress import kernels
 from gradwire.compress.base import Encoded, Stretch
 from gradwire.compress.frame import HEADER, aligned, counts, open_frame, seal
-from gradwire.compress.values import CODECS, Ranges, values_within
+from gradwire.compress.values import CODECS, Ranges, spoilt, values_within
 from gradwire.errors import IntegrityError
 from gradwire.level import Level
 
@@ -54,7 +54,8 @@ class TopK:
         packed = kernels.pack_indices(indices, count, numel, frame[HEADER:])  # 2
         used = aligned(packed)
         body = used + self._values(count)
-        write_values(self.level, values[:count], indices[:count], residual, frame[HEADER + used : HEADER + body], seed)
+        data = frame[HEADER + used : HEADER + body]
+        write_values(self.level, values[:count], indices[:count], residual, data, seed, picked.nonfinite)
         seal(frame, self.level, numel, count, body, packed)
         return Encoded(count, picked.nonfinite, indices[:count])
 
@@ -108,12 +109,29 @@ def index_bound(most: int, numel: int) -> int:
 
 
 def write_values(
-    level: Level, values: Tensor, indices: Tensor, residual: Tensor | None, out: Tensor, seed: int | None
+    level: Level,
+    values: Tensor,
+    indices: Tensor,
+    residual: Tensor | None,
+    out: Tensor,
+    seed: int | None,
+    nonfinite: int = 0,
 ) -> None:
-    """Encode picked values; what rounding takes off goes back to the residual at its place."""
-    if residual is None or level.values == "fp32":
-        CODECS[level.values].encode(values, None, out, seed)
+    """Encode picked values; what rounding takes off goes back to the residual at its place.
+
+    Where inputs were NaN or infinite, every rank must see that the step is spoilt, also when the pick missed them; what
+    is finite and cannot be read beside them waits on.
+    """
+    codec = CODECS[level.values]
+    sent = values
+    if nonfinite and values.isfinite().all():
+        sent = values.clone()
+        sent[:1] = torch.nan
+    if residual is None or (level.values == "fp32" and not nonfinite):
+        codec.encode(sent, None, out, seed)
         return
     errors = torch.zeros_like(values)
-    CODECS[level.values].encode(values, errors, out, seed)
+    codec.encode(sent, errors, out, seed)
+    if nonfinite:
+        errors += spoilt(codec, values, out)
     kernels.scatter_add(indices, errors, errors.numel(), residual)

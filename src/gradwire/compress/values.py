@@ -59,8 +59,14 @@ class Float32:
         target.copy_(values)
         if residual is not None:
             target.add_(residual)
-            residual.zero_()
-        return 0 if target.isfinite().all() else int((~target.isfinite()).sum())
+        finite = target.isfinite()
+        if finite.all():
+            if residual is not None:
+                residual.zero_()
+            return 0
+        if residual is not None:
+            residual[finite] = 0.0
+        return int((~finite).sum())
 
     def decode(self, data: Tensor, out: Tensor, weight: float, add: bool) -> None:
         values = data.view(torch.float32)
@@ -140,6 +146,13 @@ class Int4:
     def _split(data: Tensor, count: int) -> tuple[Tensor, Tensor]:
         cut = 4 * _blocks(count, INT4_BLOCK)
         return data[:cut].view(torch.float32), data[cut : cut + (count + 1) // 2]
+
+
+def spoilt(codec: ValueCodec, values: Tensor, data: Tensor) -> Tensor:
+    """The finite values that share a block with one that is not, and so cannot be read from `data`; zero elsewhere."""
+    carried = torch.empty_like(values)
+    codec.decode(data, carried, 1.0, add=False)
+    return torch.where(values.isfinite() & ~carried.isfinite(), values, 0.0)
 
 
 def values_within(codec: ValueCodec, count: int, missing: Ranges, start: int) -> Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -54,6 +55,11 @@ class Awareness:
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], _Known] = {}
 
+    @property
+    def informed(self) -> bool:
+        """Whether any link was measured."""
+        return any(known.samples for known in self._known.values())
+
     def observe(self, seen: Observation) -> None:
         """Average in one transfer; short ones tell only the round trip, late reports do not undo newer ones."""
         known = self._known.setdefault((seen.source, seen.destination), _Known())
@@ -88,8 +94,11 @@ class Awareness:
         """A member left; should it come back, it may sit elsewhere."""
         self._known = {pair: known for pair, known in self._known.items() if member not in pair}
 
-    def matrix(self, members: Sequence[int], now: float) -> Matrix:
-        """Rates of all pairs; a pair never measured is taken for a slow one (lower quartile) with no confidence."""
+    def matrix(self, members: Sequence[int], now: float, **nodes: Any) -> Matrix:
+        """Rates of all pairs; a pair never measured is taken for a slow one (lower quartile) with no confidence.
+
+        `nodes` may give up and down, which no transfer shows by itself.
+        """
         size = len(members)
         rate, rtprop, confidence = np.zeros((3, size, size))
         age = np.full((size, size), np.inf)
@@ -105,7 +114,7 @@ class Awareness:
                 if entry.samples:
                     age[row, column] = max(0.0, now - entry.at)
                     confidence[row, column] = (1 - 0.5**entry.samples) * 0.5 ** (age[row, column] / HALF_LIFE)
-        return Matrix.of(rate, rtprop, members, age=age, confidence=confidence)
+        return Matrix.of(rate, rtprop, members, age=age, confidence=confidence, **nodes)
 
     def to_probe(
         self, members: Sequence[int], now: float, older: float = HALF_LIFE, most: int = 2

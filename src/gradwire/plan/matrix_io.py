@@ -120,7 +120,9 @@ def from_json(path: Path) -> Named:
         caps = [
             [float(parse_rate(data.get(way, {}).get(site, "inf"), way)) for site in sites] for way in ("up", "down")
         ]
-    except (OSError, json.JSONDecodeError, KeyError, TypeError) as error:
+    except ConfigError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"matrix: {path}: {error!r}; see docs/planning.md for the format") from error
     return Named(path.stem, Matrix.of(rate, rtprop, up=caps[0], down=caps[1]), tuple(sites))
 

@@ -26,11 +26,14 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Measure the link source -> destination: it carries nothing by itself. `number` tells probes apart."""
+    """Measure the link source -> destination: it carries little by itself.
+
+    The coordinator asks the source, which gives it a `number` and tells the destination when it sends one.
+    """
 
     source: int
     destination: int
-    number: int
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

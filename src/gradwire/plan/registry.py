@@ -45,8 +45,8 @@ PLANNERS: MappingProxyType[str, Planner] = MappingProxyType(
 )
 
 
-def make_plan(matrix: Matrix, job: Job, name: str = DEFAULT, version: int = 1) -> Plan:
-    """Plan for every member of the matrix."""
+def make_plan(matrix: Matrix, job: Job, name: str = DEFAULT, version: int = 1, relay: bool = True) -> Plan:
+    """Plan for every member of the matrix; unless members `relay`, edges without a link are left to routers."""
     planner = PLANNERS.get(name)
     if planner is None:
         raise ConfigError(f"planner: {name!r} is unknown; choose one of {', '.join(PLANNERS)}")
@@ -62,7 +62,8 @@ def make_plan(matrix: Matrix, job: Job, name: str = DEFAULT, version: int = 1) -
     load = draft.load or lay_out(matrix, draft.trees, job, routes)
     seen = draft.seen or forecast(matrix, load, job, routes)
     reason = f"{draft.reason}; predicted {Seconds(seen.seconds)}, of which {seen.busiest} is busy {Seconds(seen.busy)}"
-    relayed, side = _relays(matrix, draft.trees, routes), side_routes(matrix, load)
+    relayed = _relays(matrix, draft.trees, routes) if relay else {}
+    side = side_routes(matrix, load)
     trees = tuple(relabel(tree, matrix.members) for tree in draft.trees)
     return Plan(version, name, trees, seen.seconds, reason, side, relayed, job.chunk)
 

@@ -32,11 +32,15 @@ MOST = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ReplanConfig:
-    """A change must promise `gain` (0.1: 10 % less time) and wait `interval` seconds after the last one."""
+    """A change must promise `gain` (0.1: 10 % less time) and wait `interval` seconds after the last one.
+
+    `planner` and `relay` are those that the first plan was made with.
+    """
 
     planner: str = DEFAULT
     gain: float = 0.10
     interval: float = 30.0
+    relay: bool = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.gain < 1 or self.interval < 0:
@@ -45,8 +49,11 @@ class ReplanConfig:
             )
 
 
-def price(matrix: Matrix, plan: Plan, job: Job) -> float:
-    """What a plan would take on this matrix; infinite if it needs a member or a link that is not there."""
+def price(matrix: Matrix, plan: Plan, job: Job, relay: bool = True) -> float:
+    """What a plan would take on this matrix; infinite if it needs a member or a link that is not there.
+
+    Unless members `relay`, routers do: then no link is missing while there is a way.
+    """
     place = {member: index for index, member in enumerate(matrix.members)}
     if any(tree.parents.keys() != place.keys() for tree in plan.trees):
         return math.inf
@@ -59,7 +66,7 @@ def price(matrix: Matrix, plan: Plan, job: Job) -> float:
         )
         for tree in plan.trees
     ]
-    for tree in trees:
+    for tree in trees if relay else ():
         edges = {*tree.parents.items(), *((source, child) for child, source in sources_of(tree).items())}
         for source, destination in edges:
             ends = matrix.members[source], matrix.members[destination]
@@ -81,17 +88,17 @@ class Replanner:
 
     def consider(self, matrix: Matrix, job: Job, now: float) -> tuple[Plan | None, str]:
         """A better plan for this matrix, or None; and why. LinkError where members are cut off."""
-        current = price(matrix, self.plan, job)
+        current = price(matrix, self.plan, job, self._config.relay)
         waited = now - self._changed
         if math.isfinite(current) and waited < self._config.interval:
             left = Seconds(self._config.interval - waited)
             return None, f"kept plan {self.plan.version}: changed {Seconds(waited)} ago, looked at again in {left}"
-        fresh = make_plan(matrix, job, self._config.planner, self.plan.version + 1)
+        fresh = make_plan(matrix, job, self._config.planner, self.plan.version + 1, self._config.relay)
         if not math.isfinite(current):
-            return self._take(
-                fresh, now
-            ), f"changed at once: plan {self.plan.version} needs a member or link that is gone"
-        gain = 1 - price(matrix.cautious(), fresh, job) / current if current > 0 else 0.0
+            why = f"changed at once: plan {self.plan.version} needs a member or link that is gone"
+            return self._take(fresh, now), why
+        sure = price(matrix.cautious(), fresh, job, self._config.relay)
+        gain = 1 - sure / current if current > 0 else 0.0
         asked = self._asked(now)
         if gain <= asked:
             return None, f"kept plan {self.plan.version}: a new one would gain {gain:.1%}, {asked:.0%} is asked"

@@ -25,7 +25,7 @@ CRITICAL_MOST: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """What a transfer promises: `tolerance` 1.0 is reliable, less is the fraction that is waited for until the deadline.
+    """What a transfer promises: `tolerance` 1.0 is reliable, less is the fraction waited for until the deadline.
 
     Bytes of one `element` arrive together. With `record`, bytes of one record do (self-describing sparse payloads).
     `critical` are byte ranges (offset, length) that arrive whatever the tolerance. A reliable wire delivers everything
@@ -41,7 +41,9 @@ class Contract:
         if size <= 0:
             raise ConfigError("buffer: a transfer needs at least one byte")
         if not 0 < self.tolerance <= 1:
-            raise ConfigError(f"tolerance: {self.tolerance} lies outside 0..1; 1.0 is reliable, 0.98 does not wait for the last 2 %")
+            raise ConfigError(
+                f"tolerance: {self.tolerance} lies outside 0..1; 1.0 is reliable, 0.98 does not wait for the last 2 %"
+            )
         if not 1 <= self.element <= RECORD_MOST:
             raise ConfigError(f"element: {self.element} bytes; an element has 1 to {RECORD_MOST}")
         if not 0 <= self.record <= RECORD_MOST:
