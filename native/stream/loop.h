@@ -122,6 +122,8 @@ class Loop {
   void establish(ltp::Time now, Peer& peer, io::Descriptor socket, RingOffer offer, const std::optional<Protection>& protection,
                  const Greeting& other, bool initiator);
   void flush(ltp::Time now, Peer& peer);
+  void hang_up(Peer& peer);
+  void lose(Peer& peer, ltp::Failure failure);
   void fail(Peer& peer, ltp::Failure failure);
   void refuse(std::uint32_t rank, std::uint64_t token, ltp::EventType type, std::uint64_t size, ltp::Failure failure);
   void watch(int fd, std::uint32_t events, bool added);

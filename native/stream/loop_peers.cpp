@@ -139,7 +139,7 @@ void Loop::on_ready(ltp::Time now, int fd, std::uint32_t events) {
   if (peer.ring) {
     // The socket of a pair of rings speaks only by ending; what is left in the rings comes first.
     while (peer.ring && peer.ring->readable()) on_stream(now, peer);
-    if (peer.ring && (events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP | EPOLLIN))) fail(peer, ltp::Failure::vanished);
+    if (peer.ring && (events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP | EPOLLIN))) lose(peer, ltp::Failure::vanished);
   } else if (peer.connection && (events & (EPOLLIN | EPOLLHUP | EPOLLERR))) {
     on_stream(now, peer);
   }
@@ -251,18 +251,18 @@ void Loop::on_answer(ltp::Time now, Guest& guest) {
 void Loop::establish(ltp::Time now, Peer& peer, io::Descriptor socket, RingOffer offer, const std::optional<Protection>& protection,
                      const Greeting& other, bool initiator) {
   int fd = socket.get();
+  std::unique_ptr<Channel> channel;
+  RingChannel* ring = nullptr;
   try {
-    if (config_.local) {
-      auto ring = std::make_unique<RingChannel>(std::move(socket), std::move(offer), initiator ? 0 : 1);
-      peer.ring = ring.get();
-      peer.channel = std::move(ring);
-    } else {
-      peer.channel = std::make_unique<TcpChannel>(std::move(socket));
-    }
+    if (config_.local) channel.reset(ring = new RingChannel(std::move(socket), std::move(offer), initiator ? 0 : 1));
+    else channel = std::make_unique<TcpChannel>(std::move(socket));
   } catch (const std::runtime_error&) {
     ++counters_.malformed;
     return;
   }
+  hang_up(peer);  // a caller that has not proved to be there gives way to the next
+  peer.channel = std::move(channel);
+  peer.ring = ring;
   peer.guest = -1;
   peer.epoch = other.epoch;
   peer.next_try = ltp::kNever;
@@ -296,12 +296,27 @@ void Loop::on_stream(ltp::Time now, Peer& peer) {
     changed_.notify_all();
   }
   switch (status) {
-    case Status::gone: return fail(peer, ltp::Failure::vanished);
+    case Status::gone: return lose(peer, ltp::Failure::vanished);
     case Status::goodbye: return fail(peer, ltp::Failure::closed);
-    case Status::broken: ++counters_.malformed; return fail(peer, ltp::Failure::protocol);
-    case Status::forged: ++counters_.authentication_failed; return fail(peer, ltp::Failure::protocol);
+    case Status::broken: ++counters_.malformed; return lose(peer, ltp::Failure::protocol);
+    case Status::forged: ++counters_.authentication_failed; return lose(peer, ltp::Failure::protocol);
     default: flush(now, peer);
   }
+}
+
+void Loop::hang_up(Peer& peer) {
+  if (peer.channel) streams_.erase(peer.channel->fd());
+  peer.control.clear();
+  peer.connection.reset();
+  peer.ring = nullptr;
+  peer.channel.reset();
+}
+
+// Its connection has ended. One that proved nothing may have been a recording: the peer itself may still call.
+void Loop::lose(Peer& peer, ltp::Failure failure) {
+  if (peer.state != Peer::State::waiting) return fail(peer, failure);
+  peer.hint = ltp::Failure::half_open;
+  hang_up(peer);
 }
 
 void Loop::fail(Peer& peer, ltp::Failure failure) {
@@ -310,12 +325,8 @@ void Loop::fail(Peer& peer, ltp::Failure failure) {
   peer.failure = failure;
   peer.outbox.fail_all(failure);
   peer.inbox.fail_all(failure);
-  peer.control.clear();
-  if (peer.channel) streams_.erase(peer.channel->fd());
   if (peer.guest >= 0) guests_.erase(std::exchange(peer.guest, -1));
-  peer.connection.reset();
-  peer.ring = nullptr;
-  peer.channel.reset();
+  hang_up(peer);
   changed_.notify_all();
 }
 
@@ -338,13 +349,14 @@ void Loop::on_timers(ltp::Time now) {
     }
     if (!peer->connection) continue;
     if (now - peer->connection->last_heard() >= config_.dead_after) {
-      fail(*peer, ltp::Failure::vanished);
-    } else if (now - peer->connection->last_sent() >= config_.keepalive && !peer->connection->blocked()) {
+      lose(*peer, ltp::Failure::vanished);
+    } else if (now - peer->connection->last_sent() >= config_.keepalive) {
+      peer->connection->tried(now);
+      if (peer->connection->blocked()) continue;
       // Also the moment at which the kernel's view of a quiet path is looked at.
       ltp::LinkStats seen;
       peer->channel->describe(seen);
       peer->control.push_back({FrameType::ping, 0, 0, 0, static_cast<std::uint64_t>(now), 0});
-      peer->connection->tried(now);
       flush(now, *peer);
     }
   }

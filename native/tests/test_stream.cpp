@@ -154,6 +154,95 @@ void strangers_are_counted_and_dropped() {
   CHECK(two.b.wait(in, soon()) && source == target);
 }
 
+stream::Greeting hello_of_rank_0() {
+  stream::Greeting hello;
+  hello.encrypt = true;
+  hello.peer_rank = 1;
+  hello.epoch = 100;
+  hello.credit = 1u << 30;
+  return hello;
+}
+
+// Says a HELLO and hears the ACCEPT.
+stream::GreetingBytes greet(int fd, const stream::GreetingBytes& hello) {
+  stream::GreetingBytes accept{};
+  CHECK(::send(fd, hello.data(), hello.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(hello.size()));
+  CHECK(::recv(fd, accept.data(), accept.size(), MSG_WAITALL) == static_cast<ssize_t>(accept.size()));
+  return accept;
+}
+
+// A short life, so that silence is found out while a test waits.
+stream::LoopConfig brief(std::uint32_t rank) {
+  stream::LoopConfig brief = config(rank, false);
+  brief.keepalive = 50 * ltp::kMillisecond;
+  brief.dead_after = 2 * ltp::kSecond;
+  return brief;
+}
+
+// However the connection of a replayed HELLO ends, or when it does not, the rank that was recorded connects.
+void a_recorded_hello_does_not_keep_its_rank_out() {
+  enum class Ending { closed, noise, silence, none };
+  stream::GreetingBytes recorded = stream::Greeter(config(0, false).secret).write(hello_of_rank_0());
+  for (Ending ending : {Ending::closed, Ending::noise, Ending::silence, Ending::none}) {
+    stream::Loop a(brief(0)), b(brief(1));
+    b.connect(0, "127.0.0.1", a.port());
+    int fd = dial(b.port());
+    greet(fd, recorded);
+    std::uint8_t noise[100] = {}, byte;
+    if (ending == Ending::closed) ::shutdown(fd, SHUT_WR);
+    if (ending == Ending::noise) CHECK(::send(fd, noise, sizeof noise, MSG_NOSIGNAL) == sizeof noise);
+    if (ending != Ending::none) CHECK(::recv(fd, &byte, 1, 0) <= 0);
+    a.connect(1, "127.0.0.1", b.port());
+    ltp::Failure failure;
+    CHECK(b.wait_connected(0, soon(), failure));
+    CHECK(a.wait_connected(1, soon(), failure));
+    ::close(fd);
+    std::vector<std::uint8_t> source(1000, 1), target(1000);
+    std::uint64_t in = b.receive(0, {0, target.data(), target.size(), 1, 0, 0}), out = a.send(1, sending(source, 1));
+    CHECK(b.wait(in, soon()) && a.wait(out, soon()) && source == target);
+  }
+}
+
+void a_caller_that_never_comes_back_is_told_at_the_deadline() {
+  stream::LoopConfig hasty = config(1, false);
+  hasty.connect_timeout = ltp::kSecond;
+  stream::Loop b(hasty);
+  ltp::Time start = io::monotonic_now();
+  b.connect(0, "127.0.0.1", 1);
+  int fd = dial(b.port());
+  greet(fd, stream::Greeter(hasty.secret).write(hello_of_rank_0()));
+  ::close(fd);
+  ltp::Failure failure;
+  CHECK(!b.wait_connected(0, soon(), failure));
+  CHECK(failure == ltp::Failure::half_open);
+  ltp::Time took = io::monotonic_now() - start;
+  CHECK(took >= hasty.connect_timeout && took < 10 * ltp::kSecond);
+}
+
+// Rank 0 connects and then stands still: its kernel takes what fits its buffers, and no more.
+void a_peer_that_does_not_read_costs_no_time_and_is_given_up() {
+  stream::Loop b(brief(1));
+  b.connect(0, "127.0.0.1", 1);
+  int fd = dial(b.port());
+  stream::Greeter greeter(config(0, false).secret);
+  stream::GreetingBytes hello = greeter.write(hello_of_rank_0()), accept = greet(fd, hello);
+  stream::RecordKeys keys(greeter.secrets(hello, accept).initiator, ltp::Aead::Direction::seal);
+  std::uint8_t ping[stream::kHeader + 16];
+  auto header = ltp::MutableBytes(ping).first(stream::kHeader);
+  stream::write(header, {stream::FrameType::ping, 0, 0, 0, 1, 0});
+  keys.seal(header, ping, ping + stream::kHeader, true);
+  CHECK(::send(fd, ping, sizeof ping, MSG_NOSIGNAL) == sizeof ping);
+  ltp::Failure failure;
+  CHECK(b.wait_connected(0, soon(), failure));
+  std::vector<std::uint8_t> source(50'000'000, 9);
+  std::uint64_t before = b.counters().wakes, out = b.send(0, sending(source, 1));
+  auto sent = b.wait(out, soon());
+  CHECK(sent && sent->failure == ltp::Failure::vanished);
+  // One wake for each keepalive until then, and those of filling the buffers.
+  CHECK(b.counters().wakes - before < 1000);
+  ::close(fd);
+}
+
 // A channel that gives what a script wrote, in pieces of any size, and takes everything.
 class Script : public stream::Channel {
  public:
@@ -261,6 +350,9 @@ int main() {
   a_changed_byte_breaks_the_seal();
   mad_peers_are_survived();
   strangers_are_counted_and_dropped();
+  a_recorded_hello_does_not_keep_its_rank_out();
+  a_caller_that_never_comes_back_is_told_at_the_deadline();
+  a_peer_that_does_not_read_costs_no_time_and_is_given_up();
   for (bool local : {false, true}) {
     threads_share_a_loop(local, true);
     cancelled_buffers_are_never_touched_again(local, true);
