@@ -13,6 +13,10 @@ namespace {
 
 // Asleep for longer, and what the last poll said of the socket is old: this process may have been paused.
 constexpr ltp::Time kLookAnyway = 50 * ltp::kMillisecond;
+// What is due while the socket is full cannot leave: room in it is waited for, and timers of others are no later than this.
+constexpr ltp::Time kBlockedWait = ltp::kMillisecond;
+// For goodbyes that a full socket holds up; who does not hear one waits for `dead_after`.
+constexpr ltp::Time kGoodbyeTime = 200 * ltp::kMillisecond;
 
 ltp::Secret entropy() {
   ltp::Secret bytes;
@@ -207,24 +211,37 @@ void Loop::publish() {
   if (any) changed_.notify_all();
 }
 
-void Loop::transmit(ltp::Time now) {
-  if (socket_.pending() && !socket_.flush()) return;
+bool Loop::transmit(ltp::Time now) {
+  if (socket_.pending() && !socket_.flush()) return false;
   // A bounded number of batches, so that reading is never starved by writing.
   for (int batch = 0; batch < 4; ++batch) {
     ltp::Transmit run;
     while (!socket_.full() && endpoint_.poll_transmit(now, socket_.room(), socket_.segments(), run)) socket_.queue(run);
-    if (!socket_.pending()) return;
-    if (!socket_.flush()) return;
+    if (!socket_.pending()) return true;
+    if (!socket_.flush()) return false;
   }
+  return false;
+}
+
+// Everybody is told, however many they are and however full the socket is, within a time that a user who closes can wait.
+void Loop::say_goodbye() {
+  ltp::Time end = monotonic_now() + kGoodbyeTime;
+  for (ltp::Time now = monotonic_now(); !transmit(now) && now < end; now = monotonic_now()) {
+    pollfd room{socket_.fd(), POLLOUT, 0};
+    if (socket_.pending()) ::poll(&room, 1, static_cast<int>((end - now) / ltp::kMillisecond));
+  }
+  publish();
 }
 
 // ppoll: two descriptors need no more, and it takes a deadline in nanoseconds without a call to set a timer.
-bool Loop::sleep_until(ltp::Time deadline, bool writable) {
+bool Loop::sleep_until(ltp::Time deadline) {
+  bool blocked = socket_.pending();
+  if (blocked) deadline = std::max(deadline, monotonic_now() + kBlockedWait);
   ltp::Time wait = deadline == ltp::kNever ? 0 : deadline - monotonic_now();
   // Late already: looking at the socket costs no more than asking whether to.
   if (deadline != ltp::kNever && wait <= 0) return true;
   timespec limit{static_cast<time_t>(wait / ltp::kSecond), static_cast<long>(wait % ltp::kSecond)};
-  pollfd watched[2] = {{socket_.fd(), static_cast<short>(POLLIN | (writable ? POLLOUT : 0)), 0}, {event_.get(), POLLIN, 0}};
+  pollfd watched[2] = {{socket_.fd(), static_cast<short>(POLLIN | (blocked ? POLLOUT : 0)), 0}, {event_.get(), POLLIN, 0}};
   ::ppoll(watched, 2, deadline == ltp::kNever ? nullptr : &limit, nullptr);
   std::uint64_t drained;
   if (watched[1].revents) static_cast<void>(!::read(event_.get(), &drained, sizeof drained));
@@ -263,8 +280,9 @@ void Loop::serve() {
     if (endpoint_.poll_timeout(now) <= now) endpoint_.handle_timeout(now);
     transmit(now);
     publish();
-    if (running && !readable) readable = sleep_until(endpoint_.poll_timeout(now), socket_.pending());
+    if (running && !readable) readable = sleep_until(endpoint_.poll_timeout(now));
   }
+  say_goodbye();
 }
 
 std::optional<std::string> Loop::stopped() {

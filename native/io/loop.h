@@ -73,10 +73,12 @@ class Loop {
   void run();
   void serve();
   bool run_commands(ltp::Time now);
-  void transmit(ltp::Time now);
+  // True when nothing is left to send now.
+  bool transmit(ltp::Time now);
+  void say_goodbye();
   void publish();
   // True when there may be something to read.
-  bool sleep_until(ltp::Time deadline, bool writable);
+  bool sleep_until(ltp::Time deadline);
   void wake();
 
   LoopConfig config_;

@@ -152,13 +152,12 @@ bool UdpSocket::flush() {
       return false;
     }
     // The first run cannot go: too large for the interface (a probe), offload refused by the device, or no route.
-    // The protocol sees a loss; without offload the run is tried again datagram by datagram.
+    // The protocol sees a loss. A run that may want for offload is tried again datagram by datagram: only when that
+    // goes was it offload (kernels say EINVAL to segments that the interface finds too large, too), and it is given up.
     ++stats_.send_errors;
     const ltp::Transmit& run = runs_[flushed_];
-    if (errno == EIO || (errno == EINVAL && run.size != run.segment)) {
-      gso_ = false;
-      if (!send_one_by_one(run, out_.data() + flushed_ * kRun)) return false;
-    }
+    bool offload = (errno == EIO || errno == EINVAL) && run.size != run.segment;
+    if (offload && send_one_by_one(run, out_.data() + flushed_ * kRun)) gso_ = false;
     ++flushed_;
   }
   queued_ = flushed_ = 0;
@@ -168,11 +167,12 @@ bool UdpSocket::flush() {
 bool UdpSocket::send_one_by_one(const ltp::Transmit& run, const std::uint8_t* bytes) {
   sockaddr_storage name;
   socklen_t length = to_kernel(run.to, family_, name);
+  std::uint64_t before = stats_.datagrams_sent;
   for (std::size_t at = 0; at < run.size; at += run.segment) {
     std::size_t size = std::min(run.segment, run.size - at);
     if (::sendto(fd_.get(), bytes + at, size, 0, reinterpret_cast<sockaddr*>(&name), length) >= 0) ++stats_.datagrams_sent;
   }
-  return true;
+  return stats_.datagrams_sent > before;
 }
 
 bool UdpSocket::receive(const std::function<void(const ltp::Address&, ltp::MutableBytes)>& take) {

@@ -48,6 +48,7 @@ class UdpSocket {
   static constexpr std::size_t kSegments = 44;    // the kernel takes 64; 44 of Ethernet size fill a run
   static constexpr std::size_t kReceives = 16;    // messages per recvmmsg
 
+  // False when none could go alone either.
   bool send_one_by_one(const ltp::Transmit& run, const std::uint8_t* bytes);
 
   Descriptor fd_;

@@ -28,6 +28,11 @@ void Connection::send(Time now, SendRequest request) { sends_.submit(now, std::m
 
 bool Connection::cancel(Time now, std::uint64_t token) { return sends_.cancel(token) || receives_.cancel(now, token); }
 
+void Connection::hand_over(std::vector<SendRequest>& sends, std::vector<ReceiveRequest>& receives) const {
+  sends_.hand_over(sends);
+  receives_.hand_over(receives);
+}
+
 void Connection::fail(Time now, Failure failure) {
   if (failure_ != Failure::none) return;
   failure_ = failure;
@@ -44,11 +49,12 @@ void Connection::handle_timeout(Time now) {
     recovery_.on_deadline(now, *this);
     if (recovery_.timeouts() == 2 && pmtu_.on_silence(now)) ++counters_.mtu_fallbacks;
     // What a probe carries is the oldest that is unaccounted for; its packet stays in flight, in case it was only late.
-    int wanted = recovery_.probes();
-    recovery_.oldest_in_flight([&](const SentPacket& packet) {
-      requeue(packet);
-      return --wanted > 0;
-    });
+    // Where only a loss was due there is no probe to fill.
+    if (int wanted = recovery_.probes())
+      recovery_.oldest_in_flight([&](const SentPacket& packet) {
+        requeue(packet);
+        return --wanted > 0;
+      });
   }
   receives_.on_deadline(now);
   if (next_keepalive_ <= now) {

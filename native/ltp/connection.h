@@ -27,7 +27,7 @@ struct ConnectionStart {
   bool confirmed = false;  // the initiator has proof of the peer; the responder waits for a sealed packet
   std::uint32_t peer_credit = 0;
   std::uint16_t largest_datagram = 0;
-  Time rtt = 0;
+  Time rtt = 0;  // of the handshake; 0: not known
 };
 
 class Connection final : private FateListener {
@@ -38,6 +38,8 @@ class Connection final : private FateListener {
   void post(Time now, const ReceiveRequest& request) { receives_.post(now, request); }
   // After true the buffer is neither read nor written, and no event carries the token.
   bool cancel(Time now, std::uint64_t token);
+  // Gives up every request, without events; only before the peer has confirmed, so that none is half done.
+  void hand_over(std::vector<SendRequest>& sends, std::vector<ReceiveRequest>& receives) const;
   void shut(ShutReason reason) { shutting_ = reason; }
 
   void handle_packet(Time now, const SealedHeader& header, MutableBytes datagram);

@@ -145,6 +145,8 @@ bool Connection::add_control(Packet& packet, const Control& control) {
 
 bool Connection::add_data(Packet& packet, Outgoing& transfer) {
   Outgoing::Piece piece;
+  // On a wide path controls can fill `frames` and leave room in the packet: a payload without its header would be read as PADDING.
+  if (packet.frames.left() < kDataHeader) return false;
   if (packet.left() <= kDataHeader || !transfer.next(packet.left() - kDataHeader, piece)) return false;
   write_data_header(packet.frames, transfer.id(), piece.first, piece.bytes.size());
   packet.payload = piece.bytes;
@@ -168,7 +170,9 @@ std::size_t Connection::finish(Time now, Packet& packet, MutableBytes out) {
   write(writer, SealedHeader{sealing_.generation(), start_.remote, packet.number});
   Bytes header = writer.written();
   std::size_t size = kSealedOverhead + packet.frames.size() + packet.payload.size();
-  if (!sealing_.seal(packet.number, header, packet.frames.written(), packet.payload, out.data() + kSealedHeader, start_.encrypt)) {
+  // A frame that did not fit must never leave in pieces.
+  if (!packet.frames.ok() ||
+      !sealing_.seal(packet.number, header, packet.frames.written(), packet.payload, out.data() + kSealedHeader, start_.encrypt)) {
     fail(now, Failure::protocol);
     return 0;
   }

@@ -1,7 +1,5 @@
 #include "ltp/early_close.h"
 
-#include <algorithm>
-
 namespace gradwire::ltp {
 
 double EarlyClose::percentile(std::size_t which, double unknown) const {
@@ -16,7 +14,9 @@ double EarlyClose::percentile(std::size_t which, double unknown) const {
 EarlyClose::Limits EarlyClose::limits(std::uint64_t size, Time rtprop, double btlbw) const {
   if (btlbw <= 0 || rtprop <= 0) return {0, settings_.first_deadline, settings_.first_deadline};
   Limits limits;
-  limits.formula = rtprop * 3 / 2 + static_cast<Time>(static_cast<double>(size) / btlbw * kSecond);
+  Time waiting = rtprop * 3 / 2, sending = static_cast<Time>(static_cast<double>(size) / btlbw * kSecond);
+  limits.formula = waiting + sending;
+  limits.telling = sending > waiting;
   double formula = static_cast<double>(limits.formula);
   limits.threshold = static_cast<Time>(threshold_ratio() * formula);
   limits.deadline = static_cast<Time>(deadline_ratio() * formula) + std::max(settings_.deadline_slack, 2 * rtprop);
@@ -24,7 +24,7 @@ EarlyClose::Limits EarlyClose::limits(std::uint64_t size, Time rtprop, double bt
 }
 
 void EarlyClose::on_closed(const Limits& limits, Time elapsed, double fraction) {
-  if (limits.formula <= 0 || fraction <= 0) return;
+  if (!limits.telling || fraction <= 0) return;
   ratios_[count_++ % kHistory] = static_cast<double>(elapsed) / fraction / static_cast<double>(limits.formula);
 }
 

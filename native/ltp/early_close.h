@@ -6,7 +6,10 @@
 // The paper's percentile of times is taken of ratios, so that it holds for transfers of different sizes. A transfer
 // that was closed before it was full counts with elapsed / fraction: were only complete ones counted, a formula too
 // optimistic (senders that share a bottleneck each report more than their share) would cut every transfer for ever.
+// The clock starts with the first packet, so a transfer of one packet takes no time at all and its ratio says nothing of
+// larger ones: only transfers whose sending takes longer than 1.5 RTprop count, and the deadline's ratio is at least 1.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -23,13 +26,14 @@ class EarlyClose {
     Time formula = 0;  // 0: the path is not known yet
     Time threshold = 0;
     Time deadline = 0;
+    bool telling = false;  // sending is most of the formula: its ratio holds for other sizes too
   };
   Limits limits(std::uint64_t size, Time rtprop, double btlbw) const;
   // `fraction` of the bytes had arrived after `elapsed`.
   void on_closed(const Limits& limits, Time elapsed, double fraction);
   // What the formula is multiplied by for LT and for the deadline.
   double threshold_ratio() const { return percentile(10, 1); }
-  double deadline_ratio() const { return percentile(90, kPatience); }
+  double deadline_ratio() const { return std::max(1.0, percentile(90, kPatience)); }
 
  private:
   static constexpr std::size_t kHistory = 64;

@@ -17,7 +17,8 @@ Endpoint::Endpoint(const Settings& settings, const Identity& self, Bytes job_sec
 
 void Endpoint::connect(Time now, std::uint32_t rank, const Address& address) {
   Peer& peer = peers_[rank];
-  if (peer.connection && peer.state == Peer::State::connected) return;
+  // A live connection stays, and who asked hears of it; an unconfirmed one says so when it is confirmed.
+  if (peer.connection && peer.state == Peer::State::connected) return peer.connection->confirmed() ? announce(peer) : void();
   if (peer.connection) by_connection_.erase(peer.connection->start().local);
   peer.connection.reset();
   peer.rank = rank;
@@ -27,6 +28,7 @@ void Endpoint::connect(Time now, std::uint32_t rank, const Address& address) {
   peer.failure = peer.hint = Failure::none;
   peer.deadline = now + settings_.connect_timeout;
   peer.greetings = 0;
+  peer.asked_at = 0;
   peer.greeting_at = now;
   peer.hello = Hello{};
   peer.hello.encrypt = settings_.encrypt;
@@ -111,11 +113,13 @@ void Endpoint::start(Time now, Peer& peer, const ConnectionStart& start) {
   for (const ReceiveRequest& request : peer.early_receives) peer.connection->post(now, request);
   peer.early_sends.clear();
   peer.early_receives.clear();
-  if (start.confirmed) {
-    Event event;
-    event.rank = peer.rank;
-    events_.push_back(std::move(event));
-  }
+  if (start.confirmed) announce(peer);
+}
+
+void Endpoint::announce(const Peer& peer) {
+  Event event;
+  event.rank = peer.rank;
+  events_.push_back(std::move(event));
 }
 
 void Endpoint::fail(Time now, Peer& peer, Failure failure) {
@@ -196,7 +200,8 @@ bool Endpoint::fill(Time now, Peer& peer, MutableBytes out, std::size_t segments
   transmit.size = peer.connection->poll_packet(now, out);
   transmit.segment = transmit.size;
   // Packets of data are followed by more, of the same length as long as there is data.
-  bool full = transmit.size >= kLeastRoom;
+  // A probe goes alone: should the interface refuse its size, nothing else is refused with it.
+  bool full = transmit.size >= kLeastRoom && transmit.size <= peer.connection->datagram();
   for (std::size_t n = 1; full && n < segments && transmit.size + transmit.segment <= out.size(); ++n) {
     std::size_t size = peer.connection->poll_packet(now, out.subspan(transmit.size, transmit.segment));
     transmit.size += size;

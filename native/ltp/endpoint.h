@@ -27,7 +27,7 @@ class Endpoint {
  public:
   Endpoint(const Settings& settings, const Identity& self, Bytes job_secret, const Secret& entropy);
 
-  // Starts (or starts again after a failure) a connection; the outcome is an event.
+  // Starts (or starts again after a failure) a connection; the outcome is an event, also where there is one already.
   void connect(Time now, std::uint32_t rank, const Address& address);
   void send(Time now, std::uint32_t rank, SendRequest request);
   void post(Time now, std::uint32_t rank, const ReceiveRequest& request);
@@ -57,6 +57,7 @@ class Endpoint {
   void reap(Time now, Peer& peer);
   void refuse(EventType type, std::uint32_t rank, std::uint64_t token, std::uint64_t size, Failure failure);
   void start(Time now, Peer& peer, const ConnectionStart& start);
+  void announce(const Peer& peer);
   void reject(const Address& from);
   bool alive(Time now, const Peer& peer) const;
 

@@ -15,6 +15,10 @@ std::array<std::uint8_t, 8> number_bytes(std::uint64_t number) {
   return bytes;
 }
 
+// No greeting follows another sooner than kKnockAnswer, so an answer within that time is to the only one. A later one may be
+// to a repetition, after loss or because the peer was not ready: such a round trip is not known (0).
+Time round_trip(Time elapsed) { return elapsed < kKnockAnswer ? std::max(elapsed, kMicrosecond) : 0; }
+
 }  // namespace
 
 void Endpoint::handle_datagram(Time now, const Address& from, MutableBytes datagram) {
@@ -100,6 +104,8 @@ void Endpoint::on_hello(Time now, const Address& from, Bytes datagram) {
     // A live connection is not given up for a new claim; one that has gone silent is.
     if (alive(now, peer)) return old.epoch == hello.epoch ? void() : refuse(Refusal::rank_in_use);
     if (peer.connection->confirmed()) return fail(now, peer, old.epoch == hello.epoch ? Failure::half_open : Failure::restarted);
+    // The peer never heard of it: what it was given to do is for the next one.
+    peer.connection->hand_over(peer.early_sends, peer.early_receives);
     by_connection_.erase(old.local);
     peer.connection.reset();
   }
@@ -132,7 +138,7 @@ void Endpoint::accept(Time now, const Address& from, Peer& peer, const Hello& he
   begin.peer_credit = hello.credit;
   begin.largest_datagram = std::min(hello.largest_datagram, settings_.largest_datagram);
   // The cookie's age is one round trip (and the initiator's turnaround).
-  begin.rtt = std::max<Time>(now - static_cast<Time>(Reader(hello.cookie).u64()), kMicrosecond);
+  begin.rtt = round_trip(now - static_cast<Time>(Reader(hello.cookie).u64()));
   start(now, peer, begin);
 }
 
@@ -172,7 +178,7 @@ void Endpoint::on_accept(Time now, Bytes datagram) {
   begin.confirmed = true;
   begin.peer_credit = answer.credit;
   begin.largest_datagram = std::min(answer.largest_datagram, settings_.largest_datagram);
-  begin.rtt = std::max<Time>(now - peer->asked_at, kMicrosecond);
+  begin.rtt = round_trip(now - peer->asked_at);
   start(now, *peer, begin);
 }
 

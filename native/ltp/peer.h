@@ -22,7 +22,7 @@ struct Peer {
   // Greeting. The initiator repeats HELLO, the other side KNOCK.
   Hello hello;
   Time greeting_at = 0, greeted_at = 0, deadline = 0;
-  Time asked_at = 0;  // the first HELLO with a cookie: an ACCEPT may answer any of them, and no round trip may look too short
+  Time asked_at = 0;  // the first HELLO with a cookie: an ACCEPT may answer any of them
   int greetings = 0;
   Failure hint = Failure::none;  // what to report should the deadline pass
 

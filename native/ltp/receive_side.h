@@ -32,6 +32,8 @@ class ReceiveSide {
   Time deadline(Time now) const;
   void on_deadline(Time now);
   void fail_all(Failure failure);
+  // Receives that no transfer was announced for.
+  void hand_over(std::vector<ReceiveRequest>& requests) const { requests.insert(requests.end(), posted_.begin(), posted_.end()); }
 
   // For building and requeueing control frames.
   const Incoming* closing(std::uint32_t id) const;

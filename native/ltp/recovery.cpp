@@ -10,16 +10,17 @@ constexpr std::uint64_t kReorderMost = 256;
 constexpr Time kPeerAckDelay = 2 * kMillisecond;  // Acks::kLongest and a scheduling delay
 constexpr Time kLongestProbe = kSecond;  // a peer that was paused is found again within this time
 constexpr double kLossGain = 1.0 / 256;  // per packet
+constexpr Time kAssumedRtt = 100 * kMillisecond;  // for the first window's pace when the handshake's is unknown
 
 }  // namespace
 
 Recovery::Recovery(CongestionKind kind, std::uint64_t packet, Time handshake_rtt, Time now, Counters& counters)
     : counters_(counters),
-      congestion_(make_congestion(kind, packet, handshake_rtt)),
+      congestion_(make_congestion(kind, packet, handshake_rtt ? handshake_rtt : kAssumedRtt)),
       delivered_at_(now),
       first_sent_(now),
       reorder_packets_(kReorderPackets) {
-  rtt_.sample(now, handshake_rtt, 0);
+  if (handshake_rtt) rtt_.sample(now, handshake_rtt, 0);
 }
 
 void Recovery::on_sent(Time now, SentPacket& packet, bool eliciting, bool app_limited) {

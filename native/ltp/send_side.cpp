@@ -215,6 +215,11 @@ void SendSide::finish(Time now, Outgoing& transfer, Failure failure) {
   remove(transfer.id());
 }
 
+void SendSide::hand_over(std::vector<SendRequest>& requests) const {
+  for (std::uint32_t id : order_) requests.push_back(transfers_.at(id)->request());
+  for (const Waiting& waiting : waiting_) requests.push_back(waiting.request);
+}
+
 void SendSide::fail_all(Time now, Failure failure) {
   while (!order_.empty()) finish(now, *transfers_.at(*order_.begin()), failure);
   for (Waiting& waiting : waiting_) {

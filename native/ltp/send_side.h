@@ -37,6 +37,8 @@ class SendSide {
   void on_hold(const HoldFrame& hold);
   void on_close(Time now, const CloseFrame& close);
   void fail_all(Time now, Failure failure);
+  // Every request not finished yet, those of one tag in their order.
+  void hand_over(std::vector<SendRequest>& requests) const;
   bool empty() const { return transfers_.empty() && waiting_.empty(); }
 
  private:

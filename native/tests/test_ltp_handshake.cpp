@@ -266,6 +266,74 @@ void a_restarted_peer_is_told_from_a_silent_one() {
   }
 }
 
+// A first round trip of seconds would make the first window leave at a crawl and timers wait for as long.
+void first_round_trips_are_those_of_the_path() {
+  auto check = [](const Duo& duo) {
+    for (auto [host, other] : {std::pair(duo.a, 1u), std::pair(duo.b, 0u)}) CHECK(duo.stats(*host, other).srtt < 50 * kMillisecond);
+  };
+  Duo duo(15);
+  CHECK(duo.up());
+  check(duo);
+  CHECK(duo.stats(*duo.a, 1).srtt >= 20 * kMillisecond);
+  // Dialled again, long after the first time.
+  duo.world.run(5 * kSecond);
+  duo.b->endpoint->shut();
+  duo.world.run(kSecond);
+  for (Host* host : {duo.a, duo.b}) host->events.clear();
+  duo.world.connect(*duo.a, *duo.b);
+  CHECK(duo.up());
+  check(duo);
+  // Early: it repeats its HELLO to one that is not ready.
+  Duo late(16);
+  late.world.restart(*late.b, {}, "a job secret", 1);
+  late.world.run(5 * kSecond);
+  late.b->endpoint->connect(late.world.now, 0, late.a->address);
+  CHECK(late.up());
+  check(late);
+  CHECK(late.exchange(100'000, 1));
+}
+
+void connecting_again_to_a_live_peer_is_answered() {
+  Duo duo(17);
+  CHECK(duo.up());
+  for (Host* host : {duo.a, duo.b}) host->events.clear();
+  duo.world.connect(*duo.a, *duo.b);
+  CHECK(duo.world.run(kMillisecond, [&] { return connected(*duo.a, 1) && connected(*duo.b, 0); }));
+}
+
+// The initiator dies between ACCEPT and its first packet: its successor gets what was waiting for it.
+void an_unconfirmed_connection_hands_over_what_it_was_given() {
+  Duo duo(18);
+  auto source = random_bytes(5000, 1);
+  std::vector<std::uint8_t> there(source.size()), back(source.size());
+  duo.b->endpoint->post(duo.world.now, 0, {1, there.data(), there.size(), 1, 0, 0});
+  duo.b->endpoint->send(duo.world.now, 0, {2, source.data(), source.size(), 2, 1, 0, kWhole, {}, 2});
+  CHECK(duo.world.run(kSecond, [&] { return duo.b->endpoint->peer(0)->connection != nullptr; }));
+  CHECK(!duo.b->endpoint->peer(0)->connection->confirmed());
+  duo.world.restart(*duo.a, {}, "a job secret", 2);
+  duo.a->endpoint->connect(duo.world.now, 1, duo.b->address);
+  duo.a->endpoint->send(duo.world.now, 1, {1, source.data(), source.size(), 1, 1, 0, kWhole, {}, 1});
+  duo.a->endpoint->post(duo.world.now, 1, {2, back.data(), back.size(), 2, 0, 0});
+  CHECK(duo.world.run(5 * kSecond, [&] {
+    return find_event(*duo.b, EventType::received, 1) && find_event(*duo.b, EventType::sent, 2) && find_event(*duo.a, EventType::received, 2);
+  }));
+  CHECK(there == source && back == source);
+}
+
+// What is larger than the path is known to carry may be refused by the interface, and with it the run it is in.
+void a_probe_is_a_run_of_its_own() {
+  Duo duo(19);
+  int probes = 0;
+  duo.world.watch = [&](std::uint32_t, const Transmit& run) {
+    if (run.segment <= 1472) return;
+    ++probes;
+    CHECK(run.size == run.segment);
+  };
+  CHECK(duo.up());
+  CHECK(duo.exchange(3'000'000, 1));
+  CHECK(probes > 3);
+}
+
 void a_goodbye_is_heard() {
   Duo duo(14);
   CHECK(duo.up());
@@ -291,6 +359,10 @@ int main() {
   a_vanished_peer_is_found_out_in_the_stated_time();
   a_paused_peer_is_waited_for();
   a_restarted_peer_is_told_from_a_silent_one();
+  first_round_trips_are_those_of_the_path();
+  connecting_again_to_a_live_peer_is_answered();
+  an_unconfirmed_connection_hands_over_what_it_was_given();
+  a_probe_is_a_run_of_its_own();
   a_goodbye_is_heard();
   return gradwire::test::finish();
 }

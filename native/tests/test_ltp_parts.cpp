@@ -157,6 +157,13 @@ void early_close_follows_the_formula_and_then_experience() {
   // Cut at half: the whole would have taken twice as long.
   for (int i = 0; i < 64; ++i) early.on_closed(limits, limits.formula, 0.5);
   CHECK(early.threshold_ratio() == 2 && early.deadline_ratio() == 2);
+  // A transfer of one packet takes no time from its first packet to its last: nothing to learn for larger ones.
+  auto small = early.limits(2048, 20 * kMillisecond, 10e6);
+  for (int i = 0; i < 64; ++i) early.on_closed(small, 0, 1);
+  CHECK(early.threshold_ratio() == 2 && early.deadline_ratio() == 2);
+  // Faster than the formula is no reason to wait for less than it says.
+  for (int i = 0; i < 64; ++i) early.on_closed(limits, limits.formula / 2, 1);
+  CHECK(early.threshold_ratio() == 0.5 && early.deadline_ratio() == 1);
 }
 
 void mtu_search_ends_at_what_passes() {

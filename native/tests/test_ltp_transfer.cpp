@@ -133,6 +133,92 @@ void tolerant_transfers_close_early_and_lose_nothing_silently() {
   CHECK(early > 20);
 }
 
+// As in training: many small transfers between few large ones, on a path without loss.
+void small_transfers_do_not_cut_large_ones() {
+  World world(9);
+  PipeSpec spec;
+  spec.delay = 5 * kMillisecond;
+  spec.queue = 5e6;
+  Host& a = world.add(0);
+  Host& b = world.add(1);
+  world.link(0, 1, spec);
+  world.connect(a, b);
+  auto source = random_bytes(2'000'000, 1);
+  std::vector<std::uint8_t> destination(source.size());
+  for (std::uint64_t tag = 1; tag <= 4 * 13; ++tag) {
+    std::size_t size = tag % 13 ? 2048 : source.size();
+    b.endpoint->post(world.now, 0, {tag, destination.data(), size, tag, 0, 0});
+    a.endpoint->send(world.now, 1, {tag, source.data(), size, tag, 4, 0, 980'000, {}, tag});
+    CHECK(world.run(10 * kSecond, [&] { return find_event(a, EventType::sent, tag) && find_event(b, EventType::received, tag); }));
+    CHECK(find_event(b, EventType::received, tag)->arrived >= size * 98 / 100);
+  }
+}
+
+// Controls fill all the room there is for frames while a wide path leaves room in the packet.
+void a_packet_full_of_controls_carries_no_data() {
+  Settings settings;
+  settings.encrypt = false;
+  World world(3);
+  Host& a = world.add(0, settings);
+  Host& b = world.add(1, settings);
+  world.link(0, 1, {});
+  world.connect(a, b);
+  world.run(3 * kSecond);
+  CHECK(b.endpoint->peer(0)->connection->datagram() == 1472);
+  // Every other record gets lost each time: 145 gaps, whose two CLOSE frames are 1200 bytes together.
+  constexpr std::uint16_t kRecord = 1161;
+  world.drop = [](std::uint32_t from, Bytes bytes) {
+    Reader in(bytes.subspan(kSealedHeader, bytes.size() - kSealedOverhead));
+    Frame frame;
+    while (from == 0 && in.left() && next_frame(in, frame))
+      if (auto* data = std::get_if<DataFrame>(&frame); data && data->first % 2) return true;
+    return false;
+  };
+  auto source = random_bytes(291 * kRecord, 1);
+  std::vector<std::uint8_t> gappy(source.size()), zeros(200), box(zeros.size(), 0xee);
+  b.endpoint->post(world.now, 0, {1, gappy.data(), gappy.size(), 1, 400 * kMillisecond, 2 * kSecond});
+  a.endpoint->post(world.now, 1, {2, box.data(), box.size(), 2, 0, 0});
+  a.endpoint->send(world.now, 1, {1, source.data(), source.size(), 1, 1, kRecord, 400'000, {}, 1});
+  world.run(300 * kMillisecond);
+  b.paused = true;
+  world.run(200 * kMillisecond);
+  b.paused = false;
+  // Closed and asked to send within one turn of its loop. Bytes of a frame without a header are PADDING when they are zero.
+  b.endpoint->handle_timeout(world.now);
+  b.endpoint->send(world.now, 0, {2, zeros.data(), zeros.size(), 2, 1, 0, kWhole, {}, 2});
+  CHECK(world.run(5 * kSecond, [&] { return find_event(b, EventType::sent, 2) && find_event(a, EventType::received, 2); }));
+  CHECK(find_event(b, EventType::received, 1) && find_event(b, EventType::received, 1)->missing.size() == 145);
+  CHECK(box == zeros);
+}
+
+// When a loss is declared by time, what else is in flight is not sent again.
+void a_loss_found_by_time_costs_one_packet() {
+  World world(2);
+  Host& a = world.add(0);
+  Host& b = world.add(1);
+  world.link(0, 1, {});
+  world.connect(a, b);
+  world.run(3 * kSecond);
+  Counters before = a.endpoint->peer(1)->connection->stats().counters;
+  int large = 0;
+  world.drop = [&](std::uint32_t from, Bytes bytes) { return from == 0 && bytes.size() > 1000 && ++large == 1; };
+  auto source = random_bytes(4000, 1);
+  std::vector<std::uint8_t> first(source.size()), second(400);
+  b.endpoint->post(world.now, 0, {1, first.data(), first.size(), 1, 0, 0});
+  b.endpoint->post(world.now, 0, {2, second.data(), second.size(), 2, 0, 0});
+  world.run(100 * kMillisecond);
+  // Three packets, the first of which gets lost; one of the next transfer is under way when 9/8 RTT have told so.
+  a.endpoint->send(world.now, 1, {1, source.data(), source.size(), 1, 4, 0, kWhole, {}, 1});
+  world.run(15 * kMillisecond);
+  a.endpoint->send(world.now, 1, {2, source.data(), second.size(), 2, 4, 0, kWhole, {}, 2});
+  CHECK(world.run(kSecond, [&] { return find_event(b, EventType::received, 1) && find_event(b, EventType::received, 2); }));
+  world.run(100 * kMillisecond);
+  Counters counters = a.endpoint->peer(1)->connection->stats().counters;
+  CHECK(counters.packets_lost == before.packets_lost + 1 && counters.probe_timeouts == before.probe_timeouts);
+  CHECK(counters.retransmitted_bytes > 0 && counters.retransmitted_bytes < 1472);
+  CHECK(b.endpoint->peer(0)->connection->stats().counters.duplicate_data == 0);
+}
+
 void records_arrive_whole_or_not_at_all() {
   Case c;
   c.record = 700;
@@ -263,6 +349,9 @@ int main() {
   reliable_transfers_arrive_whole_through_every_mishap();
   sizes_and_alignments();
   tolerant_transfers_close_early_and_lose_nothing_silently();
+  small_transfers_do_not_cut_large_ones();
+  a_packet_full_of_controls_carries_no_data();
+  a_loss_found_by_time_costs_one_packet();
   records_arrive_whole_or_not_at_all();
   a_transfer_larger_than_the_credit_waits_for_its_buffer();
   a_buffer_too_small_is_refused_on_both_sides();

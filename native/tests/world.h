@@ -113,6 +113,10 @@ class World {
     for (auto& host : hosts_)
       if (host->rank == to) host->endpoint->handle_datagram(now, from, bytes);
   }
+  // A datagram from `from` for which it is true gets lost.
+  std::function<bool(std::uint32_t from, Bytes bytes)> drop;
+  // Sees every run of datagrams as it is handed to the system.
+  std::function<void(std::uint32_t from, const Transmit& run)> watch;
   Time now = 77 * kSecond;
   // Bytes offered to the network per host, before any loss.
   std::uint64_t sent_bytes[16] = {};
@@ -134,9 +138,11 @@ class World {
     static thread_local std::vector<std::uint8_t> buffer(65536);
     Transmit transmit;
     for (auto& host : hosts_) {
-      while (!host->paused && host->endpoint->poll_transmit(now, buffer, 16, transmit))
+      while (!host->paused && host->endpoint->poll_transmit(now, buffer, 16, transmit)) {
+        if (watch) watch(host->rank, transmit);
         for (std::size_t at = 0; at < transmit.size; at += transmit.segment)
           offer(host->rank, transmit.to, Bytes(buffer).subspan(at, std::min(transmit.segment, transmit.size - at)));
+      }
       Event event;
       while (host->endpoint->poll_event(event)) host->events.push_back(event);
     }
@@ -150,7 +156,7 @@ class World {
   }
   void carry(Pipe& pipe, std::uint32_t from, std::uint32_t to, Bytes bytes) {
     const PipeSpec& spec = pipe.spec;
-    if (bytes.size() > spec.mtu) return void(++pipe.dropped);
+    if (bytes.size() > spec.mtu || (drop && drop(from, bytes))) return void(++pipe.dropped);
     double wire = static_cast<double>(bytes.size() + 28);
     pipe.free_at = std::max(pipe.free_at, now);
     double backlog = static_cast<double>(pipe.free_at - now) / kSecond * spec.rate;

@@ -45,9 +45,9 @@ class Chunk:
         """The seed of this rank's rounding, another one for its second encoding; None rounds to the nearest."""
         return self.stretch.seed(self.rank) ^ int(as_owner) if self.stochastic else None
 
-    def rows(self, count: int, nbytes: int) -> Tensor:
-        """Scratch for `count` frames side by side."""
-        return self.lease.take(count * nbytes).view(count, nbytes)
+    def rows(self, count: int, nbytes: int, *, varies: bool = False) -> Tensor:
+        """Scratch for `count` frames side by side; `varies` says that they have another size at the next step."""
+        return self.lease.take(count * nbytes, varies=varies).view(count, nbytes)
 
     def shard_length(self) -> int:
         """Elements of a full shard; the last shards may be shorter, or empty."""

@@ -19,7 +19,7 @@ def gather(chunk: Chunk, codec: Codec) -> Iterator[Op]:
     done = codec.encode(chunk.gradient, chunk.residual, mine[0], chunk.stretch, chunk.seed())  # 1
     chunk.report(chunk.stretch.start, done)
     mine = yield from squeezed(codec, mine)
-    everyone = chunk.rows(chunk.world_size, mine.shape[1])
+    everyone = chunk.rows(chunk.world_size, mine.shape[1], varies=codec.level.lossless)
     yield AllGather(mine[0], everyone)  # 2
     weight = 1.0 / chunk.world_size
     for rank, frame in enumerate(everyone):  # 3

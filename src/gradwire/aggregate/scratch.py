@@ -1,8 +1,8 @@
 """Scratch: byte buffers that exchanges borrow and give back, so that steady training allocates nothing.
 
 Fresh memory costs a page fault per 4 KiB, which is more than the kernels need. Sizes repeat from step to step, so
-buffers are kept by exact size. Where a lossless stage decides, they only nearly do: a lease takes up to an eighth more
-than it is asked for, so that near sizes share a buffer and few are kept. It gives back what it still holds at its end.
+buffers are kept by exact size. Where a lossless stage decides, sizes vary: then a lease takes up to an eighth more, so
+that near sizes share a buffer and few are kept. It gives back what it still holds when it ends.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Lease:
         self._device = device
         self._held: dict[int, Tensor] = {}
 
-    def take(self, nbytes: int) -> Tensor:
-        """A flat buffer of bytes with any content."""
-        buffer = self._scratch.take(_rounded(nbytes), self._device)
+    def take(self, nbytes: int, *, varies: bool = False) -> Tensor:
+        """A flat buffer of bytes with any content; `varies` says that the next step asks for another size."""
+        buffer = self._scratch.take(_rounded(nbytes) if varies else nbytes, self._device)
         self._held[buffer.data_ptr()] = buffer
         return buffer[:nbytes]
 

@@ -30,7 +30,7 @@ def shard(chunk: Chunk, codec: Codec) -> Iterator[Op]:
         chunk.report(chunk.stretch.start + start, done)
     losses = permitted(chunk, codec, frames)
     send = yield from squeezed(codec, frames)
-    received = chunk.rows(world, send.shape[1])
+    received = chunk.rows(world, send.shape[1], varies=codec.level.lossless)
     yield AllToAll(send, received, losses)  # 2
 
     # What was sent is still needed where it may have to be sent again, or given back.
@@ -38,7 +38,7 @@ def shard(chunk: Chunk, codec: Codec) -> Iterator[Op]:
     mine = merged(chunk, codec, received, spare, losses)  # 3
     chunk.lease.give(received)
     mine = yield from squeezed(codec, mine)
-    everyone = chunk.rows(world, mine.shape[1])
+    everyone = chunk.rows(world, mine.shape[1], varies=codec.level.lossless)
     yield AllGather(mine[0], everyone)  # 4
 
     for index, frame in enumerate(everyone):  # 5

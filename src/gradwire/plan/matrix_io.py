@@ -123,7 +123,8 @@ def from_json(path: Path) -> Named:
     except ConfigError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"matrix: {path}: {error!r}; see docs/planning.md for the format") from error
+        what = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"matrix: {path}: {what}; see docs/planning.md for the format") from error
     return Named(path.stem, Matrix.of(rate, rtprop, up=caps[0], down=caps[1]), tuple(sites))
 
 
