@@ -49,10 +49,15 @@ class Callbacks:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-            threads = [thread for thread in self._threads if thread is not threading.current_thread()]
         deadline = time.monotonic() + _STOP  # a callback may wait for somebody else for ever
-        for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        while (thread := self._running()) is not None and (left := deadline - time.monotonic()) > 0:
+            thread.join(left)
+
+    def _running(self) -> threading.Thread | None:
+        """A thread other than this one that has not ended; what is left in the queue may have started it just now."""
+        with self._changed:
+            others = (thread for thread in self._threads if thread is not threading.current_thread())
+            return next((thread for thread in others if thread.is_alive()), None)
 
     def _staff(self) -> None:
         if self._queue and not self._idle:
