@@ -74,8 +74,8 @@ fuzz:
 	native/tests/fuzz/run $(SECONDS)
 
 # Tests that neither measure nor make a network run beside torch's own; the rest has the machine to itself.
-UNTIMED := tests/compress tests/decide tests/link tests/plan tests/release tests/sense tests/sim tests/simulate
-BESIDE := tests/torch_suite tests/clients
+UNTIMED := tests/aggregate tests/compress tests/decide tests/link tests/plan tests/release tests/sense tests/sim tests/simulate
+BESIDE := tests/torch_suite tests/clients tests/observe
 test-python: setup $(VENV)/.extras
 	@mkdir -p build
 	@nice -n 5 $(BIN)/python -m pytest $(UNTIMED) > build/untimed-tests.log 2>&1 & untimed=$$!; \
