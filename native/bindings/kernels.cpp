@@ -74,6 +74,10 @@ void bind_sparse(nb::module_& m) {
                            int64_t capacity, int threads) {
     return select_exact({at<float>(g), at<float>(r), n}, k, {at<int32_t>(indices), at<float>(values), capacity}, threads);
   }, "g"_a, "r"_a, "n"_a, "k"_a, "indices"_a, "values"_a, "capacity"_a, "threads"_a, Released());
+  m.def("select_largest", [](Address g, Address r, int64_t n, int64_t k, Address indices, Address values,
+                             int64_t capacity, int threads) {
+    return select_largest({at<float>(g), at<float>(r), n}, k, {at<int32_t>(indices), at<float>(values), capacity}, threads);
+  }, "g"_a, "r"_a, "n"_a, "k"_a, "indices"_a, "values"_a, "capacity"_a, "threads"_a, Released());
   m.def("gather", [](Address g, Address r, int64_t n, Address indices, Address values, int64_t count) {
     int64_t nonfinite = 0;
     bool ok = gather({at<float>(g), at<float>(r), n}, at<int32_t>(indices), at<float>(values), count, &nonfinite);

@@ -1,11 +1,18 @@
 // Exact top-k: (1) a sampled threshold, lowered, gives a limit that a little more than k elements reach; (2) one
 // pass collects their magnitudes and nth_element finds the k-th; (3) the fused pass selects everything above it.
 // Equal magnitudes at the edge go to the lower indices.
+//
+// The k largest, in little more than one pass: (a) a glance gives a limit that somewhat more than k elements reach; (b)
+// the fused pass takes all of them; (c) nth_element finds the k-th, and what is below goes back. Where the glance erred,
+// all of it goes back, and everything but zeros is caught instead.
 #include <algorithm>
+#include <cfloat>
+#include <memory>
 #include <vector>
 
 #include "kernels/collect.h"
 #include "kernels/floats.h"
+#include "kernels/kth.h"
 
 namespace gradwire {
 namespace {
@@ -18,9 +25,7 @@ struct Edge {
 
 Edge edge_among(std::vector<uint32_t> found, int64_t nonfinite, int64_t k) {
   if (nonfinite >= k) return {kInfinity, k, nonfinite > k};
-  auto nth = found.begin() + (k - nonfinite - 1);
-  std::nth_element(found.begin(), nth, found.end(), std::greater<>());
-  uint32_t limit = *nth;
+  uint32_t limit = kth_largest(found, k - nonfinite);
   int64_t above = nonfinite, equal = 0;
   for (uint32_t m : found) {
     above += m > limit;
@@ -60,6 +65,69 @@ Selected select_crowded(const Gradient& in, const Edge& edge, const Pairs& out) 
   return found;
 }
 
+// What reached a limit.
+struct Catch {
+  std::unique_ptr<int32_t[]> indices;
+  std::unique_ptr<float[]> values;
+  Selected found;
+  bool full;  // there was no room for more
+
+  Catch(const Gradient& in, float least, int64_t room, int threads) {
+    indices.reset(new int32_t[static_cast<size_t>(room)]);  // not make_unique: untouched pages must stay untouched
+    values.reset(new float[static_cast<size_t>(room)]);
+    found = select(in, least, {indices.get(), values.get(), room}, threads);
+    full = found.count == room && room < in.n;
+  }
+
+  // Whether the k largest are among them; what is not above FLT_MIN is never wanted.
+  bool holds(int64_t k, float least) const { return !full && (found.count >= k || least <= FLT_MIN); }
+  uint32_t size(int64_t i) const { return std::min(magnitude(values[static_cast<size_t>(i)]), kInfinity); }
+  void put_back(const Gradient& in, int64_t i) const {
+    auto at = static_cast<size_t>(i);
+    if (in.r && is_finite(values[at])) in.r[indices[at]] = values[at];
+  }
+  void put_all_back(const Gradient& in) const {
+    for (int64_t i = 0; i < found.count; ++i) put_back(in, i);
+  }
+};
+
+Edge edge_of(const Catch& caught, int64_t k) {
+  if (caught.found.count <= k) return {0, k, false};
+  std::vector<uint32_t> sizes(static_cast<size_t>(caught.found.count));
+  for (size_t i = 0; i < sizes.size(); ++i) sizes[i] = caught.size(static_cast<int64_t>(i));
+  return edge_among(std::move(sizes), 0, k);
+}
+
+// Step c.
+Selected cut(const Catch& caught, const Gradient& in, int64_t k, const Pairs& out) {
+  Edge edge = edge_of(caught, k);
+  Selected kept{0, caught.found.nonfinite};
+  for (int64_t i = 0; i < caught.found.count; ++i) {
+    uint32_t m = caught.size(i);
+    if (m > edge.limit || (m == edge.limit && edge.allowed-- > 0)) {
+      out.indices[kept.count] = caught.indices[static_cast<size_t>(i)];
+      out.values[kept.count++] = caught.values[static_cast<size_t>(i)];
+    } else {
+      caught.put_back(in, i);
+    }
+  }
+  return kept;
+}
+
+// What is left of the gradient once r holds g + r: -0, which adds nothing to any float, but where the sum is not finite,
+// which r never holds.
+std::vector<float> rest(const Gradient& in, const Catch& caught) {
+  std::vector<float> left(static_cast<size_t>(in.n), -0.0f);
+  if (!caught.found.nonfinite) return left;
+  for (size_t i = 0; i < left.size(); ++i)
+    if (!is_finite(in.g[i])) left[i] = in.g[i];
+  for (int64_t i = 0; i < caught.found.count; ++i) {
+    auto at = static_cast<size_t>(caught.indices[static_cast<size_t>(i)]);
+    if (caught.size(i) == kInfinity) left[at] = in.g[at];  // two finite ones may have an infinite sum
+  }
+  return left;
+}
+
 }  // namespace
 
 Selected select_exact(const Gradient& in, int64_t k, const Pairs& out, int threads) {
@@ -69,6 +137,18 @@ Selected select_exact(const Gradient& in, int64_t k, const Pairs& out, int threa
   Edge edge = find_edge(in, k);
   if (edge.crowded) return select_crowded(in, edge, pairs);
   return select(in, float_of(edge.limit), pairs, threads);
+}
+
+Selected select_largest(const Gradient& in, int64_t k, const Pairs& out, int threads) {
+  k = std::min({k, in.n, out.capacity});
+  if (k <= 0) return select(in, float_of(kInfinity), {out.indices, out.values, 0}, threads);
+  Glance near = glance(in, k);  // a
+  Catch caught(in, near.least, std::min(in.n, 2 * near.expected + 64), threads);  // b
+  if (caught.holds(k, near.least)) return cut(caught, in, k, out);  // c
+  caught.put_all_back(in);
+  std::vector<float> left = rest(in, caught);
+  Gradient again{in.r ? left.data() : in.g, in.r, in.n};
+  return cut(Catch(again, FLT_MIN, in.n, threads), again, k, out);
 }
 
 }  // namespace gradwire

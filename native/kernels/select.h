@@ -30,8 +30,19 @@ Selected select(const Gradient& in, float threshold, const Pairs& out, int threa
 // The k largest |a| (not finite counts as largest), ties to the lower index. k <= out.capacity.
 Selected select_exact(const Gradient& in, int64_t k, const Pairs& out, int threads);
 
+// The k largest |a| of those that reach the smallest normal float, as select_exact would choose; fewer where there are no
+// more. About as fast as `select`.
+Selected select_largest(const Gradient& in, int64_t k, const Pairs& out, int threads);
+
 // A magnitude that about k of the elements reach; see threshold.cpp. Never below the smallest normal float.
 float threshold(const Gradient& in, int64_t k);
+
+// A magnitude that at least k of the elements reach, but for rare mistakes, and about `expected` do.
+struct Glance {
+  float least;
+  int64_t expected;
+};
+Glance glance(const Gradient& in, int64_t k);
 
 // One stretch [begin, end) of a selection, per instruction set. Indices are absolute. `limit` is a magnitude's bits.
 Selected select_scalar(const Gradient& in, int64_t begin, int64_t end, uint32_t limit, const Pairs& out);

@@ -86,12 +86,14 @@ Bytes dense(const Case& c, int threads) {
 Bytes sparse(const Case& c, size_t capacity, int threads) {
   auto n = static_cast<int64_t>(c.g.size());
   Bytes bytes;
-  for (bool exact : {false, true}) {
+  for (int way : {0, 1, 2}) {
     Floats r = c.r, values(capacity);
     std::vector<int32_t> indices(capacity);
     Pairs out{indices.data(), values.data(), static_cast<int64_t>(capacity)};
     Gradient in{c.g.data(), r.data(), n};
-    Selected found = exact ? select_exact(in, out.capacity, out, threads) : select(in, c.least, out, threads);
+    Selected found = way == 0   ? select(in, c.least, out, threads)
+                     : way == 1 ? select_exact(in, out.capacity, out, threads)
+                                : select_largest(in, out.capacity, out, threads);
     CHECK(found.count <= out.capacity);
     indices.resize(static_cast<size_t>(found.count));
     values.resize(static_cast<size_t>(found.count));

@@ -41,6 +41,8 @@ def select(g: int, r: int, n: int, threshold: float, indices: int, values: int, 
 
 def select_exact(g: int, r: int, n: int, k: int, indices: int, values: int, capacity: int, threads: int) -> Selected: ...
 
+def select_largest(g: int, r: int, n: int, k: int, indices: int, values: int, capacity: int, threads: int) -> Selected: ...
+
 def gather(g: int, r: int, n: int, indices: int, values: int, count: int) -> int:
     """-1: an index is out of range."""
 

@@ -272,6 +272,53 @@ def test_select_exact_agrees_on_a_large_gradient(isa: str, ratio: float) -> None
 
 
 @relaxed
+@given(pair=gradients(), share=st.floats(0, 1))
+def test_select_largest_agrees(isa: str, pair: tuple[Tensor, Tensor | None], share: float) -> None:
+    k = int(share * pair[0].numel())
+
+    def run(kernel: Any) -> Outcome:
+        r = copy(pair[1])
+        indices, values = torch.empty(k, dtype=torch.int32), torch.empty(k)
+        found = kernel.select_largest(pair[0], r, k, indices, values, 1)
+        return found, tensors(r, indices[: found.count], values[: found.count])
+
+    agree(run)
+
+
+def rows(generator: torch.Generator) -> Tensor:
+    """Neighbours that are large together, as a glance at few places sees badly."""
+    return torch.randn(300, generator=generator).pow(5).repeat_interleave(1000) * torch.randn(300_000)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "rows", "few", "equal", "wild", "one end"])
+@pytest.mark.parametrize("ratio", [0.1, 0.01, 0.0005])
+def test_select_largest_agrees_on_a_large_gradient(isa: str, kind: str, ratio: float) -> None:
+    """Whatever a glance made of it: `few` has fewer than are wanted, `one end` all that is large in one place."""
+    generator = torch.Generator().manual_seed(5)
+    g = rows(generator) if kind == "rows" else torch.randn(300_000, generator=generator)
+    start = 0.1 * torch.randn(300_000, generator=generator)
+    if kind == "few":
+        g[100:], start[100:] = 0.0, 0.0
+    if kind == "equal":
+        g, start = torch.ones(300_000), torch.zeros(300_000)
+    if kind == "one end":
+        g[:2000] *= 100.0
+    if kind == "wild":
+        g[7], g[170_000], start[200_000] = float("nan"), float("inf"), 3e38
+        g[200_000] = 3e38
+    k = int(ratio * g.numel())
+
+    def run(kernel: Any) -> Outcome:
+        r = start.clone()
+        indices, values = torch.empty(k, dtype=torch.int32), torch.empty(k)
+        found = kernel.select_largest(g, r, k, indices, values, 1)
+        return found, [indices[: found.count], values[: found.count], r]
+
+    found, _ = agree(run)
+    assert found.count == (min(k, 100) if kind == "few" else k)
+
+
+@relaxed
 @given(pair=gradients(), sorted_places=st.booleans(), data=st.data())
 def test_gather_and_accumulate_agree(
     isa: str, pair: tuple[Tensor, Tensor | None], sorted_places: bool, data: st.DataObject

@@ -1,7 +1,9 @@
 """Sparse: the largest elements travel, with their places; the rest waits in the residual.
 
-`topk` picks by a sampled threshold in one fused pass (add residual, compare, pack, update residual) and hits the
-requested share within 10 %; `exactk` is exact. A frame holds the count, Rice-coded or bitmap indices, then the values.
+`topk` takes little more than one fused pass (add residual, compare, pack, update residual). Small shares are exact on
+the processor; large ones, and any on other devices, go by a sampled threshold that hits the requested share within
+10 %. `exactk` is exact everywhere and counts zeros. A frame holds the count, Rice-coded or bitmap indices, then the
+values.
 
 The frame's size is fixed by the share, while a threshold's catch is not: there is room for 5 % more than asked, and
 what does not fit stays in the residual.
@@ -23,6 +25,9 @@ from gradwire.level import Level
 
 # Room for a threshold that catches more than asked: 5 % costs little and the sample is rarely further off.
 SLACK = 1.05
+# Up to this share the exact way is the faster one, too: at 300,000 elements 0.20 ms instead of 0.32 for 1 %, but 0.56
+# instead of 0.42 for 10 %.
+SHARP = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,8 @@ class TopK:
         wanted = self.wanted(gradient.numel())
         if self.level.select == "exactk":
             return kernels.select_exact(gradient, residual, wanted, indices, values)
+        if self.level.ratio <= SHARP and gradient.device.type == "cpu":
+            return kernels.select_largest(gradient, residual, wanted, indices, values)
         threshold = kernels.threshold(gradient, residual, wanted)
         return kernels.select(gradient, residual, threshold, indices, values)
 

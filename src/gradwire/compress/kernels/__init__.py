@@ -40,6 +40,7 @@ __all__ = [
     "scatter_add",
     "select",
     "select_exact",
+    "select_largest",
     "threshold",
     "unpack_indices",
 ]
@@ -134,6 +135,19 @@ def select_exact(g: Tensor, r: Tensor | None, k: int, indices: Tensor, values: T
     if k > indices.numel():
         raise ValueError(f"k: {k} does not fit into indices of {indices.numel()}")
     return _pick(_fast(g, r, values) and _flat(indices, torch.int32)).select_exact(g, r, k, indices, values, threads)
+
+
+def select_largest(
+    g: Tensor, r: Tensor | None, k: int, indices: Tensor, values: Tensor, *, threads: int = 1
+) -> Selected:
+    """As `select_exact`, but zeros and what is below the smallest normal float never move: fewer than k may.
+
+    Natively it takes little more than one pass; elsewhere it sorts, and a sampled threshold is faster.
+    """
+    _pairs(g, r, indices, values)
+    _within(k, indices)
+    kernel = _pick(_fast(g, r, values) and _flat(indices, torch.int32))
+    return kernel.select_largest(g, r, k, indices, values, threads)
 
 
 def gather(g: Tensor, r: Tensor | None, indices: Tensor, values: Tensor, count: int) -> int:

@@ -65,6 +65,11 @@ def select_exact(g: Tensor, r: Tensor | None, k: int, indices: Tensor, values: T
     return Selected(found.count, found.nonfinite)
 
 
+def select_largest(g: Tensor, r: Tensor | None, k: int, indices: Tensor, values: Tensor, threads: int) -> Selected:
+    found = _native.select_largest(_at(g), _at(r), g.numel(), k, _at(indices), _at(values), indices.numel(), threads)
+    return Selected(found.count, found.nonfinite)
+
+
 def gather(g: Tensor, r: Tensor | None, indices: Tensor, values: Tensor, count: int) -> int:
     return _native.gather(_at(g), _at(r), g.numel(), _at(indices), _at(values), count)
 

@@ -81,9 +81,14 @@ def select(
 
 def select_exact(g: Tensor, r: Tensor | None, k: int, indices: Tensor, values: Tensor, threads: int = 1) -> Selected:
     a, wild = _compensated(g, r)
-    size = torch.where(wild, torch.inf, a.abs())
-    places = torch.sort(size, descending=True, stable=True).indices[: max(k, 0)].sort().values
-    return _emit(a, wild, places, r, indices, values)
+    return _emit(a, wild, _largest(a, wild, k).sort().values, r, indices, values)
+
+
+def select_largest(g: Tensor, r: Tensor | None, k: int, indices: Tensor, values: Tensor, threads: int = 1) -> Selected:
+    a, wild = _compensated(g, r)
+    places = _largest(a, wild, k)
+    places = places[wild[places] | (a[places].abs() >= _SMALLEST)]
+    return _emit(a, wild, places.sort().values, r, indices, values)
 
 
 def gather(g: Tensor, r: Tensor | None, indices: Tensor, values: Tensor, count: int) -> int:
@@ -149,6 +154,12 @@ def _signed(x: int) -> int:
 def _compensated(g: Tensor, r: Tensor | None) -> tuple[Tensor, Tensor]:
     a = g.float() if r is None else g.float() + r.float()
     return a, ~torch.isfinite(a)
+
+
+def _largest(a: Tensor, wild: Tensor, k: int) -> Tensor:
+    """Where the k largest magnitudes are, what is not finite first, ties to the lower index."""
+    size = torch.where(wild, torch.inf, a.abs())
+    return torch.sort(size, descending=True, stable=True).indices[: max(k, 0)]
 
 
 def _keep(r: Tensor | None, rest: Tensor, wild: Tensor) -> None:
