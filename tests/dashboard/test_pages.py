@@ -79,6 +79,7 @@ def test_dragging_zooms_and_double_click_shows_all(served: Served, tab: Callable
 def test_keys_move_the_stretch_and_choose_the_view(served: Served, tab: Callable[..., Tab]) -> None:
     seen = tab()
     seen.open(f"{served.address}/#/timeline?run=one")
+    seen.page.locator("[data-test=network] .u-over").wait_for()
     seen.page.locator("[data-test=network] .plot").focus()
     duration = served.library.runs["one"].book.state.elapsed
     for key, begins in (("+", 0.25), ("ArrowRight", 0.375), ("ArrowLeft", 0.25)):

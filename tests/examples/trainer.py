@@ -1,8 +1,9 @@
-"""A DDP trainer as people write them: gradient accumulation, bfloat16 autocast, DistributedSampler..
+"""A DDP trainer as people write them: gradient accumulation, bfloat16 autocast, DistributedSampler.
 
 torchrun --nproc-per-node 2 tests/examples/trainer.py BACKEND
 """
 
+import gc
 import sys
 
 import torch
@@ -37,4 +38,6 @@ dist.all_gather(everyone, weights)
 assert all(torch.equal(weights, other) for other in everyone)
 if dist.get_rank() == 0:
     print(f"weights {weights.double().sum().item():.6f}")
+del model, optimizer
+gc.collect()  # a model that lives on keeps gloo's threads alive, and torch aborts when one outlives the interpreter
 dist.destroy_process_group()

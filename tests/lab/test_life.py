@@ -63,6 +63,14 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def terminal() -> Iterator[None]:
+    """A test run that was started by nohup ignores SIGHUP, and what it starts would, too."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def sleeper(marker: str) -> list[str]:
     """Python that lives for minutes and has a child in another session which does too."""
     code = (
@@ -120,6 +128,7 @@ def test_what_a_command_leaves_running_is_ended_too(marker: str) -> None:
     assert gone(marker)
 
 
+@pytest.mark.usefixtures("terminal")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_ctrl_c_sigterm_and_a_closed_terminal_take_everything_down(
     number: int, code: int, marker: str, runtime: Path
@@ -133,6 +142,7 @@ def test_ctrl_c_sigterm_and_a_closed_terminal_take_everything_down(
     assert not list(runtime.iterdir())
 
 
+@pytest.mark.usefixtures("terminal")
 def test_a_demo_whose_terminal_is_closed_leaves_nothing(
     marker: str, runtime: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -86,6 +86,7 @@ export function address(change: Change): string {
 
 export function go(change: Change): void {
   location.hash = address(change);
+  readAddress(); // at once: the browser tells of a new address later, and the next key must find what this one did
 }
 
 export function setTheme(theme: Theme): void {
