@@ -124,6 +124,8 @@ class Arena:
             Contestant("crc32c of g", lambda: k.checksum(g.view(torch.uint8))),
             Contestant("torch fp16 feedback", self.torch_half),
             Contestant("torch int8 feedback", self.torch_int8, slow=True),
+            Contestant("select_largest 1 %", lambda: k.select_largest(g, r, n // 100, self.indices, self.values)),
+            Contestant("select_largest 0.1 %", lambda: k.select_largest(g, r, n // 1000, self.indices, self.values)),
             Contestant("select_exact 1 %", lambda: k.select_exact(g, r, n // 100, self.indices, self.values)),
             Contestant("torch topk feedback 1 %", self.torch_topk, slow=True),
         ]
@@ -166,6 +168,7 @@ RATIOS = [
     ("select 1 % against the floor", "floor: r += g", "select 1 %", 0.8),
     ("select 0.1 % against the floor", "floor: r += g", "select 0.1 %", 0.9),
     ("select 1 % against torch's top-k way", "torch topk feedback 1 %", "select 1 %", 30.0),
+    ("the largest 1 %, all told, against the floor", "floor: r += g", "select_largest 1 %", None),
     ("select 1 %, two threads against one", "select 1 %", "select 1 %, 2 threads", 1.7),
     ("floor, two threads against one", "floor: r += g", "floor, 2 threads", None),
     ("int8, two threads against one", "encode int8, stochastic", "encode int8, stochastic, 2 threads", None),
