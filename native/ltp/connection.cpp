@@ -65,7 +65,7 @@ void Connection::handle_timeout(Time now) {
 
 Time Connection::poll_timeout(Time now) {
   if (failure_ != Failure::none) return kNever;
-  Time earliest = std::min({acks_.deadline(), recovery_.deadline(), receives_.deadline(now), next_keepalive_,
+  Time earliest = std::min({acks_.deadline(), recovery_.deadline(), receives_.deadline(), next_keepalive_,
                             last_heard_ + settings_.dead_after});
   if (confirmed_ && !recovery_.timeouts()) earliest = std::min(earliest, pmtu_.deadline());
   if (sends_.ready(payload()) && recovery_.window_allows(pmtu_.current())) earliest = std::min(earliest, recovery_.pacing_ready(pmtu_.current()));

@@ -67,6 +67,8 @@ void Connection::handle_frames(Time now, std::uint64_t number, Bytes frames) {
       sends_.on_hold(*hold);
     } else if (auto* close = std::get_if<CloseFrame>(&frame)) {
       sends_.on_close(now, *close);
+    } else if (auto* once = std::get_if<OnceFrame>(&frame)) {
+      receives_.on_once(now, *once);
     } else if (auto* abort = std::get_if<AbortFrame>(&frame)) {
       receives_.on_abort(now, *abort);
     } else if (std::get_if<ShutFrame>(&frame)) {

@@ -138,6 +138,7 @@ bool Connection::add_control(Packet& packet, const Control& control) {
     }
     case FrameType::grant: return put(GrantFrame{control.id}, 5);
     case FrameType::hold: return !receives_.held(control.id) || put(HoldFrame{control.id}, 5);
+    case FrameType::once: return !sends_.find(control.id) || put(OnceFrame{control.id}, 5);
     case FrameType::abort: return put(AbortFrame{control.id}, 5);
     default: return true;
   }

@@ -1,5 +1,5 @@
-// When a loss-tolerant transfer may end without its last packets. Before LT only everything closes it; from LT to the
-// deadline a received fraction of at least p does; at the deadline it closes as it is. LTP, IWQoS 2023.
+// When a loss-tolerant transfer may end without its last packets. Before LT, or the sender's ONCE, only everything closes it;
+// from then to the deadline a received fraction of at least p does; at the deadline it closes as it is. LTP, IWQoS 2023.
 //   formula  = 1.5 RTprop + size / BtlBw
 //   LT       = formula x 10th percentile of (full-delivery time / formula) over the last 64 transfers
 //   deadline = formula x 90th percentile of the same + max(slack, 2 RTprop)

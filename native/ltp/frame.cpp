@@ -101,6 +101,7 @@ bool next_frame(Reader& in, Frame& frame) {
     }
     case FrameType::grant: frame.emplace<GrantFrame>().id = in.u32(); return in.ok();
     case FrameType::hold: frame.emplace<HoldFrame>().id = in.u32(); return in.ok();
+    case FrameType::once: frame.emplace<OnceFrame>().id = in.u32(); return in.ok();
     case FrameType::close: return read(in, frame.emplace<CloseFrame>());
     case FrameType::abort: frame.emplace<AbortFrame>().id = in.u32(); return in.ok();
     case FrameType::shut: return read(in, frame.emplace<ShutFrame>());
@@ -157,6 +158,11 @@ void write(Writer& out, const GrantFrame& grant) {
 void write(Writer& out, const HoldFrame& hold) {
   start(out, FrameType::hold);
   out.u32(hold.id);
+}
+
+void write(Writer& out, const OnceFrame& once) {
+  start(out, FrameType::once);
+  out.u32(once.id);
 }
 
 std::size_t size_of(const CloseFrame& close) { return 20 + 8 * std::size_t{close.count}; }

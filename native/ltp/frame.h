@@ -17,7 +17,7 @@ inline constexpr std::size_t kShutSize = 2;
 
 enum class FrameType : std::uint8_t {
   padding = 0, ping = 1, ack = 2, open = 3, data = 4, posted = 5, grant = 6, close = 7, abort = 8, shut = 9,
-  hold = 10,
+  hold = 10, once = 11,
 };
 
 struct GrainRange {
@@ -77,6 +77,11 @@ struct HoldFrame {
   std::uint32_t id = 0;
 };
 
+// Everything of a tolerant transfer was sent once: what is missing now was lost on the way.
+struct OnceFrame {
+  std::uint32_t id = 0;
+};
+
 enum class CloseReason : std::uint8_t { complete = 1, threshold = 2, deadline = 3, refused = 4, cancelled = 5 };
 
 struct CloseFrame {
@@ -100,7 +105,7 @@ struct ShutFrame {
 };
 
 using Frame = std::variant<PaddingFrame, PingFrame, AckFrame, OpenFrame, DataFrame, PostedFrame, GrantFrame, CloseFrame,
-                           AbortFrame, ShutFrame, HoldFrame>;
+                           AbortFrame, ShutFrame, HoldFrame, OnceFrame>;
 
 // Reads one frame into `frame`. False when the bytes are malformed; the whole packet is then dropped.
 bool next_frame(Reader& in, Frame& frame);
@@ -111,6 +116,7 @@ void write(Writer& out, const OpenFrame& frame);
 void write(Writer& out, const PostedFrame& frame);
 void write(Writer& out, const GrantFrame& frame);
 void write(Writer& out, const HoldFrame& frame);
+void write(Writer& out, const OnceFrame& frame);
 void write(Writer& out, const CloseFrame& frame);
 void write(Writer& out, const AbortFrame& frame);
 void write(Writer& out, const ShutFrame& frame);

@@ -4,6 +4,13 @@
 #include <cstring>
 
 namespace gradwire::ltp {
+namespace {
+
+// Packets that overtake one another are this part of a round trip apart at the most: QUIC's and TCP's senders wait a
+// quarter or an eighth of it before they call one lost.
+constexpr int kReorderShare = 8;
+
+}  // namespace
 
 Incoming::Incoming(const OpenFrame& open) : open_(open), grains_((open.size - 1) / open.grain + 1) {}
 
@@ -41,7 +48,7 @@ void Incoming::match(const ReceiveRequest& request) {
   // Only now: a peer cannot make us allocate for a size that nobody here agreed to.
   if (!arrived_.size()) arrived_ = Bitmap(grains_);
   destination_ = closed() ? nullptr : request.data;
-  if (request.threshold > 0) limits_.threshold = request.threshold;
+  if (request.threshold > 0) limits_.threshold = request.threshold, spent_ = kNever;
   if (request.deadline > 0) limits_.deadline = request.deadline;
   limits_.threshold = std::min(limits_.threshold, limits_.deadline);
 }
@@ -61,21 +68,26 @@ std::uint64_t Incoming::bytes_arrived() const {
   return arrived_.count() * open_.grain - (have_last ? open_.grain - last : 0);
 }
 
-std::optional<CloseReason> Incoming::verdict(Time now) const {
-  if (arrived_.count() == grains_) return CloseReason::complete;
-  if (open_.tolerance == kWhole || !started_ || !critical_complete()) return std::nullopt;
-  Time age = now - *started_;
-  if (age >= limits_.deadline) return CloseReason::deadline;
-  bool enough = static_cast<double>(bytes_arrived()) * kWhole >= static_cast<double>(open_.tolerance) * static_cast<double>(open_.size);
-  if (age >= limits_.threshold && enough) return CloseReason::threshold;
-  return std::nullopt;
+void Incoming::on_once(Time now) {
+  bool own_limit = request_ && request_->threshold > 0;
+  if (spent_ == kNever && open_.rtprop_us > 0 && !own_limit) spent_ = now + Time{open_.rtprop_us} * kMicrosecond / kReorderShare;
 }
 
-Time Incoming::deadline(Time now) const {
-  if (closed() || !has_destination() || open_.tolerance == kWhole || !started_) return kNever;
-  Time age = now - *started_;
-  if (age < limits_.threshold) return *started_ + limits_.threshold;
-  return age < limits_.deadline ? *started_ + limits_.deadline : kNever;
+bool Incoming::enough() const {
+  return static_cast<double>(bytes_arrived()) * kWhole >= static_cast<double>(open_.tolerance) * static_cast<double>(open_.size);
+}
+
+std::optional<CloseReason> Incoming::verdict(Time now) const {
+  if (arrived_.count() == grains_) return CloseReason::complete;
+  Time due = deadline();
+  if (due > now) return std::nullopt;
+  return due < *started_ + limits_.deadline ? CloseReason::threshold : CloseReason::deadline;
+}
+
+Time Incoming::deadline() const {
+  if (closed() || !has_destination() || open_.tolerance == kWhole || !started_ || !critical_complete()) return kNever;
+  Time last = *started_ + limits_.deadline;
+  return enough() ? std::min({last, *started_ + limits_.threshold, spent_}) : last;
 }
 
 void Incoming::close(Time now, CloseReason reason) {

@@ -29,10 +29,12 @@ class Incoming {
 
   void set_limits(const EarlyClose::Limits& limits) { limits_ = limits; }
   const EarlyClose::Limits& limits() const { return limits_; }
+  // The sender has sent everything once.
+  void on_once(Time now);
   // Why it should close now, if it should.
   std::optional<CloseReason> verdict(Time now) const;
-  // When the verdict may change without another packet.
-  Time deadline(Time now) const;
+  // When it closes if nothing more arrives; in the past where that was missed.
+  Time deadline() const;
 
   // Zeroes what is missing, lists it, and lets go of the destination.
   void close(Time now, CloseReason reason);
@@ -52,6 +54,7 @@ class Incoming {
 
  private:
   bool critical_complete() const;
+  bool enough() const;
   std::uint64_t bytes_of(std::uint64_t first, std::uint64_t count) const;
 
   OpenFrame open_;
@@ -62,6 +65,7 @@ class Incoming {
   std::optional<ReceiveRequest> request_;
   EarlyClose::Limits limits_;
   std::optional<Time> started_;
+  Time spent_ = kNever;  // when everything that was sent once must have arrived, too
   std::optional<CloseReason> reason_;
   std::vector<GrainRange> missing_;
   std::vector<bool> parts_acked_;

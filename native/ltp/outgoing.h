@@ -28,6 +28,8 @@ class Outgoing {
   // The next run of grains that fits `room`: critical first, then each block once in permuted order, then what was lost.
   bool next(std::size_t room, Piece& piece);
   bool pending() const { return critical_.count() || next_block_ < blocks_ || run_left_ || again_.count(); }
+  // Every grain has been in a packet; what comes now repeats.
+  bool spent() const { return !critical_.count() && next_block_ == blocks_ && !run_left_; }
   void on_acked(std::uint32_t first, std::uint32_t count);
   void on_lost(std::uint32_t first, std::uint32_t count);
   bool all_acked() const { return acked_.count() == acked_.size(); }
@@ -46,7 +48,7 @@ class Outgoing {
   // Flow control and announcement, kept by the send side. `granted`: may send. `met`: a receive is said to wait for it.
   // `decided`: GRANT came, which no HOLD that was overtaken takes back.
   Standing standing = Standing::waiting;
-  bool granted = false, met = false, decided = false, open_acked = false;
+  bool granted = false, met = false, decided = false, open_acked = false, said_once = false;
   std::uint32_t packets = 0;
 
  private:

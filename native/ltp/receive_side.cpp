@@ -143,6 +143,14 @@ void ReceiveSide::on_close_acked(const Control& control) {
   if (incoming->delivered) release(control.id);
 }
 
+// A hint: where it comes before its OPEN it is lost, and the clock decides.
+void ReceiveSide::on_once(Time now, const OnceFrame& once) {
+  Incoming* incoming = find(once.id);
+  if (!incoming || incoming->closed()) return;
+  incoming->on_once(now);
+  if (incoming->has_destination()) check(now, *incoming);
+}
+
 void ReceiveSide::on_abort(Time now, const AbortFrame& abort) {
   Incoming* incoming = find(abort.id);
   if (!incoming) {
@@ -174,10 +182,10 @@ bool ReceiveSide::cancel(Time now, std::uint64_t token) {
   return false;
 }
 
-Time ReceiveSide::deadline(Time now) const {
+Time ReceiveSide::deadline() const {
   Time earliest = kNever;
   for (std::uint32_t id : timed_)
-    if (Incoming* incoming = find(id)) earliest = std::min(earliest, incoming->deadline(now));
+    if (Incoming* incoming = find(id)) earliest = std::min(earliest, incoming->deadline());
   return earliest;
 }
 

@@ -26,10 +26,11 @@ class ReceiveSide {
   enum class Verdict { taken, unwanted, broken };
   // `unwanted`: not announced or not granted; the packet must not be acknowledged, so that it comes again.
   Verdict on_data(Time now, const DataFrame& data);
+  void on_once(Time now, const OnceFrame& once);
   void on_abort(Time now, const AbortFrame& abort);
   void on_close_acked(const Control& control);
 
-  Time deadline(Time now) const;
+  Time deadline() const;
   void on_deadline(Time now);
   void fail_all(Failure failure);
   // Receives that no transfer was announced for.

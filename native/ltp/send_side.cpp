@@ -106,6 +106,10 @@ void SendSide::on_piece(Outgoing& transfer, const Outgoing::Piece& piece) {
   ++transfer.packets;
   if (!transfer.pending()) changed_ = true;
   if (piece.again) counters_.retransmitted_bytes += piece.bytes.size();
+  if (transfer.request().tolerance != kWhole && !transfer.said_once && transfer.spent()) {
+    transfer.said_once = true;
+    control_.push_back({FrameType::once, 0, transfer.id(), 0});
+  }
   // A lost OPEN would make everything behind it useless: say it again while it is unconfirmed.
   if (!transfer.open_acked && (transfer.packets == 4 || transfer.packets == 16))
     control_.push_back({FrameType::open, 0, transfer.id(), 0});
