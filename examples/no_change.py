@@ -20,10 +20,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     options = parser.parse_args()
 
-    dist.init_process_group("gloo")
     torch.manual_seed(0)
-    model = DistributedDataParallel(nn.Sequential(nn.Linear(40, 256), nn.ReLU(), nn.Linear(256, 5)))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    net = nn.Sequential(nn.Linear(40, 256), nn.ReLU(), nn.Linear(256, 5))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    dist.init_process_group("gloo")  # after the optimizer: modules that torch loads for it would keep the group alive
+    model = DistributedDataParallel(net)
     generator = torch.Generator().manual_seed(dist.get_rank())
     for _ in range(options.steps):
         inputs = torch.randn(32, 40, generator=generator)
@@ -33,6 +34,7 @@ def main() -> None:
         optimizer.step()
     if dist.get_rank() == 0:
         print(f"loss {loss.item():.3f} after {options.steps} steps")
+    del model  # it keeps the group as well, and a thread of the group that outlives Python aborts the process
     dist.destroy_process_group()
 
 

@@ -169,7 +169,8 @@ def test_nothing_is_left_when_groups_are_destroyed(bare: Ranks, tmp_path: Path) 
 
 def test_nothing_is_left_where_torch_only_drops_a_group(bare: Ranks) -> None:
     for left in bare.run(2, jobs.dropped, bare.port):
-        assert left[-1] == left[1], left
+        # Less may be left: what an earlier test left behind goes away in its own time.
+        assert all(last <= first for last, first in zip(left[-1], left[1], strict=True)), left
 
 
 def test_a_destroyed_group_holds_no_store(bare: Ranks, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class Served:
     server: Server
     thread: threading.Thread
 
-    def wait_until_read(self, run: str, steps: int, seconds: float = 20.0) -> None:
+    def wait_until_read(self, run: str, steps: int, seconds: float = 90.0) -> None:
         """Until so many steps of a run are folded in."""
         deadline = monotonic() + seconds
         while run not in self.library.runs or self.library.runs[run].book.state.steps < steps:

@@ -61,7 +61,8 @@ def test_script_in_every_text_is_shown_as_text(
     served.wait_until_read("run", 1)
     for view in ("overview", "timeline", "topology", "links", "transport", "faults", "configuration"):
         seen.open(f"{served.address}/#/{view}")
-        seen.page.wait_for_timeout(150)
+        seen.page.wait_for_function("title => document.title === title", arg=f"run · {view}")
+        seen.page.wait_for_timeout(150)  # for a script that would run only now
         assert seen.page.evaluate("document.title") == f"run · {view}"
         assert seen.page.locator("main script, main img").count() == 0
     seen.open(f"{served.address}/#/overview")

@@ -195,8 +195,8 @@ def test_the_faults(watched: Watched, opened: Callable[..., Any]) -> None:
     page = opened("faults", "li")
     told = events(watched.records, Faulted)
     assert page.locator("main li").count() == sum(watched.state.faults.values())
-    late = next(event for event in told if event.kind == "late_rank")
-    assert late.peer == 3
+    # On a busy machine others may be late too; rank 3 is the one that the job makes wait.
+    late = next(event for event in told if (event.kind, event.peer) == ("late_rank", 3))
     assert late.detail in page.locator("main ul").inner_text()
 
 

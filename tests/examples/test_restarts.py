@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "restarts.py"
-STEPS, EVERY, KILLED_AT = 24, 8, 13
+STEPS, EVERY, KILLED_AT = 24, 8, 9
 # Without it torch 2.13 keeps one store over restarts, in which gloo finds the addresses of the last life.
 FRESH_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 Life = dict[int, dict[int, str]]  # step -> rank -> hash of the weights
@@ -27,7 +27,8 @@ def train(folder: Path, kill_rank: int | None, level: str, **settings: str) -> t
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GRADWIRE_")}
     words = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "1", "--monitor-interval", "0.1", str(SCRIPT)]
     words += ["--steps", str(STEPS), "--every", str(EVERY), "--checkpoint", str(folder), "--level", level]
-    words += ["--pause", "0.1"] if kill_rank is not None else []
+    # Between the step it is killed at and the next checkpoint there are seven pauses: time enough on a busy machine.
+    words += ["--pause", "0.2"] if kill_rank is not None else []
     process = subprocess.Popen(
         [sys.executable, "-m", "torch.distributed.run", *words],
         env={**kept, **FRESH_STORE, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **settings},

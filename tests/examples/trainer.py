@@ -12,12 +12,14 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-dist.init_process_group(sys.argv[1])
 torch.manual_seed(0)
 data = TensorDataset(torch.randn(96, 16), torch.randint(0, 4, (96,)))
+net = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4))
+# Before the group: for its first optimizer torch loads modules whose functions would have the group as a default.
+optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+dist.init_process_group(sys.argv[1])
 sampler: DistributedSampler[object] = DistributedSampler(data, seed=3)
-model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4)))
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+model = DistributedDataParallel(net)
 losses = []
 for epoch in range(3):
     sampler.set_epoch(epoch)
@@ -38,6 +40,6 @@ dist.all_gather(everyone, weights)
 assert all(torch.equal(weights, other) for other in everyone)
 if dist.get_rank() == 0:
     print(f"weights {weights.double().sum().item():.6f}")
-del model, optimizer
-gc.collect()  # a model that lives on keeps gloo's threads alive, and torch aborts when one outlives the interpreter
+del model
+gc.collect()  # what keeps the group keeps gloo's threads alive, and torch aborts when one outlives the interpreter
 dist.destroy_process_group()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -59,13 +58,3 @@ def pair(
     there = LinkSpec(Rate.from_mbit(mbit), Seconds(delay_ms / 1000), loss=loss, queue=size)
     back = LinkSpec(Rate.from_mbit(mbit), Seconds(delay_ms / 1000), queue=size)
     return Network("pair", as_hosts("ab"), both("a", "b", there, back), seed=seed, congestion=congestion)
-
-
-def best_of(attempts: int, good: Callable[[float], bool], measure: Callable[[], float]) -> float:
-    """Other programs on the machine spoil single measurements; a wrong emulator spoils them all."""
-    value = measure()
-    for _ in range(attempts - 1):
-        if good(value):
-            break
-        value = measure()
-    return value

@@ -24,24 +24,31 @@ else:
 
 COUNTED = """
 import os, socket, sys, time
-# Rank 0 sends numbered packets, rank 1 prints which never came.
-count = int(sys.argv[1])
+# Rank 0 sends numbered packets, rank 1 prints which never came. What it drops by itself would count as lost, so its
+# buffer holds all of them, and a file says when it listens.
+count, ready = int(sys.argv[1]), sys.argv[3]
 sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 if os.environ["RANK"] == "1":
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
     sock.bind(("", 7000))
-    sock.settimeout(2)
+    sock.settimeout(60)
+    open(ready, "w").close()
     came = set()
     try:
         while len(came) < count:
             came.add(int(sock.recv(100)))
+            sock.settimeout(5)
     except TimeoutError:
         pass
     print(*sorted(set(range(count)) - came))
 else:
-    time.sleep(0.5)
+    deadline = time.monotonic() + 60
+    while not os.path.exists(ready):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     for number in range(count):
         sock.sendto(str(number).encode(), (sys.argv[2], 7000))
-        if number % 20 == 0:
+        if number % 2 == 0:
             time.sleep(0.001)
 """
 

@@ -47,7 +47,7 @@ def main(site: Path) -> None:
         for rank in ranks:
             rank.start()
         for rank in ranks:
-            rank.join(60)
+            rank.join(300)
         assert [rank.exitcode for rank in ranks] == [0, 0]
     print("smoke: gradwire", gradwire.__version__, "on", _native.isa())
 

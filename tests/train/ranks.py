@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 LIMIT = timedelta(seconds=60)
+START = 150.0  # seconds until a fresh worker has imported torch, on a busy machine
 
 
 class Ranks:
@@ -38,8 +39,10 @@ class Ranks:
         return other
 
     def run(self, world_size: int, function: Callable[..., Any], *args: Any, timeout: float = 90.0) -> list[Any]:
-        while len(self._workers) < world_size:
-            self._workers.append(self._spawn())
+        fresh = range(len(self._workers), world_size)
+        self._workers += [self._spawn() for _ in fresh]
+        for rank in fresh:
+            self._await_start(rank)
         store = self.port, f"run{next(self._runs)}"
         for rank in range(world_size):
             self._ask(rank, (function, args, rank, world_size, store, self._backend))
@@ -75,6 +78,12 @@ class Ranks:
         process.start()
         theirs.close()
         return process, ours
+
+    def _await_start(self, rank: int) -> None:
+        """What a worker imports before its first call does not count against the time of that call."""
+        started, text = self._answer(rank, START)
+        if not started:
+            raise AssertionError(f"the process of rank {rank} did not start: {text}")
 
     def _ask(self, rank: int, call: tuple[Any, ...]) -> None:
         """A worker that died after its last answer is a failure of that test's making, found here."""
@@ -113,6 +122,7 @@ def _serve(pipe: Connection) -> None:
 
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    pipe.send((True, "started"))
     client = None
     while True:
         try:

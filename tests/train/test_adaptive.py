@@ -101,7 +101,7 @@ def straggle(rank: int, world: int) -> dict[str, Any]:
     handle = gradwire.attach(model, "auto")
     for step in range(15):
         inputs, labels = jobs.batch(rank, step)
-        time.sleep(0.1 if rank == 1 else 0.01)
+        time.sleep(0.5 if rank == 1 else 0.05)
         F.cross_entropy(model(inputs), labels).backward()
     summary = handle.summary()
     handle.close()
@@ -111,8 +111,8 @@ def straggle(rank: int, world: int) -> dict[str, Any]:
 def test_a_rank_ten_times_slower_is_not_taken_for_a_slow_network(ranks: Ranks) -> None:
     results = ranks.run(2, straggle)
     sensed = results[0]["sensed"]
-    # 13 thousand parameters over loopback take milliseconds; waiting for rank 1 would make it a tenth of a second.
-    assert sensed.delay < 0.05
+    # 13 thousand parameters over loopback take milliseconds; waiting for rank 1 would make it half a second.
+    assert sensed.delay < 0.25
     assert results[0]["levels"] == results[1]["levels"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import warnings
 from pathlib import Path
@@ -13,11 +14,14 @@ from gradwire import carry
 from gradwire.decide.guard import Guard
 from gradwire.errors import NoAnswerError
 from gradwire.events import Faulted
+from gradwire.sense import late
+from gradwire.units import parse_seconds
 from tests.observe.recordings import fold
 from tests.train import jobs
 from tests.train.ranks import Ranks
 
 STEPS = 14
+STALL = 1.5
 
 
 def mishaps(rank: int, world: int, record: str) -> None:
@@ -31,8 +35,9 @@ def mishaps(rank: int, world: int, record: str) -> None:
         self.reason = "the loss rose to 9 from 1"
         return 0
 
-    meet, check = carry.meet, Guard.check
+    meet, check, again = carry.meet, Guard.check, late.AGAIN
     carry.meet, Guard.check = silence, hurts  # type: ignore[assignment,method-assign]
+    late.AGAIN = 0.0  # type: ignore[misc]  # on a busy machine the last rank may have been late before, and be named then
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -40,21 +45,26 @@ def mishaps(rank: int, world: int, record: str) -> None:
             handle = attach(model, {"level": "auto", "transport": {"kind": "ltp", "timeout": 30.0}}, record=record)
         for step in range(STEPS):
             if rank == world - 1 and step == 6:
-                time.sleep(1.5)
+                time.sleep(STALL)
             inputs, labels = jobs.batch(rank, step)
             torch.nn.functional.cross_entropy(model(inputs), labels).backward()
         handle.close()
     finally:
         carry.meet, Guard.check = meet, check  # type: ignore[method-assign]
+        late.AGAIN = again  # type: ignore[misc]
 
 
 def test_faults_that_were_survived_are_told_by_one_rank(ranks: Ranks, tmp_path: Path) -> None:
     ranks.run(3, mishaps, str(tmp_path / "run"))
     _, records = fold(tmp_path / "run")
-    told = {record.event.kind: record.event for record in records if isinstance(record.event, Faulted)}
+    faults = [record.event for record in records if isinstance(record.event, Faulted)]
+    told = {fault.kind: fault for fault in faults}
     assert {record.rank for record in records if isinstance(record.event, Faulted)} == {0}
     assert "TCP instead" in told["fallback"].detail
-    late = told["late_rank"]
-    assert (late.peer, late.step) == (2, 6)
-    assert "1." in late.detail
+    # On a busy machine others may be late as well, at other steps.
+    (stalled,) = [fault for fault in faults if (fault.kind, fault.peer, fault.step) == ("late_rank", 2, 6)]
+    said = re.fullmatch(r"rank 2 had its gradient ready (.+) after the others", stalled.detail)
+    assert said is not None, stalled.detail
+    # The others may have been held up too, but not by half of the stall.
+    assert parse_seconds(said[1]) > STALL / 2
     assert "loss rose" in told["guard"].detail

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -32,11 +33,14 @@ from gradwire.plan.policy import Member
 from gradwire.plan.registry import make_plan
 from gradwire.plan.replan import ReplanConfig
 from gradwire.site import Site
-from tests.aggregate.cables import Cables, cabled_wires
 from tests.aggregate.grid import LIMIT, FakeNet
+from tests.train.cables import QUICK, Cables, cabled_wires
 
 RANKS = 3
 FIRST = 100  # the session's number of the first step, as after loading a checkpoint
+
+
+TURN = threading.Lock()  # whoever holds it keeps all ranks from beginning a step
 
 
 class Trainer:
@@ -51,6 +55,7 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
         self.schedule = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.99)
         self.step, self.made = FIRST, list[int]()
+        self.until: float = math.inf  # the step that it does not make any more
         self.weights: dict[int, torch.Tensor] = {}
         self.error: BaseException | None = None
         self.residual = torch.zeros(sum(p.numel() for p in self.model.parameters()))
@@ -68,12 +73,16 @@ class Trainer:
     def jump(self, step: int) -> None:
         self.step = step + 1
 
-    def train(self, until: int) -> None:
+    def train(self) -> None:
         try:
-            while self.step < until:
+            while self._goes_on():
                 self._train_one()
         except LinkError as error:
             self.error = error
+
+    def _goes_on(self) -> bool:
+        with TURN:
+            return self.step < self.until
 
     def _train_one(self) -> None:
         draw = torch.Generator().manual_seed(1000 * self.step + self.rank)
@@ -104,22 +113,43 @@ class Trainer:
 
 
 class Job3:
-    """Trainers on wires that can be cut."""
+    """Trainers on wires that can be cut. They train until they are told to end, so that nothing that they are to live
+    through depends on how fast they are."""
 
     def __init__(self, trainers: list[Trainer], cables: Cables) -> None:
         self.trainers, self.cables = trainers, cables
         self.threads: list[threading.Thread] = []
 
-    def start(self, steps: int) -> None:
-        self.threads = [threading.Thread(target=one.train, args=(FIRST + steps,)) for one in self.trainers]
+    def start(self) -> None:
+        self.threads = [threading.Thread(target=one.train) for one in self.trainers]
         for thread in self.threads:
             thread.start()
 
     def reach(self, rank: int, step: int) -> None:
         deadline = time.monotonic() + LIMIT
-        while self.trainers[rank].step < FIRST + step and time.monotonic() < deadline:
+        while self.trainers[rank].step < step and time.monotonic() < deadline:
             time.sleep(0.005)
-        assert self.trainers[rank].step >= FIRST + step, "no progress"
+        assert self.trainers[rank].step >= step, "no progress"
+
+    def cut(self, member: int, rank: int) -> int:
+        """Takes a member's cables away; the step at which this rank of it was then."""
+        self.cables.cut = {member}
+        return self.trainers[rank].step
+
+    def mend(self, *ranks: int) -> None:
+        """Gives the cables back, and waits until each of these ranks is past where the first of all is: it is back."""
+        self.cables.cut = set()
+        for rank in ranks:
+            self.reach(rank, max(one.step for one in self.trainers) + 1)
+
+    def end(self) -> int:
+        """All make a few steps more and end at the same one, which is returned and not made."""
+        with TURN:
+            last = max(one.step for one in self.trainers) + 10
+            for one in self.trainers:
+                one.until = last
+        self.join()
+        return last
 
     def join(self) -> None:
         for thread in self.threads:
@@ -149,7 +179,19 @@ def crossing(members: int, rejoin: float = LIMIT) -> Iterator[tuple[list[Walker]
 @contextmanager
 def job(level: str = "off", rejoin: float = LIMIT, returns: bool = True) -> Iterator[Job3]:
     with crossing(RANKS, rejoin) as (walkers, cables):
-        yield Job3([Trainer(rank, one, level, returns=returns) for rank, one in enumerate(walkers)], cables)
+        trainers = [Trainer(rank, one, level, returns=returns) for rank, one in enumerate(walkers)]
+        with ending(trainers, cables) as three:
+            yield three
+
+
+@contextmanager
+def ending(trainers: list[Trainer], cables: Cables) -> Iterator[Job3]:
+    """A job that ends with the test, also with one that failed."""
+    try:
+        yield Job3(trainers, cables)
+    finally:
+        for one in trainers:
+            one.until = 0
 
 
 @contextmanager
@@ -175,7 +217,8 @@ def two_sites() -> Iterator[Job3]:
             for rank in range(4)
         ]
         trainers = [Trainer(rank, walkers[rank // 2], "off", sites[rank]) for rank in range(4)]
-        yield Job3(trainers, cables)
+        with ending(trainers, cables) as four:
+            yield four
         for site in sites:
             site.close()
 
@@ -191,87 +234,92 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_was_cut_off_comes_back_as_what_the_others_are(rank: int, level: str) -> None:
     """Rank 0 is the coordinator."""
     with job(level) as three:
-        three.start(120)
-        three.reach(rank, 10)
-        three.cables.cut = {rank}
+        three.start()
+        three.reach(rank, FIRST + 10)
+        cut = three.cut(rank, rank)
         others = [one for one in range(RANKS) if one != rank]
-        three.reach(others[0], 30)
+        three.reach(others[0], cut + 20)
         away = three.trainers[rank].step
-        three.cables.cut = set()
-        three.join()
+        three.mend(rank)
+        last = three.end()
         assert [one.error for one in three.trainers] == [None] * RANKS
         back = three.trainers[rank]
-        assert FIRST + 10 <= away < FIRST + 20, "it went on alone"
+        assert cut <= away < cut + 10, "it went on alone"
         assert back.backs
-        assert len(back.made) < 110
-        assert all(three.trainers[one].made == list(range(FIRST, FIRST + 120)) for one in others), "a step was lost"
+        assert len(back.made) < last - FIRST - 10
+        assert all(three.trainers[one].made == list(range(FIRST, last)) for one in others), "a step was lost"
         for step in back.made:
             for other in others:
                 same = torch.equal(three.trainers[other].weights[step], back.weights[step])
                 # Its last step before the cut may be one that the others did again without it.
                 assert same or (step < away and step + 1 not in back.made)
-        assert back.made[-1] == FIRST + 119
+        assert back.made[-1] == last - 1
         assert {one.walker.member.members for one in three.trainers} == {tuple(range(RANKS))}
 
 
 def test_it_waits_for_the_others_only_so_long_and_never_goes_on_alone() -> None:
     with job(rejoin=1.5) as three:
-        three.start(40)
-        three.reach(2, 10)
-        three.cables.cut = {2}
-        three.join()
+        three.start()
+        three.reach(2, FIRST + 10)
+        cut = three.cut(2, 2)
+        three.threads[2].join(LIMIT)
+        three.reach(0, cut + 20)
+        last = three.end()
         assert isinstance(three.trainers[2].error, LinkError)
         assert "planning.rejoin" in str(three.trainers[2].error)
-        assert len(three.trainers[2].made) < 20
-        assert [len(one.made) for one in three.trainers[:2]] == [40, 40]
+        assert len(three.trainers[2].made) < cut - FIRST + 10
+        assert [one.made for one in three.trainers[:2]] == [list(range(FIRST, last))] * 2
 
 
 def test_without_anything_to_hand_over_nobody_waits() -> None:
     with job(returns=False) as three:
-        three.start(40)
-        three.reach(2, 10)
-        three.cables.cut = {2}
-        three.join()
+        three.start()
+        three.reach(2, FIRST + 10)
+        cut = three.cut(2, 2)
+        three.threads[2].join(LIMIT)
+        three.reach(0, cut + 20)
+        last = three.end()
         assert "not enough" in str(three.trainers[2].error)
-        assert [len(one.made) for one in three.trainers[:2]] == [40, 40]
+        assert [one.made for one in three.trainers[:2]] == [list(range(FIRST, last))] * 2
 
 
 def test_when_everybody_was_cut_off_from_everybody_all_go_on() -> None:
     with job() as three:
-        three.start(40)
-        three.reach(0, 10)
+        three.start()
+        three.reach(0, FIRST + 10)
         three.cables.cut = {0, 1, 2}
-        time.sleep(1.5)
-        three.cables.cut = set()
-        three.join()
+        time.sleep(1.5 * QUICK.dead_after)
+        three.mend(0, 1, 2)  # two of them may go on before the third is taken back
+        last = three.end()
         assert [one.error for one in three.trainers] == [None] * RANKS
-        final = [one.weights[FIRST + 39] for one in three.trainers]
+        final = [one.weights[last - 1] for one in three.trainers]
         assert all(torch.equal(final[0], other) for other in final)
 
 
 def test_a_site_that_was_cut_off_comes_back_as_a_whole() -> None:
     with two_sites() as four:
-        four.start(120)
-        four.reach(2, 10)
-        four.cables.cut = {1}  # the second site, as the plan counts members
-        four.reach(0, 30)
-        four.cables.cut = set()
-        four.join()
+        four.start()
+        four.reach(2, FIRST + 10)
+        cut = four.cut(1, 2)  # the second site, as the plan counts members
+        four.reach(0, cut + 20)
+        four.mend(2)
+        last = four.end()
         assert [one.error for one in four.trainers] == [None] * 4
-        assert all(one.made == list(range(FIRST, FIRST + 120)) for one in four.trainers[:2]), "a step was lost"
+        assert all(one.made == list(range(FIRST, last)) for one in four.trainers[:2]), "a step was lost"
         for back in four.trainers[2:]:
-            assert len(back.made) < 110
-            final = [one.weights[FIRST + 119] for one in (four.trainers[0], back)]
+            assert len(back.made) < last - FIRST - 10
+            final = [one.weights[last - 1] for one in (four.trainers[0], back)]
             assert torch.equal(*final)
 
 
 @pytest.mark.parametrize("first", [0, 2])
 def test_a_goodbye_at_the_end_is_neither_a_loss_nor_a_regroup(first: int) -> None:
     with job() as three:
-        three.start(5)
-        three.join()
+        three.start()
+        three.reach(0, FIRST + 5)
+        three.end()
         three.trainers[first].walker.close()
-        time.sleep(0.8)  # longer than it takes to notice a loss
+        time.sleep(1.5 * QUICK.dead_after)  # longer than it takes to notice a loss
         left = [one for one in three.trainers if one.walker.member.rank != first]
         assert [one.losses for one in left] == [[], []]
         assert {one.walker.member.epoch for one in left} == {0}
@@ -280,16 +328,12 @@ def test_a_goodbye_at_the_end_is_neither_a_loss_nor_a_regroup(first: int) -> Non
 
 def test_who_leaves_in_the_middle_is_done_without_at_once() -> None:
     with job() as three:
-        threads = [
-            threading.Thread(target=one.train, args=(FIRST + steps,))
-            for one, steps in zip(three.trainers, (10, 30, 30), strict=True)
-        ]
-        for thread in threads:
-            thread.start()
-        threads[0].join(LIMIT)
+        for one, steps in zip(three.trainers, (10, 30, 30), strict=True):
+            one.until = FIRST + steps
+        three.start()
+        three.threads[0].join(LIMIT)
         three.trainers[0].walker.close()
-        for thread in threads[1:]:
-            thread.join(LIMIT)
+        three.join()
         assert [one.error for one in three.trainers] == [None] * RANKS
         assert torch.equal(three.trainers[1].weights[FIRST + 29], three.trainers[2].weights[FIRST + 29])
         assert three.trainers[1].walker.member.members == (1, 2)
