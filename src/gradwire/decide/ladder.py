@@ -3,8 +3,8 @@
 `work` is the processor time per element of encoding, adding up and decoding in the exchange that carries the rung. The
 differences between rungs are those of the CPU column of `benchmarks/hook.py --ranks 2` (11 M elements), less what the
 sockets cost for the bytes; the floor is the kernels' time for the sparsest (docs/results/kernels.md), and small shares
-have what selecting them in one pass saved taken off (0.4 ns at 1 %, 0.2 at 0.1 %). The cost model scales them to what it
-sees on the machine it runs on.
+have what selecting them in one pass saved taken off (0.4 ns at 1 %, 0.2 at 0.1 %). The cost model scales them to what
+it sees on the machine it runs on.
 
 `slowdown` is the stated model of what lossiness costs: how many times more steps the same accuracy takes, with error
 feedback on. docs/results/accuracy.md gives what a rung loses after the same steps (the demo's CNN, Fashion-MNIST), and

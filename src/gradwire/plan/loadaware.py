@@ -39,8 +39,8 @@ STEEP = 10.0
 TINY, SMALL, MEDIUM = 12, 24, 200
 # Stars are worth a look where most pairs can talk; elsewhere relays would carry them.
 DENSE = 0.8
-# Trees of several hops must promise this much more than stars. Every hop sums and passes on, in many small frames, which
-# costs more than the model counts: ten AWS regions, 2 % promised, in the lab 0.84 of the stars' speed.
+# Trees of several hops must promise this much more than stars. Every hop sums and passes on, in many small frames,
+# which costs more than the model counts: ten AWS regions, 2 % promised, in the lab 0.84 of the stars' speed.
 DEEPER = 1.1
 
 
