@@ -2,11 +2,11 @@
 
 namespace gradwire::ltp {
 
-double EarlyClose::percentile(std::size_t which, double unknown) const {
+double EarlyClose::slowest(double unknown) const {
   std::size_t known = std::min(count_, kHistory);
   if (known < kEnough) return unknown;
   std::array<double, kHistory> sorted = ratios_;
-  auto place = sorted.begin() + static_cast<std::ptrdiff_t>(known * which / 100);
+  auto place = sorted.begin() + static_cast<std::ptrdiff_t>(known * kPercentile / 100);
   std::nth_element(sorted.begin(), place, sorted.begin() + static_cast<std::ptrdiff_t>(known));
   return *place;
 }
