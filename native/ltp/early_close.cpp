@@ -2,9 +2,9 @@
 
 namespace gradwire::ltp {
 
-double EarlyClose::slowest(double unknown) const {
+double EarlyClose::ratio() const {
   std::size_t known = std::min(count_, kHistory);
-  if (known < kEnough) return unknown;
+  if (known < kEnough) return kPatience;
   std::array<double, kHistory> sorted = ratios_;
   auto place = sorted.begin() + static_cast<std::ptrdiff_t>(known * kPercentile / 100);
   std::nth_element(sorted.begin(), place, sorted.begin() + static_cast<std::ptrdiff_t>(known));
@@ -17,9 +17,8 @@ EarlyClose::Limits EarlyClose::limits(std::uint64_t size, Time rtprop, double bt
   Time waiting = rtprop * 3 / 2, sending = static_cast<Time>(static_cast<double>(size) / btlbw * kSecond);
   limits.formula = waiting + sending;
   limits.telling = sending > waiting;
-  double formula = static_cast<double>(limits.formula);
-  limits.threshold = static_cast<Time>(threshold_ratio() * formula);
-  limits.deadline = static_cast<Time>(deadline_ratio() * formula) + std::max(settings_.deadline_slack, 2 * rtprop);
+  limits.threshold = static_cast<Time>(ratio() * static_cast<double>(limits.formula));
+  limits.deadline = std::max(limits.formula, limits.threshold) + std::max(settings_.deadline_slack, 2 * rtprop);
   return limits;
 }
 

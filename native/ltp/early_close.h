@@ -33,19 +33,15 @@ class EarlyClose {
   Limits limits(std::uint64_t size, Time rtprop, double btlbw) const;
   // `fraction` of the bytes had arrived after `elapsed`.
   void on_closed(const Limits& limits, Time elapsed, double fraction);
-  // What the formula is multiplied by for LT and for the deadline.
-  double threshold_ratio() const { return slowest(1); }
-  double deadline_ratio() const { return std::max(1.0, slowest(kPatience)); }
+  // What the formula is multiplied by: the ratio that nine of ten transfers kept below.
+  double ratio() const;
 
  private:
   static constexpr std::size_t kHistory = 64;
   static constexpr std::size_t kPercentile = 90;
   static constexpr std::size_t kEnough = 8;  // fewer transfers say nothing about a percentile
-  // Until then the deadline is generous: it would cut what is merely slower than the formula thinks.
+  // Until then both are generous: they would cut what is merely slower than the formula thinks.
   static constexpr double kPatience = 4;
-
-  // The ratio that nine of ten transfers kept below.
-  double slowest(double unknown) const;
 
   const Settings& settings_;
   std::array<double, kHistory> ratios_{};

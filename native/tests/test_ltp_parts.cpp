@@ -147,23 +147,24 @@ void early_close_follows_the_formula_and_then_experience() {
   EarlyClose early(settings);
   CHECK(early.limits(1'000'000, 0, 0).threshold == settings.first_deadline);
   auto limits = early.limits(1'000'000, 20 * kMillisecond, 10e6);
-  CHECK(limits.threshold == 130 * kMillisecond);
-  CHECK(limits.deadline == 4 * limits.threshold + 40 * kMillisecond);
+  CHECK(limits.formula == 130 * kMillisecond && limits.threshold == 4 * limits.formula);
+  CHECK(limits.deadline == limits.threshold + 40 * kMillisecond);
   auto near = early.limits(1'000'000, kMillisecond, 10e6);
-  CHECK(near.deadline == 4 * near.threshold + settings.deadline_slack);
+  CHECK(near.deadline == near.threshold + settings.deadline_slack);
   for (int i = 0; i < 64; ++i) early.on_closed(limits, limits.formula * (10 + i) / 10, 1);  // ratios 1.0 .. 7.3
-  CHECK(early.threshold_ratio() > 6.5 && early.threshold_ratio() < 6.9);
-  CHECK(early.deadline_ratio() == early.threshold_ratio());
+  CHECK(early.ratio() > 6.5 && early.ratio() < 6.9);
   // Cut at half: the whole would have taken twice as long.
   for (int i = 0; i < 64; ++i) early.on_closed(limits, limits.formula, 0.5);
-  CHECK(early.threshold_ratio() == 2 && early.deadline_ratio() == 2);
+  CHECK(early.ratio() == 2);
   // A transfer of one packet takes no time from its first packet to its last: nothing to learn for larger ones.
   auto small = early.limits(2048, 20 * kMillisecond, 10e6);
   for (int i = 0; i < 64; ++i) early.on_closed(small, 0, 1);
-  CHECK(early.threshold_ratio() == 2 && early.deadline_ratio() == 2);
+  CHECK(early.ratio() == 2);
   // Faster than the formula is no reason to wait for less than it says.
   for (int i = 0; i < 64; ++i) early.on_closed(limits, limits.formula / 2, 1);
-  CHECK(early.threshold_ratio() == 0.5 && early.deadline_ratio() == 1);
+  CHECK(early.ratio() == 0.5);
+  limits = early.limits(1'000'000, 20 * kMillisecond, 10e6);
+  CHECK(limits.threshold == limits.formula / 2 && limits.deadline == limits.formula + 40 * kMillisecond);
 }
 
 void mtu_search_ends_at_what_passes() {
