@@ -155,13 +155,16 @@ def aws(found: Any) -> str:
 
 
 def changing(found: Any) -> str:
-    """By network: every fixed setting's time to the loss, over auto's; who did not reach it is left out."""
+    """By network: every fixed setting's time to the loss, over auto's, or in seconds where auto did not reach it."""
     said = []
     for name in dict.fromkeys(run["network"] for run in found["runs"]):
         reached = {run["level"]: run["reached"] for run in found["runs"] if run["network"] == name and run["reached"]}
         if "auto" in reached:
             ours = reached.pop("auto")
             said.append(f"{name}: {listed(f'{level} {seconds / ours:.2f}' for level, seconds in reached.items())}")
+        else:
+            times = listed(f"{level} {seconds:.1f} s" for level, seconds in reached.items()) or "nobody"
+            said.append(f"{name}: {times}, auto not within the limit")
     return "; ".join(said)
 
 
@@ -230,7 +233,7 @@ ROWS: Final = (
     Row("paced gradients, 8 hosts, against plain DDP", "netsense", netsense, "netsense.py"),
     Row("the same while the network changes", "netsense-changing", netsense, "netsense_changing.py"),
     Row(
-        "time to a loss on changing networks, over `auto`'s", "changing", changing, "changing.py --data DIR --limit 40"
+        "time to a loss on changing networks, over `auto`'s", "changing", changing, "changing.py --data DIR --limit 45"
     ),
     Row("`auto` and its peers against plain DDP, paced ResNet-18, 4 hosts, by step time", "peers", peers, "peers.py"),
     Row("fixed levels against plain DDP, 4 hosts at 100 Mbit/s", "compressors", compressors, "compressors.py"),
