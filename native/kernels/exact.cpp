@@ -1,9 +1,9 @@
 // Exact top-k: (1) a sampled threshold, lowered, gives a limit that a little more than k elements reach; (2) one
-// pass collects their magnitudes and nth_element finds the k-th; (3) the fused pass selects everything above it.
+// pass collects their magnitudes, the k-th of which is the edge; (3) the fused pass selects everything above it.
 // Equal magnitudes at the edge go to the lower indices.
 //
 // The k largest, in little more than one pass: (a) a glance gives a limit that somewhat more than k elements reach; (b)
-// the fused pass takes all of them; (c) nth_element finds the k-th, and what is below goes back. Where the glance erred,
+// the fused pass takes all of them; (c) what is below the k-th of them goes back. Where the glance erred,
 // all of it goes back, and everything but zeros is caught instead.
 #include <algorithm>
 #include <cfloat>
