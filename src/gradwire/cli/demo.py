@@ -35,7 +35,7 @@ Report = dict[str, Any]
 @click.option("--hosts", default=4, show_default=True, type=click.IntRange(2, 16), help="Ranks, one on each host.")
 @click.option("--level", default="auto", show_default=True, help="What gradwire does: auto, or a level such as int8.")
 @click.option("--data", default="", help="fashion-mnist or digits; the best that is installed by default.")
-@click.option("--steps", default=90, show_default=True, type=click.IntRange(10, 10_000), help="Training steps, about.")
+@click.option("--steps", default=240, show_default=True, type=click.IntRange(10, 10_000), help="Training steps, about.")
 @click.option("--out", metavar="DIR", help="Recordings and the report go here; runs/demo-<time> unless given.")
 @click.option("--no-watch", is_flag=True, help="Only progress bars, no live view of the run.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON and nothing else.")
