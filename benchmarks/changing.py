@@ -3,10 +3,10 @@
     python benchmarks/changing.py --data DIR [--nets drop,lte,starlink-like] [--limit 60] [--out DIR]
 
 The demo's CNN on Fashion-MNIST, 4 hosts, same seed and data order for all. `drop` is 1 Gbit/s that falls to 20 Mbit/s
-after 5 s of training and recovers after 20. Traces and changes begin with the first step, so that all contestants meet
-the same. A contestant's clock counts training steps only, not evaluation. The loss is rank 0's, smoothed over the last
-50 steps; whoever has not reached the target when the limit ends shows how far it came. `auto` records its events, and
-the plot shows what it sensed and what it chose.
+after 5 s of training and recovers after 20, by each contestant's own clock. Traces begin with the first report. A
+contestant's clock counts training steps only, not evaluation. The loss is rank 0's, smoothed over the last 50 steps;
+whoever has not reached the target when the limit ends shows how far it came. `auto` records its events, and the plot
+shows what it sensed and what it chose.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from rich.table import Table
 from gradwire.decide.ladder import LADDER
 from gradwire.emulate import Lab
 from gradwire.events import Decided, Sensed
-from gradwire.link import Network, load_network, parse_network
+from gradwire.link import Change, Network, load_network, parse_network
 from gradwire.observe.reader import read
+from gradwire.units import Rate, Seconds
 from harness import facts
 
 LEVELS = ("", "int8", "topk:0.1+int8", "topk:0.01+int8", "auto")
@@ -40,15 +41,9 @@ hosts = 4
 rate = "1gbit"
 delay = "500us"
 queue = "512KiB"
-[[change]]
-at = "5s"
-link = "*"
-rate = "20mbit"
-[[change]]
-at = "20s"
-link = "*"
-rate = "1gbit"
 """
+# Seconds of training, and the rate from then on: by the contestant's own clock, so that all have the same fast start.
+DROPS = ((5.0, Rate.from_mbit(20)), (20.0, Rate.from_mbit(1000)))
 # Reports that the smoothed loss is the mean of; there is one every five steps.
 SMOOTH = 10
 
@@ -88,12 +83,15 @@ def train(network: Network, level: str, record: Path, options: argparse.Namespac
     """One training run in a lab of its own, ended by its epochs or by the limit."""
     run = Run(network.name, level or "plain DDP")
     said: list[str] = []
+    drops = list(DROPS) if network.name == "drop" else []
 
     def heard(host: str, line: str) -> None:
         if line.startswith("{"):
             if not run.curve:
-                lab.emulator.begin()  # again: the schedule began when Python started
+                lab.emulator.begin()  # again: a trace began when Python started
             run.take(line, options.target)
+            while drops and run.curve and run.curve[-1][0] >= drops[0][0]:
+                lab.apply(Change(Seconds(0), "*", drops.pop(0)[1]))
         else:
             said.append(f"{host}: {line}")
 

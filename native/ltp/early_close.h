@@ -3,9 +3,9 @@
 //   formula  = 1.5 RTprop + size / BtlBw
 //   LT       = formula x 90th percentile of (full-delivery time / formula) over the last 64 transfers
 //   deadline = LT, but not below the formula, + max(slack, 2 RTprop)
-// The percentile of times is taken of ratios, so that it holds for transfers of different sizes. The paper's is the 10th: since
-// ONCE tells when repairs begin, that one only cut nine of ten transfers a few packets before their end (1.5 % of the data
-// where 0.1 % was lost, and no time saved). Now LT is for those that are slower than nine of ten. A transfer
+// The percentile of times is taken of ratios, so that it holds for transfers of different sizes. It was the 10th before
+// there was ONCE, which cut nine of ten transfers a few packets before their end (1.5 % of the data where 0.1 % was lost,
+// and no time saved). Now LT is for those that are slower than nine of ten. A transfer
 // that was closed before it was full counts with elapsed / fraction: were only complete ones counted, a formula too
 // optimistic (senders that share a bottleneck each report more than their share) would cut every transfer for ever.
 // The clock starts with the first packet, so a transfer of one packet takes no time at all and its ratio says nothing of
