@@ -68,7 +68,7 @@ test-native: build-native
 	build/native-tsan/native/tests/test_stream
 	native/tests/fuzz/run 20
 
-# Fuzzes LTP's parsers for longer: make fuzz SECONDS=600
+# Fuzzes parsers and protocols for longer: make fuzz SECONDS=600
 SECONDS ?= 20
 fuzz:
 	native/tests/fuzz/run $(SECONDS)
@@ -85,6 +85,7 @@ test-python: setup $(VENV)/.extras
 
 # The documentation site, into build/site; a warning is an error.
 docs: setup $(VENV)/.extras
+	$(BIN)/python scripts/reference.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # The dashboard's front end: built into the package and committed, so that users need no node.

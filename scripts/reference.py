@@ -1,16 +1,20 @@
-"""A hook of mkdocs: writes the reference pages from the source while the site is built, so that none can be stale.
+"""Writes the reference pages of docs/reference from the source, and is a hook of mkdocs.
+
+    python scripts/reference.py          write them; they are committed, and a test says when they are stale
 
     cli.md       from the click commands          config.md    from the configuration structs and their comments
     events.md    from the event classes           wire.md      from the docstrings of the modules that write bytes
 
-Pages of the repository's top folder (ARCHITECTURE.md, ...) become pages of the site. Entries of the navigation whose
-file does not exist are left out, and "folder/*.md" stands for all pages of a folder.
+While the site is built, pages of the repository's top folder (ARCHITECTURE.md, ...) become pages of it, and links to
+them lead there. Entries of the navigation whose file does not exist are left out, and "folder/*.md" stands for all
+pages of a folder.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import posixpath
 import re
 import struct
 from collections.abc import Iterator
@@ -38,7 +42,6 @@ TOP = {
     "explanation/security": "SECURITY.md",
     "reference/changelog": "CHANGELOG.md",
 }
-MADE = ("reference/cli", "reference/config", "reference/events", "reference/wire", *TOP)
 ROOT = Path(__file__).parents[1]
 
 
@@ -50,15 +53,25 @@ def on_config(config: Any) -> Any:
 def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
-    for name, page in pages().items():
-        files.append(File.generated(config, f"{name}.md", content=page))
+    for name, file in TOP.items():
+        files.append(File.generated(config, f"{name}.md", content=_top(ROOT / file)))
     return files
 
 
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """On disk a page links to a file of the top folder; in the site that is the page made of it."""
+    folder = posixpath.dirname(page.file.src_uri)
+    for name, file in TOP.items():
+        there = posixpath.relpath(f"{name}.md", folder or ".")
+        markdown = re.sub(rf"\]\((?:\.\./)+{re.escape(file)}(?=[)#])", f"]({there}", markdown)
+    return markdown
+
+
 def pages() -> dict[str, str]:
-    """Name of each page that is not a file of docs/ -> its Markdown."""
-    reference = dict(zip(MADE, (cli_page(), config_page(), events_page(), wire_page()), strict=False))
-    return reference | {name: _top(ROOT / file) for name, file in TOP.items()}
+    """Path of each page that is made from the source -> its Markdown."""
+    made = {"cli": cli_page, "config": config_page, "events": events_page, "wire": wire_page}
+    head = "<!-- Made by scripts/reference.py; change the source and run that. -->\n"
+    return {f"docs/reference/{name}.md": head + make().rstrip() + "\n" for name, make in made.items()}
 
 
 def _top(file: Path) -> str:
@@ -75,7 +88,7 @@ def _present(nav: list[Any], docs: Path) -> Iterator[Any]:
         ((title, target),) = entry.items()
         if isinstance(target, list):
             yield {title: list(_present(target, docs))}
-        elif (docs / target).exists() or target.removesuffix(".md") in MADE:
+        elif (docs / target).exists() or target.removesuffix(".md") in TOP:
             yield entry
 
 
@@ -83,24 +96,25 @@ def cli_page() -> str:
     from gradwire.cli.main import cli
 
     lines = ["# Command line", "", "Errors are one line on standard error and exit code 2; Ctrl-C is 130.", ""]
-    for path, command in _commands(cli, ("gradwire",)):
-        context = click.Context(command, info_name=" ".join(path))
+    for context in _contexts(cli, "gradwire"):
+        command, path = context.command, context.command_path
         usage = " ".join(command.collect_usage_pieces(context))
-        lines += [f"## {' '.join(path)}", "", f"`{' '.join(path)} {usage}`", "", _prose(command.help or ""), ""]
+        lines += [f"## {path}", "", f"`{path} {usage}`", "", _prose(command.help or ""), ""]
         options = [parameter for parameter in command.get_params(context) if isinstance(parameter, click.Option)]
         lines += _table(("option", "meaning"), [_option(option, context) for option in options if not option.hidden])
     return "\n".join(lines) + "\n"
 
 
-def _commands(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+def _contexts(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[click.Context]:
+    """Of every command that runs; as when they are called, settings of the groups above hold (-h beside --help)."""
+    context = click.Context(command, info_name=name, parent=parent, **command.context_settings)
     if not isinstance(command, click.Group):
-        yield path, command
+        yield context
         return
-    context = click.Context(command, info_name=path[-1])
-    for name in command.list_commands(context):
-        inner = command.get_command(context, name)
-        assert inner is not None
-        yield from _commands(inner, (*path, name))
+    for inner in command.list_commands(context):
+        found = command.get_command(context, inner)
+        assert found is not None
+        yield from _contexts(found, inner, context)
 
 
 def _option(option: click.Option, context: click.Context) -> tuple[str, str]:
@@ -202,3 +216,12 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
     return [
         "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line) + " |" for line in lines
     ] + [""]
+
+
+def main() -> None:
+    for path, text in pages().items():
+        (ROOT / path).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,12 +1,17 @@
-"""Fixtures that several rooms' tests share."""
+"""Fixtures that several rooms' tests share, and the claims that a run of the tests could not decide."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.attempts import INCONCLUSIVE
 from tests.train.ranks import Ranks
+
+UNDECIDED = pytest.StashKey[list[str]]()
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +20,23 @@ def ranks() -> Iterator[Ranks]:
     pool = Ranks()
     yield pool
     pool.close()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Which claims about real time no trial decided; CI collects them from all its runs in a file."""
+    lines = []
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+        if INCONCLUSIVE in reason:
+            lines.append(f"not decided: {report.nodeid}: {reason.partition(INCONCLUSIVE)[2]}")
+    config.stash[UNDECIDED] = lines
+    if lines and (path := os.environ.get("UNDECIDED_CLAIMS")):
+        with Path(path).open("a") as file:
+            file.write("".join(f"{line}\n" for line in lines))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The last lines of a run, so that nobody takes a claim for tested that was not."""
+    for line in config.stash.get(UNDECIDED, []):
+        print(line)

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gradwire.config import Config, PlanningConfig, resolve
+import gradwire
+from gradwire import config
+from gradwire.config import (
+    Config,
+    PlanningConfig,
+    TransportConfig,
+    resolve,
+    with_level,
+    with_plan,
+    with_record,
+    with_transport,
+)
 from gradwire.errors import ConfigError
 
 
@@ -64,15 +77,64 @@ def test_a_mistake_names_its_field(given: object, environment: dict[str, str], n
             {"transport": {"kind": "smoke"}},
             "transport.kind: 'smoke' will not do, it must be one of 'group', 'ltp', 'tcp'; the ",
         ),
-        ({"transport": {"kin": 1}}, "transport: there is no setting 'kin'; known are timeout, kind, "),
-        ({"transports": {}}, "configuration: there is no setting 'transports'; known are level, record, plan, "),
+        (
+            {"transport": {"kin": 1}},
+            "transport: there is no setting 'kin'; did you mean 'kind'? known are timeout, kind, ",
+        ),
+        (
+            {"transports": {}},
+            "configuration: there is no setting 'transports'; did you mean 'transport'? known are level, record, ",
+        ),
+        ({"levle": "int8"}, "configuration: there is no setting 'levle'; did you mean 'level'? "),
+        ({"level": 5}, "level: 5 will not do, it must be text"),
+        ({"level": "atuo"}, "level: 'atuo' in 'atuo' is not a stage; "),
+        ({"level": "topkk:0.01"}, "level: 'topkk:0.01' in 'topkk:0.01' is not a stage; did you mean 'topk'? "),
+        ({"plan": "loadawre"}, "plan: 'loadawre' is no planner; did you mean 'loadaware'? "),
+        (0.01, "config: 0.01 is not a configuration; give a level as text "),
+        (["int8"], "config: ['int8'] is not a configuration; "),
+        (Config(level=5), "level: 5 will not do, it must be text"),  # type: ignore[arg-type]
+        (Config(transport=TransportConfig(timeout=-1)), "transport.timeout: -1 will not do, "),
         ({"transport": 5}, "transport: 5 will not do, it must be a table"),
     ],
 )
-def test_a_mistake_is_told_with_what_would_do(given: dict[str, object], told: str) -> None:
+def test_a_mistake_is_told_with_what_would_do(given: Any, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         resolve(given, {})
     assert str(caught.value).startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("GRADWIRE_LEVLE", "GRADWIRE_LEVEL"),
+        ("GRADWIRE_TRANPSORT_TIMEOUT", "GRADWIRE_TRANSPORT_TIMEOUT"),
+        ("GRADWIRE_IFNAM", "GRADWIRE_IFNAME"),
+    ],
+)
+def test_a_mistyped_variable_is_told_with_the_one_that_was_meant(variable: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"did you mean '{meant}'"):
+        resolve(None, {variable: "1"})
+
+
+def test_a_mistyped_controller_is_told_with_the_one_that_was_meant() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'auto'"):
+        resolve("atuo", {})
+
+
+@pytest.mark.parametrize(
+    ("change", "value", "named"),
+    [
+        (with_level, 8, "level: 8 will not do"),
+        (with_plan, 0, "plan: 0 will not do"),
+        (with_transport, "lpt", "transport: 'lpt' is not known; did you mean 'ltp'"),
+        (with_record, 5, "record: 5 does not name a directory"),
+        (with_record, True, "record: True does not name a directory"),
+    ],
+)
+def test_an_argument_of_the_wrong_kind_is_named(change: Any, value: object, named: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        change(Config(), value)
+    assert str(caught.value).startswith(named)
 
 
 @pytest.mark.parametrize("content", [b"level = ", b'level = "\xe9"'])
@@ -81,3 +143,12 @@ def test_a_broken_file_is_named(content: bytes, tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"broken\.toml is not valid TOML"):
         resolve(path, {})
+
+
+SOURCES = Path(gradwire.__file__).parent.rglob("*.py")
+VARIABLES = sorted({name for path in SOURCES for name in re.findall(r"GRADWIRE_[A-Z0-9_]*[A-Z0-9]", path.read_text())})
+
+
+@pytest.mark.parametrize("variable", VARIABLES)
+def test_no_variable_that_gradwire_reads_is_refused_as_a_mistake(variable: str) -> None:
+    assert variable in config.OTHER_VARIABLES or variable in config._fields()

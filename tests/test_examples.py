@@ -84,7 +84,7 @@ def test_a_mistake_is_one_line_and_a_failure_on_every_rank(
     with ThreadPoolExecutor(2) as pool:
         answers = list(pool.map(lambda rank: run(command, **settings, **place, RANK=rank), ("0", "1")))
     for done in answers:
-        assert done.returncode == 1
+        assert done.returncode == 2
         lines = done.stderr.strip().splitlines()
         assert len(lines) == 1, done.stderr
         assert lines[0].startswith("gradwire: ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from gradwire.decide.base import Job
 from gradwire.decide.fixed import Fixed
 from gradwire.errors import ConfigError, LinkError
 from gradwire.events import Event, Stepped, Transferred
-from gradwire.flow import Bucket, Decision, StepFacts, View
+from gradwire.flow import Bucket, Decision, Footprint, StepFacts, View
 from gradwire.govern import Adaptive, Instruments, Steady
 from gradwire.level import Level
 from gradwire.pipeline import Pipeline
@@ -85,13 +86,51 @@ class Counting:
         return Decision(level, f"decision {count}", count)
 
 
-def play(world: Loopback, controllers: list[Counting], steps: int) -> list[tuple[list[str], list[Event], str]]:
+class Trees:
+    """Footprints of trees that another plan makes longer."""
+
+    def __init__(self) -> None:
+        self.version = 1
+
+    def __call__(self, level: Level, bucket: Bucket) -> Footprint:
+        return Footprint(1000 * self.version, 2 * self.version)
+
+
+class Replanning(Counting):
+    """Keeps the bytes and hops that it was told, and sees another plan come into force at its fifth decision."""
+
+    def __init__(self, trees: Trees) -> None:
+        super().__init__()
+        self.trees, self.told = trees, list[tuple[int, int]]()
+
+    def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
+        self.told.append((job.wire_bytes(Level()), facts.hops))
+        if len(self.told) == 5:
+            self.trees.version = 2
+        return Decision(Level(values="int8"), "always the same")
+
+
+def test_after_a_change_of_plan_bytes_and_hops_are_those_of_the_new_trees() -> None:
+    trees = Trees()
+    controllers: list[Counting] = [Replanning(trees), Counting()]
+    play(Loopback(2), controllers, 20, trees)
+    assert isinstance(controllers[0], Replanning)
+    assert controllers[0].told[0] == (1000, 2)
+    assert controllers[0].told[-1] == (2000, 4)
+
+
+def play(
+    world: Loopback, controllers: list[Counting], steps: int, trees: Trees | None = None
+) -> list[tuple[list[str], list[Event], str]]:
     """By rank: the levels of its steps, its events, and the error that ended it, if one did."""
     told: list[tuple[list[str], list[Event], str]] = [([], [], "")] * len(controllers)
 
     def one(rank: int) -> None:
         hand, clock, watch, levels = Hand(), MonotonicClock(), Stopwatch(), list[str]()
-        parts = Instruments(watch, clock, hand, Traffic(rank, hand, clock)), Footprints(len(controllers))
+        instruments = Instruments(watch, clock, hand, Traffic(rank, hand, clock))
+        if trees is not None:
+            instruments = replace(instruments, plan_version=lambda: trees.version)
+        parts = instruments, trees or Footprints(len(controllers))
         line = Pipeline([world.lane(rank)], lambda timing: None)
         start = Decision(Level(values="int8"), "start")
         governor = Adaptive(rank, controllers[rank], start, line, parts, len(controllers))

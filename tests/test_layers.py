@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -12,18 +13,19 @@ import gradwire
 ROOT = Path(gradwire.__file__).parent
 # From the ground up. A module may import from its own layer and from those before it.
 LAYERS = [
-    {"units", "errors", "clock", "level", "flow", "events", "_native"},
+    {"units", "errors", "clock", "closing", "level", "flow", "events", "fork", "suggest", "_native"},
     {"link"},
     {"sense", "decide", "compress", "plan", "transport", "observe"},
     {"aggregate", "collective"},
     {"config", "trace"},
-    {"pipeline", "joint", "handover"},
+    {"pipeline", "joint", "handover", "loss_scaling", "bucket_order"},
     {"traffic"},
-    {"carry", "crossing", "planned", "site", "succession", "standing"},
+    {"carry", "crossing", "planned", "resume", "site", "succession", "standing"},
     {"pulses", "look"},
-    {"govern"},
+    {"govern", "plan_governor"},
     {"session"},
     {"assemble"},
+    {"hook", "unused"},
     {"ddp", "fsdp", "fsdp_unit", "backend", "entry", "rejoin", "run"},
     {"emulate", "simulate", "demo", "doctor", "dashboard"},
     {"cli"},
@@ -72,3 +74,11 @@ def test_imports_point_down_the_flow(path: Path) -> None:
             assert not {room, other} <= ROOMS, f"{room} imports {name}: rooms know nouns, not each other"
         if room in NO_TORCH_NO_SOCKETS:
             assert parts[0] not in ("torch", "socket"), f"{room} must not import {name}"
+
+
+def test_the_table_in_the_architecture_names_every_module_in_the_order_of_the_layers() -> None:
+    text = (Path(__file__).parents[1] / "ARCHITECTURE.md").read_text()
+    table = text.partition("| layer |")[2].partition("| `native/` |")[0]
+    named = [name.strip("/") for name in re.findall(r"`(\w+/?)`", table)]
+    assert sorted(named) == sorted(set().union(*LAYERS))
+    assert [layer_of(name) for name in named] == sorted(layer_of(name) for name in named)

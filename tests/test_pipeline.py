@@ -10,7 +10,7 @@ import torch
 
 from gradwire.errors import LinkError
 from gradwire.pipeline import Pipeline
-from gradwire.transport.base import AllReduce, Op, Timing
+from gradwire.transport.base import AllReduce, Op, Pending, Timing
 from gradwire.transport.loopback import Loopback
 
 
@@ -102,4 +102,59 @@ def test_a_peer_that_never_comes_is_a_link_error() -> None:
     assert "ranks [1] did not come" in str(outcome)
     with pytest.raises(StopIteration):
         next(sums(torch.ones(1), 0))
+    pipeline.close()
+
+
+def test_a_callback_that_raises_gets_its_error_back_and_the_station_goes_on() -> None:
+    pipeline = lines([Loopback(1)], 0, [])
+    outcomes: list[BaseException | None] = []
+
+    def raises(error: BaseException | None) -> None:
+        outcomes.append(error)
+        raise ValueError("in the callback")
+
+    pipeline.submit(sums(torch.ones(1), 1), raises)
+    later = Results(2)
+    pipeline.submit(sums(torch.ones(1), 1), later)
+    pipeline.submit(sums(torch.ones(1), 0), later)
+    assert later.wait() == [None, None]
+    assert outcomes[0] is None
+    assert [str(error) for error in outcomes[1:]] == ["in the callback"]
+    pipeline.close()
+
+
+class Stubborn:
+    """A lane that closes at the second attempt."""
+
+    def __init__(self) -> None:
+        self.attempts = 0
+
+    def start(self, op: Op) -> Pending:
+        raise AssertionError("nothing is sent here")
+
+    def close(self) -> None:
+        self.attempts += 1
+        if self.attempts == 1:
+            raise LinkError("not yet")
+
+
+def test_every_lane_is_closed_when_one_cannot_be_and_closing_can_be_tried_again() -> None:
+    lanes = [Stubborn(), Stubborn()]
+    lanes[1].attempts = 1
+    pipeline = Pipeline(lanes, lambda timing: None)
+    with pytest.raises(LinkError, match="not yet"):
+        pipeline.close()
+    assert [lane.attempts for lane in lanes] == [1, 2]
+    pipeline.close()
+    assert [lane.attempts for lane in lanes] == [2, 2]
+
+
+def test_a_pipeline_that_waits_for_a_peer_can_be_closed_when_the_peer_has_come() -> None:
+    world = Loopback(2)
+    pipeline, results = Pipeline([world.lane(0)], lambda timing: None), Results(1)
+    pipeline.submit(sums(torch.ones(1), 1), results)
+    with pytest.raises(LinkError, match="still wait for a peer"):
+        pipeline.close(timeout=0.05)
+    world.lane(1).start(AllReduce(torch.ones(1))).wait()
+    assert results.wait() == [None]
     pipeline.close()

@@ -43,6 +43,9 @@ class StubSite:
     def abandon(self) -> None:
         self.abandoned.set()
 
+    def settle(self, timeout: float) -> None:
+        pass
+
     def close(self, timeout: float = 1.0) -> None:
         self.closed.set()
 
@@ -128,15 +131,40 @@ def test_without_a_next_site_every_bucket_hears_why() -> None:
     assert [str(error) for _, error in story.told] == ["nobody is left"] * 2
 
 
-@pytest.mark.parametrize("leads", [True, False])
-def test_a_leader_and_a_site_with_nothing_to_hand_over_stop(leads: bool) -> None:
-    first, story = StubSite(leads), Story()
+def test_a_site_with_nothing_to_hand_over_stops() -> None:
+    first, story = StubSite(), Story()
     site = Succession(first, lambda generation: pytest.fail("founded"), LIMIT)  # type: ignore[arg-type]
-    if leads:
-        site.hand_over(object())  # type: ignore[arg-type]
     site.submit(story.parcel(0))
     first.parcels[0].done(NeighbourError("gone"))
     assert isinstance(story.told[0][1], NeighbourError)
+
+
+def test_a_leader_whose_follower_died_goes_on_too() -> None:
+    first, second, story = StubSite(leads=True), StubSite(leads=True), Story()
+    site = Succession(first, lambda generation: second, LIMIT)  # type: ignore[arg-type,return-value]
+    site.hand_over(object())  # type: ignore[arg-type]
+    for index in range(2):
+        site.submit(story.parcel(index))
+    first.parcels[0].done(NeighbourError("gone"))
+    assert second.came(2)
+    for parcel in second.parcels:
+        parcel.done(None)
+    assert story.told == [(0, None), (1, None)]
+
+
+def test_who_is_dead_is_not_waited_for_and_who_lives_is() -> None:
+    store = HashStore()
+    register = Register(store, "b", 1000.0, LIMIT, lambda ranks: ({3}, set()))
+    assert register.survivors([3, 5], 5, 1) == [5]
+    slow = Register(store, "c", 0.0, 1000.0, lambda ranks: (set(), {7}))
+    lists: list[list[int]] = []
+    waiting = threading.Thread(target=lambda: lists.append(slow.survivors([5, 7], 5, 1)), daemon=True)
+    waiting.start()
+    waiting.join(0.5)
+    assert waiting.is_alive(), "a rank that lives was left out"
+    assert slow.survivors([5, 7], 7, 1) == [5, 7]
+    waiting.join(LIMIT)
+    assert lists == [[5, 7]]
 
 
 def test_those_who_are_left_come_to_the_same_list() -> None:

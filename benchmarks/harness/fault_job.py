@@ -59,10 +59,10 @@ class NoMemory:
 
 
 def encoder_without_memory(step: int) -> None:
-    from gradwire import session
+    from gradwire.compress import codecs
 
-    build = session.build_codec
-    session.build_codec = lambda *given, **named: NoMemory(build(*given, **named), step)  # type: ignore[assignment]
+    build = codecs.build_codec
+    codecs.build_codec = lambda *given, **named: NoMemory(build(*given, **named), step)  # type: ignore[assignment]
 
 
 def another_release(step: int) -> None:

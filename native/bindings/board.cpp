@@ -4,9 +4,12 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/vector.h>
 
+#include <cerrno>
 #include <stdexcept>
+#include <system_error>
 
 #include "bindings/bindings.h"
+#include "bindings/names.h"
 #include "io/loop.h"
 
 namespace nb = nanobind;
@@ -17,7 +20,7 @@ namespace {
 
 using board::Board;
 
-ltp::Time after(double seconds) { return io::monotonic_now() + static_cast<ltp::Time>(seconds * 1e9); }
+ltp::Time after(double seconds) { return io::monotonic_now() + nanoseconds(seconds); }
 
 const std::uint8_t* header_of(const nb::bytes& header) {
   if (header.size() < board::kHeader) throw std::invalid_argument("a header has 56 bytes");
@@ -25,7 +28,11 @@ const std::uint8_t* header_of(const nb::bytes& header) {
 }
 
 // The caller owns what it gets.
-int make(std::size_t ranks, std::size_t slot) { return ::fcntl(board::make_memory({ranks, slot}).get(), F_DUPFD_CLOEXEC, 0); }
+int make(std::size_t ranks, std::size_t slot) {
+  int file = ::fcntl(board::make_memory({ranks, slot}).get(), F_DUPFD_CLOEXEC, 0);
+  if (file < 0) throw std::system_error(errno, std::generic_category(), "fcntl");
+  return file;
+}
 
 void bind_values(nb::module_& m) {
   nb::enum_<board::Status>(m, "BoardStatus")
@@ -55,7 +62,7 @@ void bind_board(nb::module_& m) {
   nb::class_<Board>(m, "Board", "Sums between the ranks of one host, through memory that all of them see.")
       .def_static("make", &make, "ranks"_a, "slot"_a)
       .def("__init__", [](Board* self, int file, std::size_t ranks, std::size_t slot, std::size_t rank, double spin) {
-             new (self) Board(file, {ranks, slot}, rank, static_cast<ltp::Time>(spin * 1e9)); },
+             new (self) Board(file, {ranks, slot}, rank, nanoseconds(spin)); },
            "file"_a, "ranks"_a, "slot"_a, "rank"_a, "spin"_a)
       .def("announce", [](Board& b, std::uint64_t number, std::uint64_t sums, const nb::bytes& header) {
              b.announce(number, sums, header_of(header)); },

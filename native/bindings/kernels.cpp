@@ -9,6 +9,7 @@
 #include "bindings/bindings.h"
 #include "kernels/checksum.h"
 #include "kernels/cpu.h"
+#include "kernels/factors.h"
 #include "kernels/half.h"
 #include "kernels/indices.h"
 #include "kernels/quant.h"
@@ -93,6 +94,14 @@ void bind_sparse(nb::module_& m) {
   }, "indices"_a, "values"_a, "count"_a, "out"_a, "n"_a, "weight"_a, Released(), "False: an index is out of range.");
 }
 
+void bind_factors(nb::module_& m) {
+  m.def("orthonormalise", [](Address p, int64_t rows, int64_t rank) { orthonormalise(at<float>(p), rows, rank); },
+        "p"_a, "rows"_a, "rank"_a, Released());
+  m.def("multiply_factors", [](Address p, Address q, Address out, int64_t rows, int64_t columns, int64_t rank) {
+    multiply_factors(at<float>(p), at<float>(q), at<float>(out), rows, columns, rank);
+  }, "p"_a, "q"_a, "out"_a, "rows"_a, "columns"_a, "rank"_a, Released());
+}
+
 void bind_bytes(nb::module_& m) {
   m.def("packed_bound", packed_bound, "count"_a, "numel"_a);
   m.def("pack_indices", [](Address indices, int64_t count, int64_t numel, Address out) {
@@ -112,6 +121,7 @@ void bind_kernels(nb::module_& m) {
         "For tests and benchmarks: run on this set, or the best below it that the machine has; says which.");
   bind_dense(m);
   bind_sparse(m);
+  bind_factors(m);
   bind_bytes(m);
 }
 

@@ -17,7 +17,6 @@ namespace {
 using Released = nb::call_guard<nb::gil_scoped_release>;
 using Ranges = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
 
-ltp::Time nanoseconds(double seconds) { return static_cast<ltp::Time>(seconds * 1e9); }
 double seconds(ltp::Time time) { return static_cast<double>(time) / 1e9; }
 
 const char* name(ltp::Failure failure) {
@@ -59,7 +58,8 @@ std::map<std::string, std::uint64_t> endpoint_stats(const io::Stats& stats) {
   return {{"malformed", e.malformed}, {"wrong_version", e.wrong_version}, {"authentication_failed", e.authentication_failed},
           {"bad_cookie", e.bad_cookie}, {"stray", e.stray}, {"resets_sent", e.resets_sent}, {"retries_sent", e.retries_sent},
           {"send_calls", s.send_calls}, {"receive_calls", s.receive_calls}, {"datagrams_sent", s.datagrams_sent},
-          {"datagrams_received", s.datagrams_received}, {"send_blocked", s.send_blocked}, {"send_errors", s.send_errors}};
+          {"datagrams_received", s.datagrams_received}, {"send_blocked", s.send_blocked}, {"send_errors", s.send_errors},
+          {"wakes", stats.wakes}};
 }
 
 void bind_config(nb::module_& m) {

@@ -16,7 +16,6 @@ namespace {
 using packets::PacketWorld;
 using Row = std::tuple<double, std::uint32_t, std::uint64_t, bool>;
 
-ltp::Time nanoseconds(double seconds) { return static_cast<ltp::Time>(seconds * 1e9); }
 double seconds(ltp::Time time) { return static_cast<double>(time) / 1e9; }
 
 void bind_link(nb::module_& m) {
@@ -30,6 +29,9 @@ void bind_link(nb::module_& m) {
       .def_rw("burst_enter", &Values::burst_enter)
       .def_rw("burst_leave", &Values::burst_leave)
       .def_rw("burst_loss", &Values::burst_loss)
+      .def_rw("reorder", &Values::reorder)
+      .def_prop_rw("reorder_by", [](const Values& v) { return seconds(v.reorder_by); }, [](Values& v, double s) { v.reorder_by = nanoseconds(s); })
+      .def_rw("duplicate", &Values::duplicate)
       .def_rw("queue", &Values::queue)
       .def_rw("mtu", &Values::mtu);
 }

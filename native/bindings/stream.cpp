@@ -19,8 +19,6 @@ namespace {
 using Released = nb::call_guard<nb::gil_scoped_release>;
 using Ranges = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
 
-ltp::Time nanoseconds(double seconds) { return static_cast<ltp::Time>(seconds * 1e9); }
-
 void bind_config(nb::module_& m) {
   nb::class_<stream::LoopConfig>(m, "StreamConfig", "Checked settings of the streams' loop; times in seconds.")
       .def("__init__",

@@ -35,6 +35,9 @@ const std::map<std::string, void (*)(LinkValues&, double)>& setters() {
       {"burst_enter", [](LinkValues& v, double x) { v.burst_enter = x; }},
       {"burst_leave", [](LinkValues& v, double x) { v.burst_leave = x; }},
       {"burst_loss", [](LinkValues& v, double x) { v.burst_loss = x; }},
+      {"reorder", [](LinkValues& v, double x) { v.reorder = x; }},
+      {"reorder_by", [](LinkValues& v, double x) { v.reorder_by = static_cast<Nanoseconds>(x); }},
+      {"duplicate", [](LinkValues& v, double x) { v.duplicate = x; }},
       {"queue", [](LinkValues& v, double x) { v.queue = x; }},
       {"mtu", [](LinkValues& v, double x) { v.mtu = static_cast<uint32_t>(x); }},
   };
@@ -152,7 +155,8 @@ std::string stats_json(const Engine& engine, const Loop& loop, bool realtime) {
     out << (i ? "," : "") << "{\"offered\":" << link.offered << ",\"offered_bytes\":" << link.offered_bytes
         << ",\"delivered\":" << link.delivered << ",\"delivered_bytes\":" << link.delivered_bytes
         << ",\"queue_drops\":" << link.queue_drops << ",\"loss_drops\":" << link.loss_drops
-        << ",\"mtu_drops\":" << link.mtu_drops << ",\"queue_peak\":" << static_cast<uint64_t>(link.queue_peak) << "}";
+        << ",\"mtu_drops\":" << link.mtu_drops << ",\"reordered\":" << link.reordered
+        << ",\"duplicated\":" << link.duplicated << ",\"queue_peak\":" << static_cast<uint64_t>(link.queue_peak) << "}";
   }
   out << "]}";
   return out.str();

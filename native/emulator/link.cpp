@@ -122,7 +122,7 @@ bool Link::lost() {
     if (random_.uniform() < (bad_ ? values_.burst_leave : values_.burst_enter)) bad_ = !bad_;
     if (bad_ && random_.uniform() < values_.burst_loss) return true;
   }
-  return values_.loss > 0 && random_.uniform() < values_.loss;
+  return chance(values_.loss);
 }
 
 Nanoseconds Link::arrival(Nanoseconds at) {

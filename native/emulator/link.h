@@ -1,9 +1,12 @@
-// One direction of one link: a drop-tail queue in bytes, a server, random loss, a delay line. No clock, no I/O.
+// One direction of one link: a drop-tail queue in bytes, a server, random loss, a delay line, reordering and duplication.
+// No clock, no I/O.
 //
 // In:  offer(now, packet), change(now, values).  Out: poll(now, leave) hands over what has crossed, with `due` set.
-// Each wire packet inside a super-packet is queued, served, dropped and counted on its own; order is kept.
+// Each wire packet inside a super-packet is queued, served, dropped and counted on its own; order is kept, except for
+// packets that are held back on purpose.
 // Steps: 1 too big for the MTU -> gone; 2 queue full -> the tail is dropped; 3 served at the rate;
-// 4 lost at random on the wire (Gilbert-Elliott, then independent); 5 delayed.
+// 4 lost at random on the wire (Gilbert-Elliott, then independent); 5 delayed; 6 at random held back, so that those
+// behind overtake; 7 at random sent twice, the copy right behind.
 //
 // A burst of losses passes with time as well as with packets: each full packet that the link could have served and did
 // not is a step of the chain, too. Otherwise a burst would outlast any pause, and a lone retransmission after seconds of
@@ -26,6 +29,9 @@ struct LinkValues {
   Nanoseconds jitter = 0, jitter_memory = 50'000'000;
   double loss = 0;
   double burst_enter = 0, burst_leave = 1, burst_loss = 1;  // Gilbert-Elliott, per wire packet or its time
+  double reorder = 0;              // share of wire packets that are held back
+  Nanoseconds reorder_by = 0;      // for so long
+  double duplicate = 0;            // share of wire packets that arrive twice
   double queue = std::numeric_limits<double>::infinity();   // bytes, the packet in service included
   uint32_t mtu = 65535;
 };
@@ -34,6 +40,7 @@ struct LinkCounters {
   uint64_t offered = 0, offered_bytes = 0;      // wire packets and wire bytes that came to the link
   uint64_t delivered = 0, delivered_bytes = 0;  // ... that crossed it
   uint64_t queue_drops = 0, loss_drops = 0, mtu_drops = 0;
+  uint64_t reordered = 0, duplicated = 0;       // of those delivered, the copies counted
   double queue_peak = 0;
 };
 
@@ -81,6 +88,8 @@ class Link {
   void idle(Nanoseconds at, double bytes);
   void settle_idle(Nanoseconds now);
   bool lost();
+  // Draws nothing where it is never true, so that other draws of a seed stay what they are.
+  bool chance(double share) { return share > 0 && random_.uniform() < share; }
   Nanoseconds arrival(Nanoseconds at);
 
   template <class Leave>
@@ -89,22 +98,27 @@ class Link {
     if (values_.burst_enter > 0) idle(at, wire_bytes(*packet, 0, segments));
     uint32_t begin = 0;
     for (uint32_t i = 0; i < segments; ++i) {
-      if (!lost()) continue;
-      ++counters_.loss_drops;
-      if (i > begin) pass(at, packet->slice(begin, i), leave);
+      const bool gone = lost();
+      const bool held = !gone && chance(values_.reorder), twice = !gone && chance(values_.duplicate);
+      if (!gone && !held && !twice) continue;
+      counters_.loss_drops += gone;
+      counters_.reordered += held;
+      counters_.duplicated += twice;
+      if (i > begin) pass(at, packet->part(begin, i), leave);
+      for (int copies = gone ? 0 : twice ? 2 : 1; copies > 0; --copies) pass(at, packet->part(i, i + 1), leave, held);
       begin = i + 1;
     }
     if (begin == 0) {
       pass(at, std::move(packet), leave);
     } else if (begin < segments) {
-      pass(at, packet->slice(begin, segments), leave);
+      pass(at, packet->part(begin, segments), leave);
     }
   }
   template <class Leave>
-  void pass(Nanoseconds at, PacketPtr packet, Leave& leave) {
+  void pass(Nanoseconds at, PacketPtr packet, Leave& leave, bool held = false) {
     counters_.delivered += packet->segments();
     counters_.delivered_bytes += static_cast<uint64_t>(wire_bytes(*packet, 0, packet->segments()));
-    packet->due = arrival(at);
+    packet->due = arrival(at) + (held ? values_.reorder_by : 0);
     leave(std::move(packet));
   }
 

@@ -1,5 +1,6 @@
 #include "emulator/loop.h"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -8,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 #include <utility>
@@ -20,6 +22,7 @@ namespace gradwire::emulator {
 namespace {
 
 constexpr uint32_t kControl = UINT32_MAX;
+constexpr int kEvents = 64;  // at one look; what is left out is reported by the next
 // Under load, sleeping a little lets packets gather and saves half of the processor time; 150 us is what a run of
 // segments is allowed anyway (Link::kRunSeconds). With little traffic each packet is taken at once: exact delays.
 constexpr Nanoseconds kRest = 150'000, kWindow = 1'000'000;
@@ -49,8 +52,10 @@ Nanoseconds monotonic_now() {
 Loop::Loop(Engine& engine, std::vector<HostDevice> hosts)
     : engine_(engine),
       hosts_(std::move(hosts)),
+      drains_(hosts_.size(), monotonic_now()),
       buffer_(sizeof(OffloadHeader) + 65536),
-      poll_(epoll_create1(EPOLL_CLOEXEC)) {
+      poll_(epoll_create1(EPOLL_CLOEXEC)),
+      schedule_(open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC)) {
   const auto watch = [this](int fd, uint32_t id) {
     epoll_event event{};
     event.events = EPOLLIN;
@@ -66,6 +71,7 @@ Loop::Loop(Engine& engine, std::vector<HostDevice> hosts)
 
 Loop::~Loop() {
   close(poll_);
+  if (schedule_ >= 0) close(schedule_);
   for (const HostDevice& host : hosts_) {
     close(host.device);
     close(host.network);
@@ -90,15 +96,17 @@ void Loop::wait(Nanoseconds until) {
   if (busy_) {
     const timespec rest{0, kRest};
     clock_nanosleep(CLOCK_MONOTONIC, 0, &rest, nullptr);
-    until = 0;
   }
-  timespec timeout{};
-  if (until != kNever) {
-    const Nanoseconds left = std::max<Nanoseconds>(0, until - monotonic_now());
-    timeout = {left / 1'000'000'000, left % 1'000'000'000};
-  }
-  epoll_event events[64];
-  const long count = wait_events(poll_, events, 64, until == kNever ? nullptr : &timeout);
+  static constexpr timespec kAtOnce{};
+  const Nanoseconds now = monotonic_now();
+  const long count = look(&kAtOnce);
+  if (count >= 0 && count < kEvents) drains_.looked(now, ready_);
+  if (count == 0 && !busy_) sleep_until_ready(until);
+}
+
+long Loop::look(const timespec* timeout) {
+  epoll_event events[kEvents];
+  const long count = wait_events(poll_, events, kEvents, timeout);
   if (count < 0 && errno != EINTR) throw std::runtime_error(std::string("epoll: ") + std::strerror(errno));
   ++counters_.wakeups;
   ready_.clear();
@@ -110,6 +118,31 @@ void Loop::wait(Nanoseconds until) {
       ready_.push_back(events[i].data.u32);
     }
   }
+  return count;
+}
+
+// The kernel wakes us for the first packet; what passes until we run is ours, and so is a timer that came late.
+void Loop::sleep_until_ready(Nanoseconds until) {
+  timespec timeout{};
+  if (until != kNever) {
+    const Nanoseconds left = std::max<Nanoseconds>(0, until - monotonic_now());
+    timeout = {left / 1'000'000'000, left % 1'000'000'000};
+  }
+  if (look(until == kNever ? nullptr : &timeout) < 0) return;  // stopped and continued: nobody knows since when
+  const Nanoseconds now = monotonic_now();
+  drains_.woke(now, std::max(processor_delay(), until == kNever ? 0 : now - until));
+}
+
+// What this thread has waited for a processor since the last call, by the kernel's count; 0 where the kernel has none.
+Nanoseconds Loop::processor_delay() {
+  char text[96];
+  const ssize_t count = schedule_ < 0 ? -1 : pread(schedule_, text, sizeof text - 1, 0);
+  if (count <= 0) return 0;
+  text[count] = 0;
+  char* second = nullptr;
+  std::strtoull(text, &second, 10);  // time on a processor
+  const auto total = static_cast<Nanoseconds>(std::strtoull(second, nullptr, 10));
+  return total - std::exchange(delayed_, total);
 }
 
 bool Loop::read_control(const OnLine& on_line) {
@@ -128,8 +161,12 @@ bool Loop::read_control(const OnLine& on_line) {
 
 void Loop::read_device(uint32_t host) {
   for (int i = 0; i < kReadsPerDevice; ++i) {
+    const Nanoseconds before = monotonic_now();
     const ssize_t count = read(hosts_[host].device, buffer_.data(), buffer_.size());
-    if (count <= static_cast<ssize_t>(sizeof(OffloadHeader))) return;
+    if (count <= static_cast<ssize_t>(sizeof(OffloadHeader))) {
+      drains_.found_empty(host, before);
+      return;
+    }
     // Read after the packet is: an earlier reading would let a packet that came meanwhile leave before its time.
     const Nanoseconds now = monotonic_now();
     ++moved_;
@@ -145,6 +182,7 @@ void Loop::read_device(uint32_t host) {
     }
     packet->source_host = static_cast<uint16_t>(host);
     packet->target_host = target->second;
+    packet->waited = drains_.wait_of_next(host, now);
     // What was due meanwhile happens first: a queue that looks longer or shorter than it is would be another network.
     engine_.advance(now, [this](PacketPtr earlier) { deliver(std::move(earlier)); });
     if (!engine_.ingress(now, std::move(packet))) ++counters_.unroutable;
@@ -157,7 +195,7 @@ void Loop::deliver(PacketPtr packet) {
   if (writev(hosts_[packet->target_host].device, parts, 2) < 0) ++counters_.write_errors;
   ++counters_.sent;
   ++moved_;
-  const Nanoseconds late = std::max<Nanoseconds>(0, monotonic_now() - packet->due);
+  const Nanoseconds late = packet->waited + std::max<Nanoseconds>(0, monotonic_now() - packet->due);
   const auto bin = std::lower_bound(kLatenessBounds.begin(), kLatenessBounds.end(), late / 1000);
   counters_.lateness[static_cast<size_t>(bin - kLatenessBounds.begin())] += packet->segments();
   counters_.lateness_sum += static_cast<double>(late) * packet->segments();

@@ -1,16 +1,20 @@
 // The event loop: TUN devices on one side, the engine in the middle, control lines on standard input and output.
 #pragma once
+#include <time.h>
+
 #include <array>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "emulator/drain_clock.h"
 #include "emulator/engine.h"
 #include "emulator/host_device.h"
 
 namespace gradwire::emulator {
 
-// How late packets left the emulator: upper bounds in microseconds, the last bin is open.
+// How late packets left the emulator, the time before it read them included: upper bounds in microseconds, the last bin
+// is open.
 constexpr std::array<int, 7> kLatenessBounds = {50, 100, 250, 500, 1000, 5000, 20000};
 
 struct LoopCounters {
@@ -39,6 +43,10 @@ class Loop {
 
  private:
   void wait(Nanoseconds until);
+  // Notes which devices and whether control lines are ready; how many, or -1 when a signal came.
+  long look(const timespec* timeout);
+  void sleep_until_ready(Nanoseconds until);
+  Nanoseconds processor_delay();
   bool read_control(const OnLine& on_line);
   void read_device(uint32_t host);
   void deliver(PacketPtr packet);
@@ -47,6 +55,7 @@ class Loop {
   std::vector<HostDevice> hosts_;
   std::unordered_map<uint32_t, uint16_t> by_address_;
   LoopCounters counters_;
+  DrainClock drains_;
   std::vector<uint8_t> buffer_;
   std::string control_;
   std::vector<uint32_t> ready_;
@@ -55,6 +64,8 @@ class Loop {
   Nanoseconds window_end_ = 0;
   bool busy_ = false;
   int poll_ = -1;
+  int schedule_ = -1;  // the kernel's count of what this thread waited for a processor
+  Nanoseconds delayed_ = 0;
 };
 
 }  // namespace gradwire::emulator

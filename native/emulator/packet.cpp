@@ -79,6 +79,7 @@ PacketPtr Packet::slice(uint32_t first, uint32_t last) const {
   part->headers_ = headers_;
   part->segments_ = last - first;
   part->due = due;
+  part->waited = waited;
   part->source_host = source_host;
   part->target_host = target_host;
   part->hop = hop;

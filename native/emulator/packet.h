@@ -33,8 +33,13 @@ class Packet {
   // Bytes of IP packet number `index` on the wire, link overhead not included.
   uint32_t segment_bytes(uint32_t index) const;
   std::unique_ptr<Packet> slice(uint32_t first, uint32_t last) const;
+  // The same, but all of it is a plain copy: headers of a packet that stands for itself alone stay untouched.
+  std::unique_ptr<Packet> part(uint32_t first, uint32_t last) const {
+    return last - first == segments_ ? std::make_unique<Packet>(*this) : slice(first, last);
+  }
 
   Nanoseconds due = 0;  // when the packet leaves the emulator or reaches its next link
+  Nanoseconds waited = 0;  // in its device before it was read, as far as is known; counts as lateness
   uint16_t source_host = 0, target_host = 0, hop = 0;
 
  private:

@@ -33,6 +33,7 @@ struct Stats {
   std::map<std::uint32_t, ltp::LinkStats> links;
   ltp::EndpointCounters endpoint;
   SocketStats socket;
+  std::uint64_t wakes = 0;  // times that a command had to wake the thread
 };
 
 class Loop {
@@ -61,7 +62,8 @@ class Loop {
   Stats stats();
   // Nothing while the loop runs; after that the error that ended it, empty when it was closed.
   std::optional<std::string> stopped();
-  // Says goodbye, stops the thread, fails what is pending. Idempotent.
+  // Says goodbye, stops the thread, fails what is pending. May be called again and from several threads: each call
+  // returns when the thread is gone.
   void close();
 
  private:
@@ -74,11 +76,14 @@ class Loop {
   void serve();
   bool run_commands(ltp::Time now);
   // True when nothing is left to send now.
-  bool transmit(ltp::Time now);
+  bool transmit();
   void say_goodbye();
   void publish();
   // True when there may be something to read.
   bool sleep_until(ltp::Time deadline);
+  // False when there is something to do first.
+  bool fall_asleep();
+  // With the mutex held. Costs a system call only when the thread sleeps or is about to.
   void wake();
 
   LoopConfig config_;
@@ -96,8 +101,10 @@ class Loop {
   };
   std::map<std::uint32_t, Link> links_;
   std::uint64_t next_token_ = 1;
-  bool stopping_ = false, stopped_ = false, nudged_ = false;
+  bool stopping_ = false, stopped_ = false, nudged_ = false, asleep_ = false;
+  std::uint64_t wakes_ = 0;
   std::string error_;
+  std::once_flag joined_;
   std::thread thread_;
 };
 

@@ -93,24 +93,34 @@ void Bbr::count_rounds(const AckSample& sample) {
   if (!round_began_) return;
   next_round_ = sample.delivered;
   ++round_;
-  // The slot of this round starts empty. A round in which there was little to send teaches nothing, and ages nothing.
-  double best = *std::max_element(rates_.begin(), rates_.end());
-  rates_[round_ % rates_.size()] = sample.app_limited ? best : 0;
 }
 
+// Whether the rate is that of the path. What leaves while RTprop is probed is limited by that.
+bool Bbr::of_the_path(const AckSample& sample) const {
+  return sample.rate > 0 && !sample.app_limited && mode_ != Mode::probe_rtt;
+}
+
+// Only rounds that measured the path advance the filter: a round in which there was little to send makes no maximum older,
+// and keeps none alive.
 void Bbr::update_rate(const AckSample& sample) {
-  if (sample.rate <= 0) return;
-  double best = *std::max_element(rates_.begin(), rates_.end());
-  // An application-limited sample says only that the path carries at least this much.
-  double& slot = rates_[round_ % rates_.size()];
-  if (!sample.app_limited || sample.rate >= best) slot = std::max(slot, sample.rate);
+  if (of_the_path(sample)) {
+    if (slot_round_ != round_) {
+      slot_round_ = round_;
+      slot_ = (slot_ + 1) % rates_.size();
+      rates_[slot_] = 0;
+    }
+    rates_[slot_] = std::max(rates_[slot_], sample.rate);
+  } else if (sample.rate > *std::max_element(rates_.begin(), rates_.end())) {
+    // An application-limited sample says that the path carries at least this much.
+    rates_[slot_] = sample.rate;
+  }
 }
 
 void Bbr::update_rtprop(const AckSample& sample) {
   if (sample.rtt <= 0) return;
   round_least_rtt_ = std::min(round_least_rtt_, sample.rtt);
-  bool expired = sample.now - rtprop_at_ > kRtpropWindow;
-  if (!rtprop_known_ || sample.rtt <= rtprop_ || (expired && mode_ == Mode::probe_rtt)) {
+  if (mode_ == Mode::probe_rtt && probe_rtt_until_ != kNever) probe_least_ = std::min(probe_least_, sample.rtt);
+  if (!rtprop_known_ || sample.rtt <= rtprop_) {
     rtprop_ = sample.rtt;
     rtprop_at_ = sample.now;
     rtprop_known_ = true;
@@ -138,7 +148,8 @@ void Bbr::judge_loss(const AckSample& sample) {
 }
 
 void Bbr::check_full_pipe(const AckSample& sample) {
-  if (pipe_filled_ || !round_began_ || sample.app_limited) return;
+  if (pipe_filled_ || full_round_ == round_ || !of_the_path(sample)) return;
+  full_round_ = round_;
   if (best_rate() >= kGrowth * full_rate_) {
     full_rate_ = best_rate();
     full_rounds_ = 0;
@@ -177,13 +188,15 @@ void Bbr::run_probe_rtt(const AckSample& sample) {
   if (mode_ != Mode::probe_rtt) {
     if (sample.now - rtprop_at_ <= kRtpropWindow || !rtprop_known_ || mode_ == Mode::startup) return;
     enter(Mode::probe_rtt, sample.now);
-    probe_rtt_until_ = sample.now + std::max(kProbeRttTime, rtprop_);
+    probe_rtt_until_ = probe_least_ = kNever;
     return;
   }
-  if (sample.now < probe_rtt_until_) return;
+  // The time counts from when our own queue has drained: before that, round trips measure the queue.
+  if (probe_rtt_until_ == kNever && sample.in_flight <= window()) probe_rtt_until_ = sample.now + std::max(kProbeRttTime, rtprop_);
+  if (sample.now < probe_rtt_until_ || probe_least_ == kNever) return;
+  rtprop_ = probe_least_;
   rtprop_at_ = sample.now;
   enter(pipe_filled_ ? Mode::probe_bandwidth : Mode::startup, sample.now);
 }
-
 
 }  // namespace gradwire::ltp

@@ -26,6 +26,7 @@ class Bbr : public Congestion {
   double best_rate() const;
   double product(double gain) const;  // gain x BtlBw x RTprop, in bytes
   void count_rounds(const AckSample& sample);
+  bool of_the_path(const AckSample& sample) const;
   void update_rate(const AckSample& sample);
   void update_rtprop(const AckSample& sample);
   void judge_loss(const AckSample& sample);
@@ -38,8 +39,10 @@ class Bbr : public Congestion {
   Mode mode_ = Mode::startup;
   double pacing_gain_;
   double window_gain_;
-  // Max filter over the last ten rounds, one slot per round.
+  // Max filter over the last ten rounds in which the path was the limit, one slot per round.
   std::array<double, 10> rates_{};
+  std::size_t slot_ = 0;
+  std::uint64_t slot_round_ = 0, full_round_ = 0;
   double first_rate_;
   Time rtprop_;
   Time rtprop_at_ = 0;
@@ -54,7 +57,8 @@ class Bbr : public Congestion {
   bool pipe_filled_ = false;
   int phase_ = 0;
   Time phase_at_ = 0;
-  Time probe_rtt_until_ = 0;
+  Time probe_rtt_until_ = kNever;  // kNever: still draining
+  Time probe_least_ = kNever;      // the shortest round trip since it was drained
   std::uint64_t round_acked_ = 0, round_lost_ = 0, phase_lost_ = 0, most_in_flight_ = 0;
   Time round_least_rtt_ = kNever;
   double ceiling_;

@@ -13,6 +13,7 @@ struct AckSample {
   Time now = 0;
   std::uint64_t acked = 0;      // bytes newly acknowledged
   std::uint64_t lost = 0;       // bytes newly declared lost
+  Time lost_sent = 0;           // when the newest of those was sent
   std::uint64_t in_flight = 0;  // after both
   std::uint64_t delivered = 0;  // total since the start
   std::uint64_t prior_delivered = 0;  // total when the newest acknowledged packet was sent
@@ -20,7 +21,7 @@ struct AckSample {
   Time rtt = 0;                       // of that packet, less the peer's delay; 0 when not measurable
   double rate = 0;  // delivery rate in bytes per second; 0 when not measurable
   Time back_queue = 0;  // what ACKs wait on their way here, behind the other direction's data
-  bool app_limited = false;
+  bool app_limited = false;  // the rate says what was sent, not what the path carries
 };
 
 class Congestion {

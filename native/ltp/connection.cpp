@@ -24,7 +24,11 @@ Connection::Connection(const Settings& settings, const ConnectionStart& start, T
   ping_ = start.confirmed;
 }
 
-void Connection::send(Time now, SendRequest request) { sends_.submit(now, std::move(request)); }
+void Connection::send(Time now, SendRequest request) {
+  std::uint64_t usual = std::uint64_t{request.tolerance} * settings_.least / kWhole;
+  request.least = std::min(request.least.value_or(static_cast<std::uint32_t>(usual)), request.tolerance);
+  sends_.submit(now, std::move(request));
+}
 
 bool Connection::cancel(Time now, std::uint64_t token) { return sends_.cancel(token) || receives_.cancel(now, token); }
 
@@ -68,12 +72,13 @@ Time Connection::poll_timeout(Time now) {
   Time earliest = std::min({acks_.deadline(), recovery_.deadline(), receives_.deadline(), next_keepalive_,
                             last_heard_ + settings_.dead_after});
   if (confirmed_ && !recovery_.timeouts()) earliest = std::min(earliest, pmtu_.deadline());
-  if (sends_.ready(payload()) && recovery_.window_allows(pmtu_.current())) earliest = std::min(earliest, recovery_.pacing_ready(pmtu_.current()));
+  bool data = sends_.ready(payload()) && recovery_.window_allows(pmtu_.current());
+  if (data || !control_.empty()) earliest = std::min(earliest, recovery_.pacing_ready(pmtu_.current()));
   return earliest;
 }
 
 void Connection::on_packet_acked(const SentPacket& packet, bool) {
-  if (packet.mtu_probe) pmtu_.on_probe_acked(packet.bytes);
+  packet.mtu_probe ? pmtu_.on_probe_acked(now_, packet.bytes) : pmtu_.on_acked(packet.bytes, packet.sent);
   if (packet.count) sends_.on_acked(now_, packet.transfer, packet.first, packet.count);
   for (std::size_t i = 0; i < packet.controls; ++i) {
     const Control& control = packet.control[i];
@@ -83,7 +88,8 @@ void Connection::on_packet_acked(const SentPacket& packet, bool) {
 }
 
 void Connection::on_packet_lost(const SentPacket& packet) {
-  if (packet.mtu_probe) pmtu_.on_probe_lost();
+  if (!packet.mtu_probe) pmtu_.on_lost(packet.bytes, packet.sent);
+  else if (pmtu_.on_probe_lost(now_)) ++counters_.mtu_fallbacks;
   requeue(packet);
 }
 

@@ -87,12 +87,12 @@ std::size_t Connection::poll_mtu_probe(Time now, MutableBytes out) {
 std::size_t Connection::poll_data(Time now, MutableBytes out, bool forced) {
   Outgoing* transfer = sends_.ready(payload());
   std::size_t size = std::min(pmtu_.current(), out.size());
-  if (!transfer && control_.empty()) {
-    // Nothing to say although there would be room: rate samples now measure us, not the path.
-    if (!forced && recovery_.window_allows(size)) recovery_.on_app_limited();
-    return 0;
-  }
-  bool may_send = forced || (recovery_.window_allows(size) && recovery_.pacing_allows(now, size));
+  // No data although there would be room: rate samples now measure us, not the path, also while control frames are paced.
+  if (!transfer && !forced && recovery_.window_allows(size)) recovery_.on_app_limited();
+  if (!transfer && control_.empty()) return 0;
+  // Control frames wait for the pacer like data, though not for the window: what frees a peer must not wait for a round trip.
+  if (!forced && !recovery_.pacing_allows(now, size)) return 0;
+  bool may_send = forced || recovery_.window_allows(size);
   if (!may_send && control_.empty()) return 0;
   Packet packet(recovery_, size);
   add_controls(packet);
@@ -136,10 +136,10 @@ bool Connection::add_control(Packet& packet, const Control& control) {
       CloseFrame close = incoming->close_frame(control.part);
       return put(close, size_of(close));
     }
-    case FrameType::grant: return put(GrantFrame{control.id}, 5);
-    case FrameType::hold: return !receives_.held(control.id) || put(HoldFrame{control.id}, 5);
-    case FrameType::once: return !sends_.find(control.id) || put(OnceFrame{control.id}, 5);
-    case FrameType::abort: return put(AbortFrame{control.id}, 5);
+    case FrameType::grant: return put(GrantFrame{control.id}, 9);
+    case FrameType::hold: return !receives_.held(control.id) || put(HoldFrame{control.id}, 9);
+    case FrameType::once: return !sends_.find(control.id) || put(OnceFrame{control.id}, 9);
+    case FrameType::abort: return put(AbortFrame{control.id}, 9);
     default: return true;
   }
 }
@@ -181,7 +181,7 @@ std::size_t Connection::finish(Time now, Packet& packet, MutableBytes out) {
   packet.record.generation = sealing_.generation();
   SentPacket& record = recovery_.begin_packet();
   record = packet.record;
-  recovery_.on_sent(now, record, packet.eliciting, false);
+  recovery_.on_sent(now, record, packet.eliciting);
   return size;
 }
 

@@ -11,7 +11,7 @@ namespace gradwire::ltp {
 struct Control {
   FrameType type = FrameType::padding;
   std::uint16_t part = 0;
-  std::uint32_t id = 0;
+  TransferId id = 0;
   std::uint64_t tag = 0;
 };
 

@@ -30,7 +30,7 @@ void Cubic::on_ack(const AckSample& sample) {
   srtt_ = std::max<Time>(srtt_, kMicrosecond);
   if (sample.rate > 0) rate_ = std::max(rate_ * 0.9, sample.rate);
   // Once per round trip: only the loss of a packet sent after the last reduction is news.
-  if (sample.lost && sample.sent > reduced_at_) return reduce(sample.now);
+  if (sample.lost && sample.lost_sent > reduced_at_) return reduce(sample.now);
   if (sample.app_limited && static_cast<double>(sample.in_flight) < window_ / 2) return;
   if (window_ < threshold_) {
     window_ += static_cast<double>(sample.acked);

@@ -12,13 +12,17 @@ double EarlyClose::ratio() const {
 }
 
 EarlyClose::Limits EarlyClose::limits(std::uint64_t size, Time rtprop, double btlbw) const {
-  if (btlbw <= 0 || rtprop <= 0) return {0, settings_.first_deadline, settings_.first_deadline};
   Limits limits;
-  Time waiting = rtprop * 3 / 2, sending = static_cast<Time>(static_cast<double>(size) / btlbw * kSecond);
+  limits.slack = std::max(settings_.deadline_slack, 2 * rtprop);
+  if (btlbw <= 0 || rtprop <= 0) {
+    limits.threshold = limits.deadline = settings_.first_deadline;
+    return limits;
+  }
+  Time waiting = rtprop * 3 / 2, sending = to_time(static_cast<double>(size) / btlbw * kSecond);
   limits.formula = waiting + sending;
   limits.telling = sending > waiting;
-  limits.threshold = static_cast<Time>(ratio() * static_cast<double>(limits.formula));
-  limits.deadline = std::max(limits.formula, limits.threshold) + std::max(settings_.deadline_slack, 2 * rtprop);
+  limits.threshold = to_time(ratio() * static_cast<double>(limits.formula));
+  limits.deadline = std::max(limits.formula, limits.threshold) + limits.slack;
   return limits;
 }
 

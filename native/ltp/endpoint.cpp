@@ -9,6 +9,8 @@ namespace {
 constexpr Time kFirstGreeting = 100 * kMillisecond;
 constexpr Time kLastGreeting = kSecond;
 constexpr int kSteadyGreetings = 8;  // before the interval doubles: a burst of losses swallows several in a row
+// Connections speak before answers do, but not for ever: who wants to connect must not wait for all that others send.
+constexpr int kRunsPerAnswer = 8;
 
 }  // namespace
 
@@ -169,7 +171,7 @@ void Endpoint::handle_timeout(Time now) {
 }
 
 Time Endpoint::poll_timeout(Time now) {
-  Time earliest = letters_.empty() ? kNever : now;
+  Time earliest = letters_.empty() && answers_.empty() ? kNever : now;
   for (auto& [rank, peer] : peers_) {
     if (peer.state == Peer::State::greeting) earliest = std::min({earliest, peer.greeting_at, peer.deadline});
     if (peer.connection) earliest = std::min(earliest, peer.connection->poll_timeout(now));
@@ -178,13 +180,22 @@ Time Endpoint::poll_timeout(Time now) {
 }
 
 bool Endpoint::poll_transmit(Time now, MutableBytes out, std::size_t segments, Transmit& transmit) {
-  if (!letters_.empty()) {
-    Letter& letter = letters_.front();
-    std::memcpy(out.data(), letter.bytes.data(), letter.bytes.size());
-    transmit = {letter.to, letter.bytes.size(), letter.bytes.size()};
-    letters_.pop_front();
-    return true;
-  }
+  if (poll_letter(letters_, out, transmit)) return true;
+  if ((answers_.empty() || runs_ < kRunsPerAnswer) && poll_peers(now, out, segments, transmit)) return ++runs_, true;
+  runs_ = 0;
+  return poll_letter(answers_, out, transmit);
+}
+
+bool Endpoint::poll_letter(std::deque<Letter>& letters, MutableBytes out, Transmit& transmit) {
+  if (letters.empty()) return false;
+  Letter& letter = letters.front();
+  std::memcpy(out.data(), letter.bytes.data(), letter.bytes.size());
+  transmit = {letter.to, letter.bytes.size(), letter.bytes.size()};
+  letters.pop_front();
+  return true;
+}
+
+bool Endpoint::poll_peers(Time now, MutableBytes out, std::size_t segments, Transmit& transmit) {
   // Everybody in turn, starting after the one who spoke last.
   auto first = peers_.upper_bound(turn_);
   for (auto it = first; it != peers_.end(); ++it)

@@ -7,6 +7,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "ltp/answers.h"
 #include "ltp/peer.h"
 
 namespace gradwire::ltp {
@@ -59,6 +60,8 @@ class Endpoint {
   void start(Time now, Peer& peer, const ConnectionStart& start);
   void announce(const Peer& peer);
   void reject(const Address& from);
+  // Answers a packet of no connection, within the budget for such.
+  void answer(Time now, const Address& to, Datagram bytes);
   bool alive(Time now, const Peer& peer) const;
 
   void on_hello(Time now, const Address& from, Bytes datagram);
@@ -71,6 +74,8 @@ class Endpoint {
   void accept(Time now, const Address& from, Peer& peer, const Hello& hello);
   Peer* greeting_peer(std::uint32_t connection);
   std::uint32_t fresh_connection();
+  bool poll_letter(std::deque<Letter>& letters, MutableBytes out, Transmit& transmit);
+  bool poll_peers(Time now, MutableBytes out, std::size_t segments, Transmit& transmit);
   bool fill(Time now, Peer& peer, MutableBytes out, std::size_t segments, Transmit& transmit);
 
   Settings settings_;
@@ -79,9 +84,12 @@ class Endpoint {
   EndpointCounters counters_;
   std::map<std::uint32_t, Peer> peers_;
   std::unordered_map<std::uint32_t, Peer*> by_connection_;
-  std::deque<Letter> letters_;
+  std::deque<Letter> letters_;  // of our own handshakes: before everything, as data that overtook its ACCEPT would be lost
+  std::deque<Letter> answers_;  // to packets of no connection: behind what connections send
   std::deque<Event> events_;
+  AnswerBudget budget_;
   std::uint32_t turn_ = 0;
+  int runs_ = 0;  // of connections, since the last answer
   Time next_reset_ = 0;
 };
 

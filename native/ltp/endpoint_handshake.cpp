@@ -7,6 +7,8 @@ namespace {
 
 constexpr Time kResetEvery = 10 * kMillisecond;
 constexpr Time kKnockAnswer = 50 * kMillisecond;
+// Answers that wait for the socket. Beyond, none are given: they would be old when they leave.
+constexpr std::size_t kAnswersMost = 1024;
 constexpr std::size_t kResetSize = 2 + 4 + 4 + 8 + kTagSize;
 
 std::array<std::uint8_t, 8> number_bytes(std::uint64_t number) {
@@ -46,6 +48,10 @@ void Endpoint::reject(const Address& from) {
       peer.hint = Failure::authentication;
 }
 
+void Endpoint::answer(Time now, const Address& to, Datagram bytes) {
+  if (answers_.size() < kAnswersMost && budget_.take(now)) answers_.push_back({to, std::move(bytes)});
+}
+
 void Endpoint::on_sealed(Time now, const Address& from, MutableBytes datagram) {
   SealedHeader header;
   if (!parse(datagram, header)) {
@@ -68,7 +74,7 @@ void Endpoint::on_sealed(Time now, const Address& from, MutableBytes datagram) {
   if (datagram.size() < kResetSize || now < next_reset_) return;
   next_reset_ = now + kResetEvery;
   ++counters_.resets_sent;
-  letters_.push_back({from, handshake_.sealed(Reset{header.connection, self_.rank, self_.epoch})});
+  answer(now, from, handshake_.sealed(Reset{header.connection, self_.rank, self_.epoch}));
 }
 
 // 1. Strangers get no answer at all.
@@ -82,12 +88,12 @@ void Endpoint::on_hello(Time now, const Address& from, Bytes datagram) {
   }
   if (!handshake_.authentic(datagram)) return reject(from);
   auto refuse = [&](Refusal reason) {
-    letters_.push_back({from, handshake_.sealed(Refuse{reason, hello.connection, self_.epoch}, hello.nonce)});
+    answer(now, from, handshake_.sealed(Refuse{reason, hello.connection, self_.epoch}, hello.nonce));
   };
   if (!handshake_.cookie_valid(now, from, hello)) {
     if (hello.cookie != Cookie{}) ++counters_.bad_cookie;
     ++counters_.retries_sent;
-    letters_.push_back({from, handshake_.sealed(Retry{hello.connection, handshake_.cookie(now, from, hello)}, hello.nonce)});
+    answer(now, from, handshake_.sealed(Retry{hello.connection, handshake_.cookie(now, from, hello)}, hello.nonce));
     return;
   }
   if (hello.peer_rank != self_.rank || hello.rank >= self_.rank) return refuse(Refusal::wrong_rank);
@@ -98,7 +104,7 @@ void Endpoint::on_hello(Time now, const Address& from, Bytes datagram) {
   if (peer.connection) {
     const ConnectionStart& old = peer.connection->start();
     if (old.epoch == hello.epoch && peer.hello.nonce == hello.nonce) {
-      letters_.push_back({from, peer.accept});
+      answer(now, from, peer.accept);
       return;
     }
     // A live connection is not given up for a new claim; one that has gone silent is.
@@ -151,9 +157,12 @@ void Endpoint::on_retry(Time now, Bytes datagram) {
   Peer* peer = greeting_peer(retry.connection);
   if (!peer) return;
   if (!handshake_.authentic(datagram, peer->hello.nonce)) return reject(peer->address);
+  // The first cookie is used at once. Later ones (the old one expired, or somebody repeats a captured RETRY, which is a
+  // twenty-sixth of a HELLO) wait for the next greeting unless the last was a while ago.
+  bool first = peer->hello.cookie == Cookie{};
   peer->hello.cookie = retry.cookie;
   if (!peer->asked_at) peer->asked_at = now;
-  greet(now, *peer);
+  if (first || now - peer->greeted_at >= kKnockAnswer) greet(now, *peer);
 }
 
 void Endpoint::on_accept(Time now, Bytes datagram) {
@@ -237,7 +246,7 @@ void Endpoint::on_knock(Time now, const Address& from, Bytes datagram) {
   }
   if (!peer.connection || peer.connection->start().epoch == knock.epoch) return;
   if (alive(now, peer))
-    letters_.push_back({from, handshake_.sealed(Refuse{Refusal::rank_in_use, 0, self_.epoch}, number_bytes(knock.epoch))});
+    answer(now, from, handshake_.sealed(Refuse{Refusal::rank_in_use, 0, self_.epoch}, number_bytes(knock.epoch)));
   else
     fail(now, peer, Failure::restarted);
 }

@@ -31,19 +31,20 @@ bool read_range(Reader& in, GrainRange& range, std::uint64_t grains) {
 }
 
 bool read(Reader& in, OpenFrame& open) {
-  open.id = in.u32();
+  open.id = in.u64();
   open.tag = in.u64();
   open.size = in.u64();
   open.grain = in.u16();
   open.element = in.u16();
   open.tolerance = in.u32();
+  open.least = in.u32();
   open.rtprop_us = in.u32();
   open.btlbw = in.u64();
   std::uint8_t standing = in.u8();
   open.standing = static_cast<Standing>(standing);
   open.critical_count = in.u8();
   if (!in.ok() || standing > static_cast<std::uint8_t>(Standing::posted) || open.grain == 0 || open.element == 0 || open.grain % open.element || open.size == 0 ||
-      open.tolerance > kWhole || open.critical_count > kCriticalRanges)
+      open.tolerance > kWhole || open.least > open.tolerance || open.critical_count > kCriticalRanges)
     return false;
   std::uint64_t grains = (open.size - 1) / open.grain + 1;
   if (grains > 0xffffffffu) return false;
@@ -53,14 +54,14 @@ bool read(Reader& in, OpenFrame& open) {
 }
 
 bool read(Reader& in, DataFrame& data) {
-  data.id = in.u32();
+  data.id = in.u64();
   data.first = in.u32();
   data.bytes = in.bytes(in.u16());
   return in.ok() && !data.bytes.empty();
 }
 
 bool read(Reader& in, CloseFrame& close) {
-  close.id = in.u32();
+  close.id = in.u64();
   std::uint8_t reason = in.u8();
   close.reason = static_cast<CloseReason>(reason);
   close.received = in.u64();
@@ -99,11 +100,11 @@ bool next_frame(Reader& in, Frame& frame) {
       posted.tag = in.u64(), posted.size = in.u64();
       return in.ok();
     }
-    case FrameType::grant: frame.emplace<GrantFrame>().id = in.u32(); return in.ok();
-    case FrameType::hold: frame.emplace<HoldFrame>().id = in.u32(); return in.ok();
-    case FrameType::once: frame.emplace<OnceFrame>().id = in.u32(); return in.ok();
+    case FrameType::grant: frame.emplace<GrantFrame>().id = in.u64(); return in.ok();
+    case FrameType::hold: frame.emplace<HoldFrame>().id = in.u64(); return in.ok();
+    case FrameType::once: frame.emplace<OnceFrame>().id = in.u64(); return in.ok();
     case FrameType::close: return read(in, frame.emplace<CloseFrame>());
-    case FrameType::abort: frame.emplace<AbortFrame>().id = in.u32(); return in.ok();
+    case FrameType::abort: frame.emplace<AbortFrame>().id = in.u64(); return in.ok();
     case FrameType::shut: return read(in, frame.emplace<ShutFrame>());
   }
   return false;
@@ -120,16 +121,17 @@ void write(Writer& out, const AckFrame& ack) {
   for (std::size_t w = 0; w < ack.words; ++w) out.u64(ack.bits[w]);
 }
 
-std::size_t size_of(const OpenFrame& open) { return 43 + 8 * std::size_t{open.critical_count}; }
+std::size_t size_of(const OpenFrame& open) { return 51 + 8 * std::size_t{open.critical_count}; }
 
 void write(Writer& out, const OpenFrame& open) {
   start(out, FrameType::open);
-  out.u32(open.id);
+  out.u64(open.id);
   out.u64(open.tag);
   out.u64(open.size);
   out.u16(open.grain);
   out.u16(open.element);
   out.u32(open.tolerance);
+  out.u32(open.least);
   out.u32(open.rtprop_us);
   out.u64(open.btlbw);
   out.u8(static_cast<std::uint8_t>(open.standing));
@@ -137,9 +139,9 @@ void write(Writer& out, const OpenFrame& open) {
   for (std::size_t i = 0; i < open.critical_count; ++i) out.u32(open.critical[i].first), out.u32(open.critical[i].count);
 }
 
-void write_data_header(Writer& out, std::uint32_t id, std::uint32_t first, std::size_t length) {
+void write_data_header(Writer& out, TransferId id, std::uint32_t first, std::size_t length) {
   start(out, FrameType::data);
-  out.u32(id);
+  out.u64(id);
   out.u32(first);
   out.u16(length);
 }
@@ -152,24 +154,24 @@ void write(Writer& out, const PostedFrame& posted) {
 
 void write(Writer& out, const GrantFrame& grant) {
   start(out, FrameType::grant);
-  out.u32(grant.id);
+  out.u64(grant.id);
 }
 
 void write(Writer& out, const HoldFrame& hold) {
   start(out, FrameType::hold);
-  out.u32(hold.id);
+  out.u64(hold.id);
 }
 
 void write(Writer& out, const OnceFrame& once) {
   start(out, FrameType::once);
-  out.u32(once.id);
+  out.u64(once.id);
 }
 
-std::size_t size_of(const CloseFrame& close) { return 20 + 8 * std::size_t{close.count}; }
+std::size_t size_of(const CloseFrame& close) { return 24 + 8 * std::size_t{close.count}; }
 
 void write(Writer& out, const CloseFrame& close) {
   start(out, FrameType::close);
-  out.u32(close.id);
+  out.u64(close.id);
   out.u8(static_cast<std::uint8_t>(close.reason));
   out.u64(close.received);
   out.u16(close.part);
@@ -180,7 +182,7 @@ void write(Writer& out, const CloseFrame& close) {
 
 void write(Writer& out, const AbortFrame& abort) {
   start(out, FrameType::abort);
-  out.u32(abort.id);
+  out.u64(abort.id);
 }
 
 void write(Writer& out, const ShutFrame& shut) {

@@ -12,13 +12,17 @@ inline constexpr std::size_t kAckWords = 64;       // 4096 packets of history in
 inline constexpr std::size_t kCriticalRanges = 8;  // keeps OPEN in one base datagram
 inline constexpr std::size_t kCloseRanges = 128;   // 1 KiB of ranges per CLOSE part
 inline constexpr std::uint32_t kWhole = 1'000'000;  // fractions travel in parts per million
-inline constexpr std::size_t kDataHeader = 11;
+inline constexpr std::size_t kDataHeader = 15;
 inline constexpr std::size_t kShutSize = 2;
 
 enum class FrameType : std::uint8_t {
   padding = 0, ping = 1, ack = 2, open = 3, data = 4, posted = 5, grant = 6, close = 7, abort = 8, shut = 9,
   hold = 10, once = 11,
 };
+
+// Counts the transfers of one direction of a connection. 64 bits never come round: a reused id would be taken for an old
+// transfer, whose data is acknowledged and dropped.
+using TransferId = std::uint64_t;
 
 struct GrainRange {
   std::uint32_t first = 0;
@@ -44,12 +48,13 @@ struct AckFrame {
 enum class Standing : std::uint8_t { waiting = 0, ahead = 1, posted = 2 };
 
 struct OpenFrame {
-  std::uint32_t id = 0;
+  TransferId id = 0;
   std::uint64_t tag = 0;
   std::uint64_t size = 0;
   std::uint16_t grain = 0;
   std::uint16_t element = 0;
   std::uint32_t tolerance = kWhole;  // the least fraction that satisfies the contract; kWhole is reliable
+  std::uint32_t least = 0;           // the fraction that no deadline undercuts
   std::uint32_t rtprop_us = 0;       // what the sender knows of the path; 0 is "nothing yet"
   std::uint64_t btlbw = 0;           // bytes per second
   Standing standing = Standing::waiting;
@@ -58,7 +63,7 @@ struct OpenFrame {
 };
 
 struct DataFrame {
-  std::uint32_t id = 0;
+  TransferId id = 0;
   std::uint32_t first = 0;  // grain
   Bytes bytes;
 };
@@ -69,23 +74,23 @@ struct PostedFrame {
 };
 
 struct GrantFrame {
-  std::uint32_t id = 0;
+  TransferId id = 0;
 };
 
 // The answer to an OPEN whose data has no place here: nothing of it may be sent before GRANT.
 struct HoldFrame {
-  std::uint32_t id = 0;
+  TransferId id = 0;
 };
 
 // Everything of a tolerant transfer was sent once: what is missing now was lost on the way.
 struct OnceFrame {
-  std::uint32_t id = 0;
+  TransferId id = 0;
 };
 
 enum class CloseReason : std::uint8_t { complete = 1, threshold = 2, deadline = 3, refused = 4, cancelled = 5 };
 
 struct CloseFrame {
-  std::uint32_t id = 0;
+  TransferId id = 0;
   CloseReason reason = CloseReason::complete;
   std::uint64_t received = 0;  // bytes
   std::uint16_t part = 0;
@@ -95,7 +100,7 @@ struct CloseFrame {
 };
 
 struct AbortFrame {
-  std::uint32_t id = 0;
+  TransferId id = 0;
 };
 
 enum class ShutReason : std::uint8_t { goodbye = 1, protocol_error = 2, replaced = 3 };
@@ -121,7 +126,7 @@ void write(Writer& out, const CloseFrame& frame);
 void write(Writer& out, const AbortFrame& frame);
 void write(Writer& out, const ShutFrame& frame);
 // Only the header: the bytes are sealed straight from the sender's tensor.
-void write_data_header(Writer& out, std::uint32_t id, std::uint32_t first, std::size_t length);
+void write_data_header(Writer& out, TransferId id, std::uint32_t first, std::size_t length);
 
 std::size_t size_of(const OpenFrame& frame);
 std::size_t size_of(const CloseFrame& frame);

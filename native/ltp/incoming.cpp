@@ -9,6 +9,9 @@ namespace {
 // Packets that overtake one another are this part of a round trip apart at the most: QUIC's and TCP's senders wait a
 // quarter or an eighth of it before they call one lost.
 constexpr int kReorderShare = 8;
+// Nothing new for this part of the time so far is a stall. Repairs leave a gap of a round trip, which is a smaller part of
+// any transfer that has reached its deadline.
+constexpr int kStallShare = 4;
 
 }  // namespace
 
@@ -29,7 +32,11 @@ std::uint64_t Incoming::accept(Time now, const DataFrame& data) {
   std::uint64_t count = (data.bytes.size() - 1) / open_.grain + 1;
   // Writing a grain twice writes the same bytes: cheaper than asking which ones are new.
   std::memcpy(destination_ + std::uint64_t{data.first} * open_.grain, data.bytes.data(), data.bytes.size());
-  return count - arrived_.set(data.first, count);
+  std::uint64_t fresh = arrived_.set(data.first, count);
+  if (fresh) newest_ = now;
+  if (fresh && latest_ == kNever && now >= *started_ + limits_.deadline)
+    latest_ = *started_ + to_time(EarlyClose::kPatience * static_cast<double>(projected() - *started_));
+  return count - fresh;
 }
 
 void Incoming::stage() {
@@ -49,7 +56,7 @@ void Incoming::match(const ReceiveRequest& request) {
   if (!arrived_.size()) arrived_ = Bitmap(grains_);
   destination_ = closed() ? nullptr : request.data;
   if (request.threshold > 0) limits_.threshold = request.threshold, spent_ = kNever;
-  if (request.deadline > 0) limits_.deadline = request.deadline;
+  if (request.deadline > 0) limits_.deadline = request.deadline, limits_.extends = false;
   limits_.threshold = std::min(limits_.threshold, limits_.deadline);
 }
 
@@ -73,21 +80,32 @@ void Incoming::on_once(Time now) {
   if (spent_ == kNever && open_.rtprop_us > 0 && !own_limit) spent_ = now + Time{open_.rtprop_us} * kMicrosecond / kReorderShare;
 }
 
-bool Incoming::enough() const {
-  return static_cast<double>(bytes_arrived()) * kWhole >= static_cast<double>(open_.tolerance) * static_cast<double>(open_.size);
+bool Incoming::has(std::uint32_t fraction) const {
+  return static_cast<double>(bytes_arrived()) * kWhole >= static_cast<double>(fraction) * static_cast<double>(open_.size);
+}
+
+// When the fraction p will be there at the pace of arrivals so far.
+Time Incoming::projected() const {
+  double wanted = static_cast<double>(open_.tolerance) / kWhole * static_cast<double>(open_.size);
+  double times = wanted / static_cast<double>(std::max<std::uint64_t>(bytes_arrived(), 1));
+  return *started_ + to_time(static_cast<double>(newest_ - *started_) * times) + limits_.slack;
 }
 
 std::optional<CloseReason> Incoming::verdict(Time now) const {
   if (arrived_.count() == grains_) return CloseReason::complete;
   Time due = deadline();
   if (due > now) return std::nullopt;
-  return due < *started_ + limits_.deadline ? CloseReason::threshold : CloseReason::deadline;
+  return enough() ? CloseReason::threshold : CloseReason::deadline;
 }
 
 Time Incoming::deadline() const {
   if (closed() || !has_destination() || open_.tolerance == kWhole || !started_ || !critical_complete()) return kNever;
   Time last = *started_ + limits_.deadline;
-  return enough() ? std::min({last, *started_ + limits_.threshold, spent_}) : last;
+  if (enough()) return std::min({last, *started_ + limits_.threshold, spent_});
+  if (!has(open_.least)) return kNever;
+  if (!limits_.extends) return last;
+  Time stalled = newest_ + std::max(limits_.slack, (newest_ - *started_) / kStallShare);
+  return std::max(last, std::min({projected(), stalled, latest_}));
 }
 
 void Incoming::close(Time now, CloseReason reason) {

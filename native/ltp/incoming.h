@@ -54,7 +54,9 @@ class Incoming {
 
  private:
   bool critical_complete() const;
-  bool enough() const;
+  bool has(std::uint32_t fraction) const;
+  bool enough() const { return has(open_.tolerance); }
+  Time projected() const;
   std::uint64_t bytes_of(std::uint64_t first, std::uint64_t count) const;
 
   OpenFrame open_;
@@ -65,6 +67,8 @@ class Incoming {
   std::optional<ReceiveRequest> request_;
   EarlyClose::Limits limits_;
   std::optional<Time> started_;
+  Time newest_ = 0;      // when something new arrived last
+  Time latest_ = kNever; // no extension goes beyond
   Time spent_ = kNever;  // when everything that was sent once must have arrived, too
   std::optional<CloseReason> reason_;
   std::vector<GrainRange> missing_;

@@ -14,7 +14,7 @@ std::uint16_t choose_grain(const SendRequest& request, std::size_t payload) {
   return static_cast<std::uint16_t>(std::clamp<std::size_t>(share, request.element, most));
 }
 
-Outgoing::Outgoing(std::uint32_t id, SendRequest request, std::size_t payload, Time now)
+Outgoing::Outgoing(TransferId id, SendRequest request, std::size_t payload, Time now)
     : id_(id),
       request_(std::move(request)),
       grain_(choose_grain(request_, payload)),
@@ -34,6 +34,7 @@ Outgoing::Outgoing(std::uint32_t id, SendRequest request, std::size_t payload, T
     critical_ranges_.push_back({static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(end - first)});
     critical_.set(first, end - first);
   }
+  skip_critical_blocks();
 }
 
 bool Outgoing::is_critical(std::uint64_t grain) const {
@@ -64,14 +65,18 @@ bool Outgoing::next_from(Bitmap& queue, std::uint64_t& cursor, std::size_t room,
   return true;
 }
 
+// Critical blocks have a queue of their own. They are passed over as soon as they are next, so that `next_block_` tells
+// whether anything is left: an order that ends in a critical block ends with the one before it.
+void Outgoing::skip_critical_blocks() {
+  while (next_block_ < blocks_ && is_critical(order_(next_block_) * block_grains_)) ++next_block_;
+}
+
 bool Outgoing::start_block() {
-  while (next_block_ < blocks_) {
-    run_first_ = order_(next_block_++) * block_grains_;
-    if (is_critical(run_first_)) continue;
-    run_left_ = std::min<std::uint64_t>(block_grains_, grains_ - run_first_);
-    return true;
-  }
-  return false;
+  if (next_block_ == blocks_) return false;
+  run_first_ = order_(next_block_++) * block_grains_;
+  run_left_ = std::min<std::uint64_t>(block_grains_, grains_ - run_first_);
+  skip_critical_blocks();
+  return true;
 }
 
 bool Outgoing::next(std::size_t room, Piece& piece) {
@@ -107,11 +112,13 @@ bool Outgoing::on_close(const CloseFrame& close) {
     close_left_ = close.parts;
     close_reason_ = close.reason;
     closed_received_ = close.received;
+    close_missing_ = Bitmap(grains_);
   }
   if (close.parts != close_parts_.size() || close_parts_[close.part]) return false;
   close_parts_[close.part] = true;
   for (std::size_t i = 0; i < close.count; ++i)
-    if (std::uint64_t{close.missing[i].first} + close.missing[i].count <= grains_) close_missing_.push_back(close.missing[i]);
+    if (std::uint64_t{close.missing[i].first} + close.missing[i].count <= grains_)
+      close_missing_.set(close.missing[i].first, close.missing[i].count);  // a set: ranges of a peer may overlap
   return --close_left_ == 0;
 }
 
@@ -123,6 +130,7 @@ OpenFrame Outgoing::open_frame() const {
   open.grain = grain_;
   open.element = request_.record ? request_.record : request_.element;
   open.tolerance = request_.tolerance;
+  open.least = request_.least.value_or(0);
   open.standing = standing;
   open.critical_count = static_cast<std::uint8_t>(critical_ranges_.size());
   std::copy(critical_ranges_.begin(), critical_ranges_.end(), open.critical.begin());
@@ -131,12 +139,10 @@ OpenFrame Outgoing::open_frame() const {
 
 std::vector<ByteRange> Outgoing::missing() const {
   std::vector<ByteRange> ranges;
-  auto sorted = close_missing_;
-  std::sort(sorted.begin(), sorted.end(), [](auto& a, auto& b) { return a.first < b.first; });
-  for (const GrainRange& range : sorted) {
-    std::uint64_t start = std::uint64_t{range.first} * grain_;
-    std::uint64_t end = std::min(request_.size, (std::uint64_t{range.first} + range.count) * grain_);
-    ranges.push_back({start, end - start});
+  for (std::uint64_t first = close_missing_.next_set(0); first < close_missing_.size();) {
+    std::uint64_t end = close_missing_.next_clear(first);
+    ranges.push_back({first * grain_, std::min(request_.size, end * grain_) - first * grain_});
+    first = close_missing_.next_set(end);
   }
   return ranges;
 }

@@ -17,7 +17,7 @@ std::uint16_t choose_grain(const SendRequest& request, std::size_t payload);
 
 class Outgoing {
  public:
-  Outgoing(std::uint32_t id, SendRequest request, std::size_t payload, Time now);
+  Outgoing(TransferId id, SendRequest request, std::size_t payload, Time now);
 
   struct Piece {
     std::uint32_t first = 0;
@@ -38,7 +38,7 @@ class Outgoing {
 
   OpenFrame open_frame() const;
   std::vector<ByteRange> missing() const;
-  std::uint32_t id() const { return id_; }
+  TransferId id() const { return id_; }
   const SendRequest& request() const { return request_; }
   Time submitted() const { return submitted_; }
   std::size_t block_bytes() const { return std::size_t{grain_} * block_grains_; }
@@ -56,8 +56,9 @@ class Outgoing {
   bool next_from(Bitmap& queue, std::uint64_t& cursor, std::size_t room, Piece& piece);
   bool is_critical(std::uint64_t grain) const;
   bool start_block();
+  void skip_critical_blocks();
 
-  std::uint32_t id_;
+  TransferId id_;
   SendRequest request_;
   std::uint16_t grain_;
   std::uint32_t block_grains_;
@@ -70,7 +71,7 @@ class Outgoing {
   Time submitted_;
   std::vector<bool> close_parts_;
   std::size_t close_left_ = 0;
-  std::vector<GrainRange> close_missing_;
+  Bitmap close_missing_;
   std::uint64_t closed_received_ = 0;
   CloseReason close_reason_ = CloseReason::complete;
 };

@@ -8,7 +8,7 @@
 
 namespace gradwire::ltp {
 
-inline constexpr std::uint8_t kVersion = 1;
+inline constexpr std::uint8_t kVersion = 2;
 inline constexpr std::size_t kTagSize = 16;
 inline constexpr std::size_t kNonceSize = 32;
 inline constexpr std::size_t kCookieSize = 24;

@@ -11,17 +11,17 @@ constexpr std::size_t kIncomingMost = 1u << 16;
 
 }  // namespace
 
-Incoming* ReceiveSide::find(std::uint32_t id) const {
+Incoming* ReceiveSide::find(TransferId id) const {
   auto found = transfers_.find(id);
   return found == transfers_.end() ? nullptr : found->second.get();
 }
 
-bool ReceiveSide::held(std::uint32_t id) const {
+bool ReceiveSide::held(TransferId id) const {
   Incoming* incoming = find(id);
   return incoming && !incoming->request() && !incoming->staged() && !incoming->closed();
 }
 
-const Incoming* ReceiveSide::closing(std::uint32_t id) const {
+const Incoming* ReceiveSide::closing(TransferId id) const {
   Incoming* incoming = find(id);
   return incoming && incoming->closed() ? incoming : nullptr;
 }
@@ -40,7 +40,7 @@ void ReceiveSide::post(Time now, const ReceiveRequest& request) {
 }
 
 void ReceiveSide::pair(Time now, Incoming& incoming, const ReceiveRequest& request) {
-  std::uint32_t id = incoming.open().id;
+  TransferId id = incoming.open().id;
   claim(incoming);
   if (incoming.staged()) credit_ += credit_cost(incoming.open().size);
   if (request.size < incoming.open().size) {
@@ -132,7 +132,7 @@ void ReceiveSide::claim(const Incoming& incoming) {
   if (own != last) unclaimed_.erase(own);
 }
 
-void ReceiveSide::release(std::uint32_t id) {
+void ReceiveSide::release(TransferId id) {
   claim(*find(id));
   transfers_.erase(id);
 }
@@ -154,8 +154,10 @@ void ReceiveSide::on_once(Time now, const OnceFrame& once) {
 void ReceiveSide::on_abort(Time now, const AbortFrame& abort) {
   Incoming* incoming = find(abort.id);
   if (!incoming) {
-    // Its OPEN will not come any more; the credit it held goes back.
-    if (seen_ids_.insert(abort.id)) control_.push_back({FrameType::grant, 0, abort.id, 0});
+    // Nothing of it is held here, and an OPEN under way must find it seen. The credit goes back however late this comes: an id
+    // too old for the window was perhaps never announced, and a GRANT that returns nothing is void.
+    seen_ids_.insert(abort.id);
+    control_.push_back({FrameType::grant, 0, abort.id, 0});
     return;
   }
   if (incoming->request()) {
@@ -184,14 +186,14 @@ bool ReceiveSide::cancel(Time now, std::uint64_t token) {
 
 Time ReceiveSide::deadline() const {
   Time earliest = kNever;
-  for (std::uint32_t id : timed_)
+  for (TransferId id : timed_)
     if (Incoming* incoming = find(id)) earliest = std::min(earliest, incoming->deadline());
   return earliest;
 }
 
 void ReceiveSide::on_deadline(Time now) {
-  std::erase_if(timed_, [&](std::uint32_t id) { return !find(id) || find(id)->closed(); });
-  for (std::uint32_t id : timed_) {
+  std::erase_if(timed_, [&](TransferId id) { return !find(id) || find(id)->closed(); });
+  for (TransferId id : timed_) {
     Incoming& incoming = *find(id);
     if (incoming.has_destination()) check(now, incoming);
   }

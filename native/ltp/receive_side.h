@@ -37,19 +37,19 @@ class ReceiveSide {
   void hand_over(std::vector<ReceiveRequest>& requests) const { requests.insert(requests.end(), posted_.begin(), posted_.end()); }
 
   // For building and requeueing control frames.
-  const Incoming* closing(std::uint32_t id) const;
+  const Incoming* closing(TransferId id) const;
   const ReceiveRequest* posted(std::uint64_t token) const;
   // Announced, and without a place for its data.
-  bool held(std::uint32_t id) const;
+  bool held(TransferId id) const;
 
  private:
-  Incoming* find(std::uint32_t id) const;
+  Incoming* find(TransferId id) const;
   void pair(Time now, Incoming& incoming, const ReceiveRequest& request);
   void check(Time now, Incoming& incoming);
   void close(Time now, Incoming& incoming, CloseReason reason);
   void deliver(Incoming& incoming);
   void claim(const Incoming& incoming);
-  void release(std::uint32_t id);
+  void release(TransferId id);
 
   std::uint32_t rank_;
   std::uint64_t credit_;
@@ -58,9 +58,9 @@ class ReceiveSide {
   std::deque<Event>& events_;
   Counters& counters_;
   std::deque<ReceiveRequest> posted_;
-  std::unordered_map<std::uint32_t, std::unique_ptr<Incoming>> transfers_;
-  std::multimap<std::uint64_t, std::uint32_t> unclaimed_;  // tag -> id, in order of announcement
-  std::deque<std::uint32_t> timed_;                        // tolerant ones that may close by time
+  std::unordered_map<TransferId, std::unique_ptr<Incoming>> transfers_;
+  std::multimap<std::uint64_t, TransferId> unclaimed_;  // tag -> id, in order of announcement
+  std::deque<TransferId> timed_;                        // tolerant ones that may close by time
   Seen<1024> seen_ids_;
 };
 

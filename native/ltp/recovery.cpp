@@ -23,7 +23,7 @@ Recovery::Recovery(CongestionKind kind, std::uint64_t packet, Time handshake_rtt
   if (handshake_rtt) rtt_.sample(now, handshake_rtt, 0);
 }
 
-void Recovery::on_sent(Time now, SentPacket& packet, bool eliciting, bool app_limited) {
+void Recovery::on_sent(Time now, SentPacket& packet, bool eliciting) {
   ++counters_.packets_sent;
   counters_.bytes_sent += packet.bytes;
   packet.sent = now;
@@ -35,12 +35,13 @@ void Recovery::on_sent(Time now, SentPacket& packet, bool eliciting, bool app_li
   if (in_flight_ == 0) {
     first_sent_ = delivered_at_ = stretch_began_ = now;
     stretch_delivered_ = delivered_;
+    first_flight_.restart(delivered_);
   }
   packet.fate = Fate::in_flight;
   packet.delivered = delivered_;
   packet.delivered_at = delivered_at_;
   packet.first_sent = first_sent_;
-  packet.app_limited = app_limited || app_limited_until_ > delivered_;
+  packet.app_limited = app_limited_until_ > delivered_;
   in_flight_ += packet.bytes;
   ++in_flight_packets_;
   last_eliciting_ = now;
@@ -61,6 +62,7 @@ bool Recovery::on_ack(Time now, const AckFrame& ack, FateListener& listener) {
   AckSample sample;
   sample.now = now;
   newest_ = nullptr;
+  newest_arrived_us_.reset();
   for (std::size_t w = 0; w < ack.words; ++w)
     for (std::uint64_t bits = ack.bits[w]; bits; bits &= bits - 1) {
       std::uint64_t number = ack.base + 64 * w + static_cast<std::uint64_t>(std::countr_zero(bits));
@@ -69,6 +71,7 @@ bool Recovery::on_ack(Time now, const AckFrame& ack, FateListener& listener) {
   if (newest_ && &sent_.at(largest) == newest_) {
     rtt_.sample(now, now - newest_->sent, Time{ack.delay_us} * kMicrosecond);
     sample.rtt = rtt_.latest();
+    newest_arrived_us_ = ack.stamp_us - ack.delay_us;
   }
   if (!any_acked_ || largest > largest_acked_) largest_acked_ = largest;
   any_acked_ = true;
@@ -84,6 +87,7 @@ void Recovery::acknowledge(Time now, SentPacket& packet, std::uint64_t number, A
     // It was only late: learn how far this path reorders.
     std::uint64_t distance = largest_acked_ > number ? largest_acked_ - number : 0;
     reorder_packets_ = std::clamp(distance + 1, reorder_packets_, kReorderMost);
+    reordered_at_ = now;
     ++counters_.spurious_losses;
     if (!packet.mtu_probe) loss_ = std::max(0.0, loss_ - kLossGain);
     packet.fate = Fate::acked;
@@ -114,6 +118,7 @@ void Recovery::declare_lost(SentPacket& packet, AckSample& sample, FateListener&
   // A probe for a larger datagram says nothing about congestion when it is lost.
   if (!packet.mtu_probe) {
     sample.lost += packet.bytes;
+    sample.lost_sent = std::max(sample.lost_sent, packet.sent);
     ++counters_.packets_lost;
     loss_ += (1 - loss_) * kLossGain;
   }
@@ -127,6 +132,11 @@ Time Recovery::reorder_time() const {
 void Recovery::detect_losses(Time now, AckSample& sample, FateListener& listener) {
   loss_deadline_ = kNever;
   if (!any_acked_) return;
+  // A path that no longer reorders must not pay for it in every loss: half the distance is forgotten per window of RTprop.
+  if (reorder_packets_ > kReorderPackets && now - reordered_at_ > Rtt::kWindow) {
+    reorder_packets_ = std::max(kReorderPackets, reorder_packets_ / 2);
+    reordered_at_ = now;
+  }
   while (unresolved_ < sent_.end() && sent_.at(unresolved_).fate != Fate::in_flight) ++unresolved_;
   for (std::uint64_t n = unresolved_; n < largest_acked_; ++n) {
     SentPacket& packet = sent_.at(n);
@@ -155,6 +165,10 @@ void Recovery::finish_sample(Time now, AckSample& sample) {
       sample.rate = static_cast<double>(delivered_ - newest_->delivered) * kSecond / static_cast<double>(interval);
       delivery_rate_ = sample.rate;
     }
+    FirstFlight::Sample flight;
+    if (newest_arrived_us_) flight = first_flight_.on_ack(*newest_, delivered_, *newest_arrived_us_);
+    if (flight.rate > 0) sample.rate = delivery_rate_ = flight.rate;
+    if (flight.path_limited) sample.app_limited = false;
   }
   congestion_->on_ack(sample);
 }

@@ -2,8 +2,10 @@
 // detection with a reordering threshold that learns, and delivery-rate samples for the congestion controller.
 #pragma once
 #include <memory>
+#include <optional>
 
 #include "ltp/congestion.h"
+#include "ltp/first_flight.h"
 #include "ltp/frame.h"
 #include "ltp/pacer.h"
 #include "ltp/rtt.h"
@@ -29,7 +31,7 @@ class Recovery {
   SentPacket& begin_packet() { return sent_.push(); }
   std::uint64_t next_number() const { return sent_.end(); }
   // Called once the record is filled: starts tracking it.
-  void on_sent(Time now, SentPacket& packet, bool eliciting, bool app_limited);
+  void on_sent(Time now, SentPacket& packet, bool eliciting);
   // False when the ACK names a packet never sent: a protocol error.
   bool on_ack(Time now, const AckFrame& ack, FateListener& listener);
   // The next instant at which a loss is declared or a probe is due.
@@ -84,6 +86,7 @@ class Recovery {
   SentRing sent_;
   Rtt rtt_;
   WayBack way_back_;
+  FirstFlight first_flight_;
   std::unique_ptr<Congestion> congestion_;
   Pacer pacer_;
   std::uint64_t in_flight_ = 0, in_flight_packets_ = 0;
@@ -95,6 +98,7 @@ class Recovery {
   bool any_acked_ = false;
   std::uint8_t acked_generation_ = 0;
   std::uint64_t reorder_packets_;
+  Time reordered_at_ = 0;  // when that distance was last seen
   Time loss_deadline_ = kNever;
   Time last_eliciting_ = 0;
   int probes_ = 0, timeouts_ = 0;
@@ -102,6 +106,7 @@ class Recovery {
   std::uint64_t moved_ = 0, stretch_delivered_ = 0;
   Time moving_ = 0, stretch_began_ = 0;
   const SentPacket* newest_ = nullptr;
+  std::optional<std::uint32_t> newest_arrived_us_;  // by the receiver's clock
 };
 
 }  // namespace gradwire::ltp

@@ -1,4 +1,4 @@
-// Round-trip time: smoothed, its variation, and the least seen over ten seconds (RTprop). RFC 6298 and 9002.
+// Round-trip time: smoothed, its variation, and the least seen lately (RTprop). RFC 6298 and 9002.
 #pragma once
 #include <algorithm>
 #include <cstdlib>
@@ -9,13 +9,15 @@ namespace gradwire::ltp {
 
 class Rtt {
  public:
-  // A path that changes shows within this time; BBR's window.
-  static constexpr Time kWindow = 10 * kSecond;
+  // The least is kept for one to two of these. Longer than from one ProbeRTT of BBR to the next (10 s and the time to drain),
+  // so that it never holds round trips through a standing queue only.
+  static constexpr Time kWindow = 15 * kSecond;
 
   void sample(Time now, Time rtt, Time ack_delay) {
     // The peer is authenticated, so its own account of how long it held the ACK back is taken at its word.
     Time adjusted = latest_ = std::max<Time>(rtt - ack_delay, kMicrosecond);
-    if (!smoothed_ || latest_ <= least_ || now - least_at_ > kWindow) least_ = latest_, least_at_ = now;
+    if (now - began_ > kWindow) before_ = least_, least_ = latest_, began_ = now;
+    least_ = std::min(least_, latest_);
     if (!smoothed_) {
       smoothed_ = adjusted;
       variation_ = adjusted / 2;
@@ -28,7 +30,8 @@ class Rtt {
   Time latest() const { return latest_; }
   Time smoothed() const { return smoothed_; }
   Time variation() const { return variation_; }
-  Time least() const { return least_; }
+  // 0 while nothing is known.
+  Time least() const { return known() ? std::min(least_, before_) : 0; }
   // How long to wait for an acknowledgement before asking for one.
   Time probe_timeout(Time ack_delay) const {
     if (!known()) return 300 * kMillisecond;
@@ -36,7 +39,7 @@ class Rtt {
   }
 
  private:
-  Time latest_ = 0, smoothed_ = 0, variation_ = 0, least_ = 0, least_at_ = 0;
+  Time latest_ = 0, smoothed_ = 0, variation_ = 0, least_ = kNever, before_ = kNever, began_ = 0;
 };
 
 }  // namespace gradwire::ltp

@@ -13,7 +13,7 @@ constexpr std::size_t kSpeakers = 4;
 // Transfers announced that may not be sent yet: their receiver can grant them even when its POSTED was forgotten here.
 constexpr std::size_t kHeldMost = 64;
 // The receiver tells old ids from new ones in a window of 1024: an OPEN that is still unconfirmed must stay inside it.
-constexpr std::uint32_t kOpenSpan = 512;
+constexpr TransferId kOpenSpan = 512;
 
 }  // namespace
 
@@ -64,7 +64,7 @@ void SendSide::open_waiting(std::size_t payload) {
 }
 
 void SendSide::open(Waiting& waiting, Standing standing, std::size_t payload) {
-  std::uint32_t id = next_id_++;
+  TransferId id = next_id_++;
   std::uint64_t cost = credit_cost(waiting.request.size);
   last_of_tag_[waiting.request.tag] = id;
   auto& transfer = transfers_[id] = std::make_unique<Outgoing>(id, std::move(waiting.request), payload, waiting.submitted);
@@ -82,7 +82,7 @@ void SendSide::open(Waiting& waiting, Standing standing, std::size_t payload) {
 bool SendSide::cancel(std::uint64_t token) {
   auto waiting = std::find_if(waiting_.begin(), waiting_.end(), [&](auto& w) { return w.request.token == token; });
   if (waiting != waiting_.end()) return waiting_.erase(waiting), changed_ = true;
-  for (std::uint32_t id : order_) {
+  for (TransferId id : order_) {
     if (transfers_.at(id)->request().token != token) continue;
     control_.push_back({FrameType::abort, 0, id, 0});
     return remove(id), true;
@@ -115,12 +115,12 @@ void SendSide::on_piece(Outgoing& transfer, const Outgoing::Piece& piece) {
     control_.push_back({FrameType::open, 0, transfer.id(), 0});
 }
 
-Outgoing* SendSide::find(std::uint32_t id) {
+Outgoing* SendSide::find(TransferId id) {
   auto found = transfers_.find(id);
   return found == transfers_.end() ? nullptr : found->second.get();
 }
 
-void SendSide::on_open_acked(std::uint32_t id) {
+void SendSide::on_open_acked(TransferId id) {
   Outgoing* transfer = find(id);
   if (!transfer || transfer->open_acked) return;
   transfer->open_acked = changed_ = true;
@@ -128,7 +128,7 @@ void SendSide::on_open_acked(std::uint32_t id) {
   if (auto last = last_of_tag_.find(transfer->request().tag); last != last_of_tag_.end() && last->second == id) last_of_tag_.erase(last);
 }
 
-void SendSide::on_acked(Time now, std::uint32_t id, std::uint32_t first, std::uint32_t count) {
+void SendSide::on_acked(Time now, TransferId id, std::uint32_t first, std::uint32_t count) {
   Outgoing* transfer = find(id);
   if (!transfer) return;
   transfer->on_acked(first, count);
@@ -137,14 +137,14 @@ void SendSide::on_acked(Time now, std::uint32_t id, std::uint32_t first, std::ui
   if (transfer->all_acked() && transfer->request().tolerance == kWhole) finish(now, *transfer);
 }
 
-void SendSide::on_lost(std::uint32_t id, std::uint32_t first, std::uint32_t count) {
+void SendSide::on_lost(TransferId id, std::uint32_t first, std::uint32_t count) {
   Outgoing* transfer = find(id);
   if (!transfer) return;
   transfer->on_lost(first, count);
   if (transfer->granted) speakers_.insert(id);
 }
 
-void SendSide::return_credit(std::uint32_t id) {
+void SendSide::return_credit(TransferId id) {
   auto held = ahead_.find(id);
   if (held == ahead_.end()) return;
   credit_ += held->second;
@@ -155,7 +155,7 @@ void SendSide::return_credit(std::uint32_t id) {
 // A hint only: it may be stale. A transfer announced already needs none, because the receiver pairs it and says GRANT.
 void SendSide::on_posted(const PostedFrame& posted) {
   changed_ = true;
-  for (std::uint32_t id : order_) {
+  for (TransferId id : order_) {
     Outgoing& transfer = *transfers_.at(id);
     if (transfer.request().tag == posted.tag && !transfer.met) {
       transfer.met = true;
@@ -193,7 +193,7 @@ void SendSide::on_close(Time now, const CloseFrame& close) {
   if (transfer && transfer->on_close(close)) finish(now, *transfer);
 }
 
-void SendSide::remove(std::uint32_t id) {
+void SendSide::remove(TransferId id) {
   on_open_acked(id);
   if (!transfers_.at(id)->granted) --held_;
   speakers_.erase(id);
@@ -220,7 +220,7 @@ void SendSide::finish(Time now, Outgoing& transfer, Failure failure) {
 }
 
 void SendSide::hand_over(std::vector<SendRequest>& requests) const {
-  for (std::uint32_t id : order_) requests.push_back(transfers_.at(id)->request());
+  for (TransferId id : order_) requests.push_back(transfers_.at(id)->request());
   for (const Waiting& waiting : waiting_) requests.push_back(waiting.request);
 }
 

@@ -16,8 +16,9 @@ namespace gradwire::ltp {
 
 class SendSide {
  public:
-  SendSide(std::uint32_t rank, std::uint64_t peer_credit, ControlQueue& control, std::deque<Event>& events, Counters& counters)
-      : rank_(rank), credit_(peer_credit), control_(control), events_(events), counters_(counters) {}
+  SendSide(std::uint32_t rank, std::uint64_t peer_credit, ControlQueue& control, std::deque<Event>& events, Counters& counters,
+           TransferId first = 0)
+      : rank_(rank), credit_(peer_credit), control_(control), events_(events), counters_(counters), next_id_(first) {}
 
   void submit(Time now, SendRequest request);
   // Forgets the transfer; its buffer is not read again. False when there is none with this token.
@@ -27,11 +28,11 @@ class SendSide {
   // After a piece of `transfer` was put into a packet.
   void on_piece(Outgoing& transfer, const Outgoing::Piece& piece);
   // A transfer still open, by id.
-  Outgoing* find(std::uint32_t id);
+  Outgoing* find(TransferId id);
 
-  void on_open_acked(std::uint32_t id);
-  void on_acked(Time now, std::uint32_t id, std::uint32_t first, std::uint32_t count);
-  void on_lost(std::uint32_t id, std::uint32_t first, std::uint32_t count);
+  void on_open_acked(TransferId id);
+  void on_acked(Time now, TransferId id, std::uint32_t first, std::uint32_t count);
+  void on_lost(TransferId id, std::uint32_t first, std::uint32_t count);
   void on_posted(const PostedFrame& posted);
   void on_grant(const GrantFrame& grant);
   void on_hold(const HoldFrame& hold);
@@ -52,8 +53,8 @@ class SendSide {
   bool behind_its_tag(std::uint64_t tag) const;
   void open(Waiting& waiting, Standing standing, std::size_t payload);
   std::size_t speaking() const;
-  void return_credit(std::uint32_t id);
-  void remove(std::uint32_t id);
+  void return_credit(TransferId id);
+  void remove(TransferId id);
   void finish(Time now, Outgoing& transfer, Failure failure = Failure::none);
 
   std::uint32_t rank_;
@@ -62,16 +63,16 @@ class SendSide {
   std::deque<Event>& events_;
   Counters& counters_;
   std::deque<Waiting> waiting_;  // not announced yet
-  std::unordered_map<std::uint32_t, std::unique_ptr<Outgoing>> transfers_;
-  std::set<std::uint32_t> order_;        // ids of the transfers, as they were announced
-  std::set<std::uint32_t> speakers_;     // those that may send and perhaps have something to send
-  std::set<std::uint32_t> unconfirmed_;  // those whose OPEN is not acknowledged
+  std::unordered_map<TransferId, std::unique_ptr<Outgoing>> transfers_;
+  std::set<TransferId> order_;        // ids of the transfers, as they were announced
+  std::set<TransferId> speakers_;     // those that may send and perhaps have something to send
+  std::set<TransferId> unconfirmed_;  // those whose OPEN is not acknowledged
   std::size_t held_ = 0;                 // announced, and not to be sent before GRANT
-  std::unordered_map<std::uint64_t, std::uint32_t> last_of_tag_;  // among the unconfirmed: tag -> newest id
-  std::unordered_map<std::uint32_t, std::uint64_t> ahead_;        // sent ahead of their grant: id -> credit held
+  std::unordered_map<std::uint64_t, TransferId> last_of_tag_;  // among the unconfirmed: tag -> newest id
+  std::unordered_map<TransferId, std::uint64_t> ahead_;        // sent ahead of their grant: id -> credit held
   std::deque<std::uint64_t> posted_;  // tags of receives that wait for a transfer of ours, as far as we heard
   bool changed_ = false;              // something happened that may let a waiting transfer open
-  std::uint32_t next_id_ = 0;
+  TransferId next_id_;
 };
 
 }  // namespace gradwire::ltp

@@ -16,7 +16,8 @@ struct SentPacket {
   // Delivery state when it left, for the rate sample (Cheng and Cardwell, "Delivery rate estimation").
   Time delivered_at = 0, first_sent = 0;
   std::uint64_t delivered = 0;
-  std::uint32_t transfer = 0, first = 0;  // grains [first, first + count) of the transfer
+  TransferId transfer = 0;
+  std::uint32_t first = 0;  // grains [first, first + count) of the transfer
   std::uint16_t count = 0, bytes = 0;
   Fate fate = Fate::untracked;
   bool app_limited = false, mtu_probe = false;

@@ -23,6 +23,9 @@ struct Settings {
   // Early Close: SYSTEMS' LT and deadline.
   Time deadline_slack = 30 * kMillisecond;
   Time first_deadline = 10 * kSecond;  // while nobody knows the path's rate
+  // The share of its tolerance below which no deadline closes a transfer that does not say otherwise, in parts per million.
+  // Half: to leave out more than is delivered costs more steps of training than the wait it saves.
+  std::uint32_t least = 500'000;
 };
 
 }  // namespace gradwire::ltp

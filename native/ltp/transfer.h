@@ -1,6 +1,7 @@
 // The nouns at the protocol's upper edge: what is asked for, and what came of it.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,7 @@ struct SendRequest {
   std::uint32_t tolerance = kWhole;
   std::vector<ByteRange> critical;
   std::uint64_t seed = 0;  // of the sending order
+  std::optional<std::uint32_t> least = std::nullopt;  // the fraction that no deadline undercuts; none: by the settings
 };
 
 // `data` stays valid until the `received` event carries `token`; nothing is written to it afterwards.

@@ -124,8 +124,8 @@ Connection::Status Connection::on_header(ltp::Time now) {
   MutableBytes bytes = MutableBytes(buffer_).subspan(begin_, kHeader);
   if (opening_ && !opening_->open(bytes, Bytes(buffer_).subspan(begin_ + kHeader, kTag), encrypt_)) return Status::forged;
   begin_ += header_size();
-  confirmed_ = true;
   if (!parse(bytes, current_)) return Status::broken;
+  confirmed_ = true;
   if (current_.type == FrameType::goodbye) return Status::goodbye;
   if (current_.type != FrameType::open && current_.type != FrameType::data)
     return on_control(now, current_) ? Status::more : Status::broken;
@@ -171,7 +171,7 @@ Connection::Status Connection::on_payload(ltp::Time now) {
 bool Connection::on_control(ltp::Time now, const Frame& frame) {
   switch (frame.type) {
     case FrameType::grant: return outbox_.on_grant(frame.id);
-    case FrameType::credit: return outbox_.on_credit(frame.a), frame.a < (std::uint64_t{1} << 32);
+    case FrameType::credit: return outbox_.on_credit(frame.a);
     case FrameType::done:
       // Refused or cancelled over there: the caller gets its buffer back while a piece of it may be half written.
       detach(frame.id);
@@ -183,8 +183,10 @@ bool Connection::on_control(ltp::Time now, const Frame& frame) {
         control_.push_back({FrameType::pong, 0, 0, 0, frame.a, 0});
       return true;
     case FrameType::pong:
+      // A stamp of the future is none of ours; as a number of the peer's it may be anything.
+      if (frame.a > static_cast<std::uint64_t>(now)) return true;
       rtt_ = now - static_cast<ltp::Time>(frame.a);
-      if (rtt_ <= 0) return rtt_ = 0, true;
+      if (rtt_ == 0) return true;
       best_rtt_ = best_rtt_ ? std::min(best_rtt_, rtt_) : rtt_;
       return true;
     default: return false;

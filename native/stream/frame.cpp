@@ -26,6 +26,7 @@ bool parse(Bytes bytes, Frame& frame) {
   if (type < static_cast<std::uint8_t>(FrameType::open) || type > static_cast<std::uint8_t>(FrameType::goodbye)) return false;
   frame.type = static_cast<FrameType>(type);
   bool carries = frame.type == FrameType::open || frame.type == FrameType::data;
+  if ((frame.flags & kCharged) && !frame.length) return false;
   if (frame.length > kPiece || (frame.length && !carries)) return false;
   if (frame.type == FrameType::open) return frame.b > 0 && frame.length <= frame.b;
   return frame.type != FrameType::data || frame.length > 0;

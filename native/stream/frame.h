@@ -14,8 +14,12 @@ inline constexpr std::size_t kPiece = 64u << 10;
 // Messages up to this size count as delivered once they are written: fewer control frames, and the receiver's credit
 // guarantees that there is room for them.
 inline constexpr std::uint64_t kEager = 64u << 10;
-// Messages that a peer may have announced before they are received.
+// Messages that a peer may have announced, without a byte and so without credit, before they are received.
 inline constexpr std::size_t kAnnouncedMost = 1u << 16;
+
+// What a message is charged for besides its payload while nobody has asked for it: its place in the receiver's inbox
+// (about 190 bytes, and what the allocator adds). Without it the smallest messages would hold many times the credit.
+inline constexpr std::uint64_t kMessageCost = 256;
 
 enum class FrameType : std::uint8_t {
   open = 1,  // id, a = tag, b = size; payload: the first bytes, perhaps none
@@ -37,6 +41,12 @@ struct Frame {
   std::uint32_t length = 0;
   std::uint64_t id = 0, a = 0, b = 0;
 };
+
+// The credit that a frame uses up.
+inline std::uint64_t charge(const Frame& frame) {
+  if (!(frame.flags & kCharged)) return 0;
+  return frame.length + (frame.type == FrameType::open ? kMessageCost : 0);
+}
 
 void write(MutableBytes out, const Frame& frame);
 // False for anything that no correct peer writes.

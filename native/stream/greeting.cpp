@@ -6,7 +6,7 @@
 namespace gradwire::stream {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x67775331;  // "gwS1": the protocol and its version
+constexpr std::uint32_t kMagic = 0x67775332;  // "gwS2": the protocol and its version
 constexpr std::size_t kTagSize = 16;
 constexpr std::size_t kBody = kGreeting - kTagSize;
 
@@ -50,7 +50,7 @@ std::optional<Greeting> Greeter::parse(Bytes bytes) {
   Greeting greeting;
   if (in.u32() != kMagic) return std::nullopt;
   std::uint8_t kind = in.u8(), refusal = in.u8(), encrypt = in.u8(), rings = in.u8();
-  if (kind < 1 || kind > 3 || refusal > 3 || encrypt > 1 || rings > 1) return std::nullopt;
+  if (kind < 1 || kind > 4 || refusal > 3 || encrypt > 1 || rings > 1) return std::nullopt;
   greeting.kind = static_cast<Greeting::Kind>(kind);
   greeting.refusal = static_cast<Greeting::Refusal>(refusal);
   greeting.encrypt = encrypt;

@@ -1,5 +1,6 @@
-// The handshake of a stream: HELLO from the lower rank, ACCEPT or REFUSE from the higher one, then sealed frames. Both
-// prove that they hold the job secret; the first sealed frame proves that its sender is there now. Pure: no sockets.
+// The handshake of a stream: CHALLENGE from the higher rank, which was called, HELLO from the lower one, ACCEPT or REFUSE,
+// then sealed frames. Both prove that they hold the job secret, and by the challenge and the HELLO's nonce that they are there
+// now: a recording fits no other connection than its own. Pure: no sockets.
 #pragma once
 #include <optional>
 #include <vector>
@@ -15,7 +16,7 @@ using Nonce = std::array<std::uint8_t, 16>;
 inline constexpr std::size_t kGreeting = 80;  // every message of the handshake has this size
 
 struct Greeting {
-  enum class Kind : std::uint8_t { hello = 1, accept, refuse };
+  enum class Kind : std::uint8_t { hello = 1, accept, refuse, challenge };
   enum class Refusal : std::uint8_t { none = 0, wrong_rank, rank_in_use, authentication };
   Kind kind = Kind::hello;
   Refusal refusal = Refusal::none;
@@ -36,7 +37,7 @@ struct StreamSecrets {
 class Greeter {
  public:
   explicit Greeter(Bytes job_secret);
-  // `context` is the HELLO that an answer belongs to.
+  // `context` is the message that this one answers: the challenge for a HELLO, the HELLO for ACCEPT and REFUSE.
   GreetingBytes write(const Greeting& greeting, Bytes context = {}) const;
   // Whether it has the shape of a greeting; then, whether its writer knows the secret.
   static std::optional<Greeting> parse(Bytes bytes);

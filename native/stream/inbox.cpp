@@ -7,11 +7,10 @@
 namespace gradwire::stream {
 
 bool Inbox::post(ltp::Time now, const ltp::ReceiveRequest& request, bool open) {
-  auto waiting = unclaimed_.find(request.tag);
-  if (waiting != unclaimed_.end()) {
-    std::uint64_t id = waiting->second.front();
-    waiting->second.pop_front();
-    if (waiting->second.empty()) unclaimed_.erase(waiting);
+  auto waiting = unclaimed_.lower_bound({request.tag, 0});
+  if (waiting != unclaimed_.end() && waiting->first == request.tag) {
+    std::uint64_t id = waiting->second;
+    unclaimed_.erase(waiting);
     pair(now, incoming_.at(id), request);
     return true;
   }
@@ -75,7 +74,7 @@ bool Inbox::begin(ltp::Time now, const Frame& frame) {
       if (request->second.empty()) posted_.erase(request);
       pair(now, incoming, taken);
     } else {
-      unclaimed_[frame.a].push_back(frame.id);
+      unclaimed_.insert({frame.a, frame.id});
       if (frame.length == 0) incoming.bare = true, ++bare_;
       if (bare_ > kAnnouncedMost) return false;
     }
@@ -88,13 +87,13 @@ bool Inbox::begin(ltp::Time now, const Frame& frame) {
   current_ = frame;
   if (incoming.discarded) scratch_.resize(frame.length);
   if (incoming.paired) {
-    if (frame.flags & kCharged) owed_ += frame.length;
+    owed_ += charge(frame);
   } else {
     // Only credit allows bytes that nobody has asked for.
     if (frame.length && !(frame.flags & kCharged)) return false;
-    if (held_ + frame.length > credit_) return false;
-    held_ += frame.length;
-    incoming.held += frame.length;
+    if (held_ + charge(frame) > credit_) return false;
+    held_ += charge(frame);
+    incoming.held += charge(frame);
     incoming.staged.resize(incoming.arrived + frame.length);
   }
   return true;
@@ -149,9 +148,7 @@ void Inbox::on_abort(ltp::Time now, std::uint64_t id) {
   if (!incoming.paired) {
     // Complete: it has been delivered as far as its sender is concerned, and may still be received.
     if (incoming.arrived == incoming.size) return;
-    auto waiting = unclaimed_.find(incoming.tag);
-    std::erase(waiting->second, id);
-    if (waiting->second.empty()) unclaimed_.erase(waiting);
+    unclaimed_.erase({incoming.tag, id});
     if (incoming.bare) --bare_;
     owed_ += incoming.held;
     held_ -= incoming.held;
@@ -191,10 +188,7 @@ void Inbox::fail_all(ltp::Failure failure) {
     if (incoming.paired && !incoming.discarded) report(incoming.started, incoming, incoming.token, ltp::CloseReason::complete, failure);
     return incoming.paired || incoming.arrived != incoming.size;
   });
-  std::vector<std::uint64_t> kept;
-  for (auto& [id, incoming] : incoming_) kept.push_back(id);
-  std::sort(kept.begin(), kept.end());
-  for (std::uint64_t id : kept) unclaimed_[incoming_.at(id).tag].push_back(id);
+  for (auto& [id, incoming] : incoming_) unclaimed_.insert({incoming.tag, id});
   current_ = {};
 }
 

@@ -2,6 +2,7 @@
 // the two by tag, each in its order. What nobody has asked for yet is kept, up to the credit that the peer was given.
 #pragma once
 #include <deque>
+#include <set>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -60,7 +61,7 @@ class Inbox {
   std::deque<ltp::Event>& events_;
   std::deque<Frame>& control_;
   std::unordered_map<std::uint64_t, std::deque<ltp::ReceiveRequest>> posted_;  // by tag
-  std::unordered_map<std::uint64_t, std::deque<std::uint64_t>> unclaimed_;     // by tag, IDs in order
+  std::set<std::pair<std::uint64_t, std::uint64_t>> unclaimed_;                // tag, ID: the oldest of a tag comes first
   std::unordered_map<std::uint64_t, Incoming> incoming_;
   Frame current_;
   std::vector<std::uint8_t> scratch_;  // payload of a discarded message, read only to stay in step

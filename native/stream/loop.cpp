@@ -47,6 +47,7 @@ Loop::Loop(LoopConfig config)
 Loop::~Loop() { close(); }
 
 void Loop::wake() {
+  if (!driving_) return;
   std::uint64_t one = 1;
   [[maybe_unused]] ssize_t written = ::write(event_.get(), &one, sizeof one);
 }
@@ -110,24 +111,34 @@ bool Loop::drive_until(std::unique_lock<std::mutex>& lock, ltp::Time deadline, R
 }
 
 bool Loop::rings_ready() {
-  for (auto& [rank, peer] : peers_)
+  for (auto& [rank, peer] : peers_) {
     if (peer->ring && (peer->ring->readable() || (peer->connection->blocked() && peer->ring->has_room()))) return true;
+    for (const Candidate& candidate : peer->candidates)
+      if (candidate.ring && candidate.ring->readable()) return true;
+  }
   return false;
 }
 
-bool Loop::poll_rings(ltp::Time now) {
+// The clock is read for each: while others were served, a peer may have answered what was sent to it just now.
+bool Loop::poll_rings() {
   bool any = false;
+  auto readable = [](const Candidate& candidate) { return candidate.ring && candidate.ring->readable(); };
   for (auto& [rank, peer] : peers_) {
-    if (peer->ring && peer->ring->readable()) any = true, on_stream(now, *peer);
-    if (peer->ring && peer->connection->blocked() && peer->ring->has_room()) any = true, flush(now, *peer);
+    if (peer->ring && peer->ring->readable()) any = true, on_stream(monotonic_now(), *peer);
+    if (peer->ring && peer->connection->blocked() && peer->ring->has_room()) any = true, flush(monotonic_now(), *peer);
+    auto found = std::find_if(peer->candidates.begin(), peer->candidates.end(), readable);
+    if (found != peer->candidates.end()) any = true, on_candidate(monotonic_now(), *peer, found->channel->fd(), 0);
   }
   return any;
 }
 
 int Loop::sleep(std::unique_lock<std::mutex>& lock, ltp::Time deadline, epoll_event* ready, int most) {
   auto mark = [&](bool asleep) {
-    for (auto& [rank, peer] : peers_)
+    for (auto& [rank, peer] : peers_) {
       if (peer->ring) peer->ring->set_asleep(asleep);
+      for (const Candidate& candidate : peer->candidates)
+        if (candidate.ring) candidate.ring->set_asleep(asleep);
+    }
   };
   mark(true);
   ltp::Time left = rings_ready() || stopping_ ? 0 : deadline - monotonic_now();
@@ -143,7 +154,7 @@ int Loop::sleep(std::unique_lock<std::mutex>& lock, ltp::Time deadline, epoll_ev
 
 void Loop::drive(std::unique_lock<std::mutex>& lock, ltp::Time deadline, bool patient) {
   ltp::Time now = monotonic_now();
-  bool worked = poll_rings(now);
+  bool worked = poll_rings();
   epoll_event ready[32];
   int count = 0;
   if (!worked && !patient) {
@@ -153,7 +164,7 @@ void Loop::drive(std::unique_lock<std::mutex>& lock, ltp::Time deadline, bool pa
       ::sched_yield();
       if (!config_.local) count = ::epoll_wait(epoll_.get(), ready, 32, 0);
       lock.lock();
-      worked = poll_rings(monotonic_now());
+      worked = poll_rings();
     }
   }
   if (worked && !events_.empty()) return publish();
@@ -161,7 +172,7 @@ void Loop::drive(std::unique_lock<std::mutex>& lock, ltp::Time deadline, bool pa
   now = monotonic_now();
   if (stopping_) return;
   for (int i = 0; i < count; ++i) on_ready(now, ready[i].data.fd, ready[i].events);
-  poll_rings(now);
+  poll_rings();
   on_timers(now);
   publish();
 }
@@ -329,11 +340,11 @@ void Loop::close() {
       listener_.socket.reset();
       publish();
     }
+    wake();
   }
-  wake();
   idle_.notify_all();
   changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  std::call_once(joined_, [this] { thread_.join(); });
 }
 
 }  // namespace gradwire::stream

@@ -60,9 +60,19 @@ class Loop {
   std::map<std::uint32_t, ltp::LinkStats> link_stats();
   Counters counters();
   std::optional<std::string> stopped();
+  // May be called again and from several threads: each call returns when the thread is gone.
   void close();
 
  private:
+  // A caller whose HELLO was accepted and who has not written a valid frame yet. A peer may have several: which of them is
+  // the peer, and which a connection that it has given up, only a frame shows.
+  struct Candidate {
+    std::unique_ptr<Channel> channel;
+    RingChannel* ring = nullptr;  // the channel, when it is one
+    std::unique_ptr<Connection> connection;
+    std::uint64_t epoch = 0;
+    std::uint32_t credit = 0;
+  };
   struct Peer {
     enum class State { waiting, connected, failed };
     Peer(std::uint32_t rank, std::uint64_t credit, std::deque<ltp::Event>& events)
@@ -79,19 +89,26 @@ class Loop {
     int guest = -1;  // the socket of a greeting under way
     bool watching_room = false;
     std::unique_ptr<Channel> channel;
-    RingChannel* ring = nullptr;  // the channel, when it is one
-    std::optional<Connection> connection;
+    RingChannel* ring = nullptr;
+    std::unique_ptr<Connection> connection;
+    std::vector<Candidate> candidates;  // oldest first
   };
   // A socket that has not proved anything yet.
   struct Guest {
+    enum class Stage { connecting, connected, greeted };  // of a call: HELLO is sent at the end
     io::Descriptor socket;
+    ltp::Address from;                  // of a stranger; without its port
     std::optional<std::uint32_t> rank;  // whom we called
-    bool called = false;                // the connection is made and HELLO sent
+    Stage stage = Stage::connecting;
     ltp::Time deadline = 0;
-    GreetingBytes bytes{}, hello{};
+    GreetingBytes bytes{};  // what is being read
+    GreetingBytes sent{};   // a stranger's challenge, or the HELLO of a call
     std::size_t got = 0;
-    RingOffer offer;                   // ours, or what came with the HELLO
+    RingOffer offer;  // ours, or what came with the HELLO
   };
+
+  // A call that was refused or ended without an answer is repeated after this time: ranks start one after the other.
+  static constexpr ltp::Time kRetry = 50 * ltp::kMillisecond;
 
   // The thread, and the turn of who works.
   void run();
@@ -99,35 +116,44 @@ class Loop {
   bool drive_until(std::unique_lock<std::mutex>& lock, ltp::Time deadline, Ready ready);
   void drive(std::unique_lock<std::mutex>& lock, ltp::Time deadline, bool patient);
   int sleep(std::unique_lock<std::mutex>& lock, ltp::Time deadline, epoll_event* ready, int most);
+  // With the mutex held. Costs a system call only when somebody sleeps at the sockets or is about to.
   void wake();
   void publish();
   std::optional<ltp::Event> take(std::uint64_t token);
 
   // Events.
   void on_ready(ltp::Time now, int fd, std::uint32_t events);
-  void on_listener(ltp::Time now);
-  bool on_guest(ltp::Time now, Guest& guest);
-  void on_hello(ltp::Time now, Guest& guest);
-  void on_answer(ltp::Time now, Guest& guest);
   void on_stream(ltp::Time now, Peer& peer);
-  bool poll_rings(ltp::Time now);
+  void on_candidate(ltp::Time now, Peer& peer, int fd, std::uint32_t events);
+  void conclude(ltp::Time now, Peer& peer, Connection::Status status);
+  bool poll_rings();
   bool rings_ready();
   ltp::Time next_timer() const;
   void on_timers(ltp::Time now);
+  void keep_alive(ltp::Time now, Peer& peer);
+
+  // Guests (loop_guests.cpp).
+  void on_listener(ltp::Time now);
+  void make_room(const ltp::Address& from);
+  bool on_guest(ltp::Time now, Guest& guest);
+  bool on_connected(Guest& guest);
+  bool on_challenge(Guest& guest);
+  void on_hello(ltp::Time now, Guest& guest);
+  void accept(ltp::Time now, Guest& guest, Peer& peer, const Greeting& hello);
+  void on_answer(ltp::Time now, Guest& guest);
+  std::optional<Candidate> agreed(ltp::Time now, Peer& peer, Guest& guest, const std::optional<Protection>& protection, const Greeting& other);
+  void drop_guest(int fd);
 
   // Peers.
   Peer* find(std::uint32_t rank);
   void call(ltp::Time now, Peer& peer);
-  void say_hello(Guest& guest);
-  void establish(ltp::Time now, Peer& peer, io::Descriptor socket, RingOffer offer, const std::optional<Protection>& protection,
-                 const Greeting& other, bool initiator);
+  void adopt(ltp::Time now, Peer& peer, Candidate candidate);
+  void drop_candidate(Peer& peer, int fd);
   void flush(ltp::Time now, Peer& peer);
   void hang_up(Peer& peer);
-  void lose(Peer& peer, ltp::Failure failure);
   void fail(Peer& peer, ltp::Failure failure);
   void refuse(std::uint32_t rank, std::uint64_t token, ltp::EventType type, std::uint64_t size, ltp::Failure failure);
   void watch(int fd, std::uint32_t events, bool added);
-  void drop_guest(int fd);
 
   LoopConfig config_;
   Greeter greeter_;
@@ -148,6 +174,7 @@ class Loop {
   std::unordered_map<int, Guest> guests_;
   std::unordered_map<int, std::uint32_t> streams_;  // socket -> rank
   Counters counters_;
+  std::once_flag joined_;
   std::thread thread_;
 };
 

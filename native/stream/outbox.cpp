@@ -14,8 +14,10 @@ void Outbox::send(ltp::Time now, const ltp::SendRequest& request) {
 std::size_t Outbox::allowed(const Message& message) const {
   std::uint64_t left = message.request.size - message.made;
   std::uint64_t most = std::min<std::uint64_t>(left, kPiece);
-  if (message.granted || most <= credit_) return most;
-  return message.request.size <= kEager ? 0 : credit_;
+  if (message.granted) return most;
+  std::uint64_t cost = message.opened ? 0 : kMessageCost, room = credit_ - std::min(credit_, cost);
+  if (most <= room) return most;
+  return message.request.size <= kEager ? 0 : room;
 }
 
 std::optional<Outbox::Next> Outbox::next() {
@@ -31,7 +33,7 @@ std::optional<Outbox::Next> Outbox::next() {
     next.frame.b = message.opened ? 0 : message.request.size;
     next.frame.length = static_cast<std::uint32_t>(length);
     next.payload = message.request.data + message.made;
-    if (length && !message.granted) next.frame.flags = kCharged, credit_ -= length;
+    if (length && !message.granted) next.frame.flags = kCharged, credit_ -= charge(next.frame);
     if (!message.opened && !length) message.counted = true, ++announced_;
     message.opened = true;
     message.made += length;
@@ -78,6 +80,13 @@ void Outbox::forget(Messages::iterator at) {
 bool Outbox::on_grant(std::uint64_t id) {
   if (id == 0 || id >= next_id_) return false;
   if (auto found = by_id_.find(id); found != by_id_.end()) found->second->granted = true, settle(*found->second);
+  return true;
+}
+
+// No peer ever gives more credit than a greeting's 32 bits can name.
+bool Outbox::on_credit(std::uint64_t bytes) {
+  if (bytes > UINT32_MAX || credit_ > UINT32_MAX) return false;
+  credit_ += bytes;
   return true;
 }
 

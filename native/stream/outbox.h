@@ -32,7 +32,7 @@ class Outbox {
   // What the peer says. False: no correct peer would.
   bool on_grant(std::uint64_t id);
   bool on_done(ltp::Time now, std::uint64_t id, ltp::CloseReason reason);
-  void on_credit(std::uint64_t bytes) { credit_ += bytes; }
+  bool on_credit(std::uint64_t bytes);
   void fail_all(ltp::Failure failure);
   // IDs of cancelled messages that the peer must be told of.
   std::deque<std::uint64_t>& aborted() { return aborted_; }

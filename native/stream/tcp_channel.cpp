@@ -107,6 +107,20 @@ Listener listen_tcp(const ltp::Address& address) {
   return listener;
 }
 
+io::Descriptor accept_from(const Listener& listener, ltp::Address& from) {
+  sockaddr_storage name{};
+  socklen_t size = sizeof name;
+  io::Descriptor socket(::accept4(listener.socket.get(), reinterpret_cast<sockaddr*>(&name), &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  from = {};
+  if (name.ss_family == AF_INET) {
+    std::memcpy(from.ip.data(), kMapped, sizeof kMapped);
+    std::memcpy(from.ip.data() + 12, &reinterpret_cast<sockaddr_in&>(name).sin_addr, 4);
+  } else if (name.ss_family == AF_INET6) {
+    std::memcpy(from.ip.data(), &reinterpret_cast<sockaddr_in6&>(name).sin6_addr, 16);
+  }
+  return socket;
+}
+
 io::Descriptor connect_tcp(const ltp::Address& from, const ltp::Address& to) {
   sockaddr_storage name;
   socklen_t size = to_kernel(to, name);

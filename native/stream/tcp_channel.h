@@ -31,6 +31,8 @@ struct Listener {
 };
 // Both throw std::system_error. Port 0 lets the kernel choose.
 Listener listen_tcp(const ltp::Address& address);
+// The next caller of a listener, and where it calls from (nowhere for a local socket). An empty descriptor when there is none.
+io::Descriptor accept_from(const Listener& listener, ltp::Address& from);
 // A socket whose connection is under way; writable when it is decided. Bound to `from`'s address.
 io::Descriptor connect_tcp(const ltp::Address& from, const ltp::Address& to);
 

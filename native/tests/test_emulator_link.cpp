@@ -1,6 +1,7 @@
 // The link model in virtual time: rate, queue, loss, delay, traces, and what a change does to what is queued.
 #include <cmath>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "emulator/link.h"
@@ -246,6 +247,103 @@ void a_link_that_never_serves_never_departs() {
   CHECK(link.next_departure() == kNever);
 }
 
+// Numbered by their length, so that packets and single wire packets of a super-packet can be told apart.
+void packets_that_are_held_back_are_overtaken() {
+  LinkValues values;
+  values.rate = 1.538e6;  // a full packet takes 1 ms
+  values.delay = 10 * kMs;
+  values.reorder = 0.1;
+  values.reorder_by = 3 * kMs;
+  Link link(values, 5, kOverhead);
+  std::vector<std::pair<Nanoseconds, uint32_t>> out;
+  for (uint32_t i = 0; i < 900; ++i) link.offer(0, udp(600 + i));
+  link.poll(kSecond, [&](PacketPtr packet) { out.emplace_back(packet->due, packet->length()); });
+  CHECK(out.size() == 900);
+  CHECK(link.counters().delivered == 900);
+  const uint64_t held = link.counters().reordered;
+  CHECK(held > 60 && held < 120);
+  uint64_t late = 0, overtaken = 0;
+  for (size_t i = 1; i < out.size(); ++i) {
+    CHECK(out[i].second == out[i - 1].second + 1);  // they leave the queue in order
+    overtaken += out[i].first < out[i - 1].first;
+  }
+  Nanoseconds served = 0;
+  for (const auto& [due, length] : out) {
+    served += static_cast<Nanoseconds>((length + kOverhead) / 1.538e6 * 1e9);
+    const Nanoseconds extra = due - served - 10 * kMs;
+    CHECK(std::abs(static_cast<double>(extra)) < 2000 || std::abs(static_cast<double>(extra - 3 * kMs)) < 2000);
+    late += extra > kMs;
+  }
+  CHECK(late == held);
+  CHECK(overtaken > held / 2);  // of two held back in a row the first is not overtaken by the second
+}
+
+void single_wire_packets_of_a_super_packet_are_held_back() {
+  LinkValues values;
+  values.reorder = 0.1;
+  values.reorder_by = 2 * kMs;
+  Link link(values, 5, kOverhead);
+  link.offer(0, udp(28 + 40 * 1000, 1000));
+  uint32_t in_time = 0, late = 0;
+  for (const Arrival& a : drain(link, 0)) {
+    (a.due == 0 ? in_time : late) += a.segments;
+    CHECK(a.due == 0 || (a.due == 2 * kMs && a.segments == 1));
+  }
+  CHECK(in_time + late == 40);
+  CHECK(late > 0 && late == link.counters().reordered);
+}
+
+void a_share_of_the_packets_arrives_twice() {
+  LinkValues values;
+  values.duplicate = 0.2;
+  Link link(values, 9, kOverhead);
+  uint64_t arrived = 0;
+  for (int i = 0; i < 1000; ++i) {
+    link.offer(i, udp(28 + 10 * 1000, 1000));
+    for (const Arrival& a : drain(link, i)) arrived += a.segments;
+  }
+  const uint64_t copies = link.counters().duplicated;
+  CHECK(std::abs(static_cast<double>(copies) - 2000) < 4 * std::sqrt(10000 * 0.2 * 0.8));
+  CHECK(arrived == 10000 + copies);
+  CHECK(link.counters().delivered == arrived);
+  CHECK(link.counters().offered == 10000);
+}
+
+void a_copy_is_the_same_packet() {
+  LinkValues values;
+  values.duplicate = 1;
+  Link link(values, 1, kOverhead);
+  PacketPtr packet = udp(100);
+  packet->target_host = 7;
+  const std::vector<uint8_t> bytes(packet->data(), packet->data() + packet->length());
+  link.offer(0, std::move(packet));
+  int copies = 0;
+  link.poll(0, [&](PacketPtr one) {
+    ++copies;
+    CHECK(one->target_host == 7 && one->length() == bytes.size());
+    CHECK(std::memcmp(one->data(), bytes.data(), bytes.size()) == 0);
+  });
+  CHECK(copies == 2);
+}
+
+std::vector<Nanoseconds> arrivals(uint64_t seed, double reorder, double duplicate) {
+  LinkValues values;
+  values.rate = 1.538e6;
+  values.reorder = reorder;
+  values.reorder_by = 5 * kMs;
+  values.duplicate = duplicate;
+  Link link(values, seed, kOverhead);
+  for (int i = 0; i < 200; ++i) link.offer(0, udp(1500));
+  std::vector<Nanoseconds> out;
+  for (const Arrival& a : drain(link, kSecond)) out.push_back(a.due);
+  return out;
+}
+
+void one_seed_reorders_and_duplicates_the_same() {
+  CHECK(arrivals(3, 0.1, 0.1) == arrivals(3, 0.1, 0.1));
+  CHECK(arrivals(3, 0.1, 0.1) != arrivals(4, 0.1, 0.1));
+}
+
 }  // namespace
 
 int main() {
@@ -263,5 +361,10 @@ int main() {
   a_trace_with_silence_is_waited_out_and_repeats();
   too_big_a_packet_is_gone();
   a_link_that_never_serves_never_departs();
+  packets_that_are_held_back_are_overtaken();
+  single_wire_packets_of_a_super_packet_are_held_back();
+  a_share_of_the_packets_arrives_twice();
+  a_copy_is_the_same_packet();
+  one_seed_reorders_and_duplicates_the_same();
   return gradwire::test::finish();
 }

@@ -113,9 +113,41 @@ void addresses_are_read_and_written() {
   CHECK(refused);
 }
 
+// Every close returns when the thread is gone, however many there are at once.
+void several_threads_may_close_a_loop() {
+  for (int round = 0; round < 20; ++round) {
+    io::Loop loop(config(0, "127.0.0.1"));
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t)
+      threads.emplace_back([&] {
+        loop.close();
+        CHECK(loop.stopped().has_value());
+      });
+    for (auto& thread : threads) thread.join();
+  }
+}
+
+// Each needs its command to be run, not a system call of its own: the thread is woken only when it sleeps.
+void a_burst_of_commands_wakes_the_thread_a_few_times() {
+  io::Loop loop(config(0, "127.0.0.1"));
+  loop.connect(1, io::parse_address("127.0.0.1", 9));
+  constexpr int kCommands = 2000;
+  std::vector<std::uint8_t> target(1);
+  std::vector<std::uint64_t> tokens;
+  for (int i = 0; i < kCommands; ++i) tokens.push_back(loop.receive(1, {0, target.data(), 1, 1, 0, 0}));
+  CHECK(loop.stats().wakes < kCommands / 2);
+  // And asleep, it is woken: no command is left lying.
+  for (int i = 0; i < 20; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(i % 3));
+    loop.cancel(1, tokens[static_cast<std::size_t>(i)]);
+  }
+}
+
 }  // namespace
 
 int main() {
+  several_threads_may_close_a_loop();
+  a_burst_of_commands_wakes_the_thread_a_few_times();
   threads_share_a_loop("127.0.0.1");
   threads_share_a_loop("::1");
   a_cancelled_receive_is_never_written_again();

@@ -334,6 +334,55 @@ void a_probe_is_a_run_of_its_own() {
   CHECK(probes > 3);
 }
 
+// One captured HELLO, repeated without end: answers stay few, and a connection's data does not wait behind them.
+void a_repeated_hello_costs_little_and_delays_nothing() {
+  Duo duo(20);
+  duo.world.capture = true;
+  CHECK(duo.up());
+  Datagram hello;
+  for (auto& packet : duo.world.tape)
+    if (packet.to == 1 && peek_kind(packet.bytes) == Kind::hello && hello.empty()) hello = packet.bytes;
+  CHECK(!hello.empty());
+  duo.world.capture = false;
+  duo.world.run(kSecond);
+  auto source = random_bytes(20'000, 1);
+  std::vector<std::uint8_t> box(source.size());
+  duo.a->endpoint->post(duo.world.now, 1, {5, box.data(), box.size(), 5, 0, 0});
+  duo.world.run(100 * kMillisecond);
+  for (int i = 0; i < 100'000; ++i) duo.world.inject(1, address_of(9), hello);
+  duo.b->endpoint->send(duo.world.now, 0, {5, source.data(), source.size(), 5, 1, 0, kWhole, {}, 5});
+  int runs = 0, answers = 0, before_data = 0;
+  duo.world.watch = [&](std::uint32_t from, const Transmit& run) {
+    if (from != 1) return;
+    bool is_answer = run.to == address_of(9);
+    answers += is_answer;
+    if (++runs == 1) before_data = is_answer;
+  };
+  CHECK(duo.world.run(kSecond, [&] { return find_event(*duo.b, EventType::sent, 5); }));
+  duo.world.run(kSecond);
+  CHECK(before_data == 0);
+  CHECK(answers > 0 && answers <= 1000);
+}
+
+// RETRY is a twenty-sixth of the HELLO that answers it: whoever repeats a captured one must not make us send much.
+void a_repeated_retry_is_not_answered_each_time() {
+  Duo duo(21);
+  duo.world.capture = true;
+  CHECK(duo.world.run(kSecond, [&] {
+    return std::any_of(duo.world.tape.begin(), duo.world.tape.end(), [](auto& p) { return peek_kind(p.bytes) == Kind::retry; });
+  }));
+  Datagram retry;
+  for (auto& packet : duo.world.tape)
+    if (peek_kind(packet.bytes) == Kind::retry) retry = packet.bytes;
+  duo.b->paused = true;
+  std::uint64_t before = duo.world.sent_bytes[0];
+  for (int i = 0; i < 1000; ++i) {
+    duo.world.inject(0, address_of(1), retry);
+    duo.world.run(kMillisecond);
+  }
+  CHECK(duo.world.sent_bytes[0] - before <= 25 * 1200);
+}
+
 void a_goodbye_is_heard() {
   Duo duo(14);
   CHECK(duo.up());
@@ -363,6 +412,8 @@ int main() {
   connecting_again_to_a_live_peer_is_answered();
   an_unconfirmed_connection_hands_over_what_it_was_given();
   a_probe_is_a_run_of_its_own();
+  a_repeated_hello_costs_little_and_delays_nothing();
+  a_repeated_retry_is_not_answered_each_time();
   a_goodbye_is_heard();
   return gradwire::test::finish();
 }

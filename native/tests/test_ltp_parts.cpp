@@ -3,6 +3,9 @@
 #include "ltp/keys.h"
 #include "ltp/acks.h"
 #include "ltp/bitmap.h"
+#include "ltp/outgoing.h"
+#include "ltp/receive_side.h"
+#include "ltp/send_side.h"
 #include "ltp/permute.h"
 #include "ltp/pmtu.h"
 #include "ltp/random.h"
@@ -55,7 +58,7 @@ void frames_read_back_as_written() {
   std::uint8_t buffer[kBaseDatagram];
   Writer out(buffer);
   OpenFrame open;
-  open.id = 7, open.tag = 1ull << 60, open.size = 1'000'000, open.grain = 356, open.element = 4, open.tolerance = 980'000;
+  open.id = 7ull << 40, open.tag = 1ull << 60, open.size = 1'000'000, open.grain = 356, open.element = 4, open.tolerance = 980'000, open.least = 490'000;
   open.critical_count = 1, open.critical[0] = {3, 4};
   write(out, open);
   CHECK(out.size() == size_of(open));
@@ -71,7 +74,8 @@ void frames_read_back_as_written() {
   out.bytes(std::vector<std::uint8_t>{1, 2, 3});
   Reader in(out.written());
   Frame frame;
-  CHECK(next_frame(in, frame) && std::get<OpenFrame>(frame).tag == open.tag && std::get<OpenFrame>(frame).critical[0] == open.critical[0]);
+  CHECK(next_frame(in, frame) && std::get<OpenFrame>(frame).id == open.id && std::get<OpenFrame>(frame).least == open.least);
+  CHECK(std::get<OpenFrame>(frame).tag == open.tag && std::get<OpenFrame>(frame).critical[0] == open.critical[0]);
   CHECK(next_frame(in, frame) && std::get<CloseFrame>(frame).missing[1] == close.missing[1]);
   CHECK(next_frame(in, frame) && std::get<DataFrame>(frame).first == 8 && std::get<DataFrame>(frame).bytes.size() == 3);
   CHECK(in.left() == 0);
@@ -165,6 +169,90 @@ void early_close_follows_the_formula_and_then_experience() {
   CHECK(early.ratio() == 0.5);
   limits = early.limits(1'000'000, 20 * kMillisecond, 10e6);
   CHECK(limits.threshold == limits.formula / 2 && limits.deadline == limits.formula + 40 * kMillisecond);
+  // Whatever numbers a peer sends, times can still be added up.
+  limits = early.limits(~std::uint64_t{0}, Time{0xffffffff} * kMicrosecond, 1);
+  CHECK(limits.deadline > 0 && limits.deadline < kNever / 2);
+}
+
+// Whatever block the permuted order ends in: with its last first transmission a transfer is spent, and nothing is pending.
+void a_transfer_is_spent_with_its_last_first_transmission() {
+  std::vector<std::uint8_t> bytes(50'000);
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    SendRequest request{1, bytes.data(), bytes.size(), 1, 4, 0, 980'000, {{0, 5000}, {20'000, 9000}}, seed};
+    Outgoing transfer(0, request, 1400, 0);
+    Outgoing::Piece piece;
+    std::size_t sent = 0;
+    while (transfer.pending()) {
+      CHECK(!transfer.spent());
+      bool came = transfer.next(1400, piece);
+      CHECK(came);
+      if (!came) break;
+      sent += piece.bytes.size();
+    }
+    CHECK(transfer.spent() && !transfer.pending() && sent == bytes.size());
+  }
+}
+
+// The count goes on beyond 32 bits: what comes there is not taken for an old transfer, acknowledged and dropped.
+void transfer_ids_do_not_come_round() {
+  Settings settings;
+  ControlQueue sending, receiving;
+  std::deque<Event> sent, received;
+  Counters counters;
+  SendSide sends(1, 1 << 20, sending, sent, counters, (TransferId{1} << 32) - 3);
+  ReceiveSide receives(0, settings, receiving, received, counters);
+  std::vector<std::uint8_t> source(1000, 7), destination(1000);
+  std::uint8_t buffer[kBaseDatagram];
+  for (std::uint64_t tag = 0; tag < 6; ++tag) {
+    receives.post(0, {tag, destination.data(), destination.size(), tag, 0, 0});
+    sends.submit(0, {tag, source.data(), source.size(), tag, 1, 0, kWhole, {}, 1});
+    Outgoing* transfer = sends.ready(1100);
+    CHECK(transfer && transfer->id() == (TransferId{1} << 32) - 3 + tag);
+    if (!transfer) return;
+    Outgoing::Piece piece;
+    CHECK(transfer->next(1100, piece));
+    Writer out(buffer);
+    write(out, transfer->open_frame());
+    write_data_header(out, transfer->id(), piece.first, piece.bytes.size());
+    out.bytes(piece.bytes);
+    sends.on_piece(*transfer, piece);
+    Reader in(out.written());
+    Frame frame;
+    CHECK(next_frame(in, frame) && receives.on_open(0, std::get<OpenFrame>(frame)));
+    CHECK(next_frame(in, frame) && receives.on_data(0, std::get<DataFrame>(frame)) == ReceiveSide::Verdict::taken);
+    CHECK(received.size() == tag + 1 && received.back().arrived == source.size());
+    sends.on_acked(0, transfer->id(), 0, piece.count);
+  }
+  CHECK(sent.size() == 6 && counters.late_data == 0);
+}
+
+// A peer that lists the same grains twice does not make less than nothing arrive.
+void overlapping_ranges_of_a_close_count_once() {
+  std::vector<std::uint8_t> bytes(10'000);
+  Outgoing transfer(0, {1, bytes.data(), bytes.size(), 1, 4, 0, 900'000, {}, 1}, 1400, 0);
+  std::uint64_t grain = transfer.open_frame().grain;
+  CloseFrame close;
+  close.reason = CloseReason::deadline;
+  close.count = 3;
+  close.missing[0] = {5, 10}, close.missing[1] = {0, 20}, close.missing[2] = {19, 2};
+  CHECK(transfer.on_close(close));
+  auto missing = transfer.missing();
+  CHECK(missing.size() == 1 && missing[0].offset == 0 && missing[0].length == 21 * grain);
+}
+
+// ABORT of a transfer never announced here, found long after its id left the window: its credit must go back all the same.
+void a_late_abort_returns_its_credit() {
+  Settings settings;
+  ControlQueue control;
+  std::deque<Event> events;
+  Counters counters;
+  ReceiveSide receives(0, settings, control, events, counters);
+  OpenFrame open;
+  open.size = 10, open.grain = open.element = 1, open.id = 5000;
+  receives.on_open(0, open);
+  control.clear();
+  receives.on_abort(0, AbortFrame{3});
+  CHECK(control.size() == 1 && control.front().type == FrameType::grant && control.front().id == 3);
 }
 
 void mtu_search_ends_at_what_passes() {
@@ -174,7 +262,8 @@ void mtu_search_ends_at_what_passes() {
       if (std::size_t size = pmtu.due(0)) {
         pmtu.on_probe_sent();
         CHECK(pmtu.due(0) == 0);
-        size <= path ? pmtu.on_probe_acked(size) : pmtu.on_probe_lost();
+        if (size <= path) pmtu.on_probe_acked(0, size);
+        else pmtu.on_probe_lost(0);
       }
     CHECK(pmtu.due(0) == 0 && pmtu.current() <= path && pmtu.current() + 110 > std::min<std::size_t>(path, 8972));
   }
@@ -191,6 +280,10 @@ int main() {
   permutations_visit_everything_once_and_differ_by_seed();
   acks_repeat_themselves_and_are_not_late();
   early_close_follows_the_formula_and_then_experience();
+  a_transfer_is_spent_with_its_last_first_transmission();
+  transfer_ids_do_not_come_round();
+  overlapping_ranges_of_a_close_count_once();
+  a_late_abort_returns_its_credit();
   mtu_search_ends_at_what_passes();
   return gradwire::test::finish();
 }

@@ -85,7 +85,7 @@ void reliable_transfers_arrive_whole_through_every_mishap() {
 }
 
 void sizes_and_alignments() {
-  for (std::size_t size : {1u, 3u, 359u, 1160u, 1161u, 1162u, 5000u, 100'001u})
+  for (std::size_t size : {1u, 3u, 359u, 1156u, 1157u, 1158u, 5000u, 100'001u})
     for (std::uint16_t element : {1, 2, 4, 8}) {
       Case c;
       c.size = size;
@@ -214,8 +214,8 @@ void a_packet_full_of_controls_carries_no_data() {
   world.connect(a, b);
   world.run(3 * kSecond);
   CHECK(b.endpoint->peer(0)->connection->datagram() == 1472);
-  // Every other record gets lost each time: 145 gaps, whose two CLOSE frames are 1200 bytes together.
-  constexpr std::uint16_t kRecord = 1161;
+  // Every other record gets lost each time: 144 gaps, whose two CLOSE frames are 1200 bytes together.
+  constexpr std::uint16_t kRecord = 1157;
   world.drop = [](std::uint32_t from, Bytes bytes) {
     Reader in(bytes.subspan(kSealedHeader, bytes.size() - kSealedOverhead));
     Frame frame;
@@ -223,7 +223,7 @@ void a_packet_full_of_controls_carries_no_data() {
       if (auto* data = std::get_if<DataFrame>(&frame); data && data->first % 2) return true;
     return false;
   };
-  auto source = random_bytes(291 * kRecord, 1);
+  auto source = random_bytes(289 * kRecord, 1);
   std::vector<std::uint8_t> gappy(source.size()), zeros(200), box(zeros.size(), 0xee);
   b.endpoint->post(world.now, 0, {1, gappy.data(), gappy.size(), 1, 400 * kMillisecond, 2 * kSecond});
   a.endpoint->post(world.now, 1, {2, box.data(), box.size(), 2, 0, 0});
@@ -236,7 +236,7 @@ void a_packet_full_of_controls_carries_no_data() {
   b.endpoint->handle_timeout(world.now);
   b.endpoint->send(world.now, 0, {2, zeros.data(), zeros.size(), 2, 1, 0, kWhole, {}, 2});
   CHECK(world.run(5 * kSecond, [&] { return find_event(b, EventType::sent, 2) && find_event(a, EventType::received, 2); }));
-  CHECK(find_event(b, EventType::received, 1) && find_event(b, EventType::received, 1)->missing.size() == 145);
+  CHECK(find_event(b, EventType::received, 1) && find_event(b, EventType::received, 1)->missing.size() == 144);
   CHECK(box == zeros);
 }
 

@@ -1,6 +1,8 @@
 // Streams between loops of one process, over TCP and over rings: threads, cancellation, closing with work under way,
 // and hostile bytes at every depth. Built with the address and undefined-behaviour sanitizers, and with the thread one.
 #include <arpa/inet.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -163,13 +165,43 @@ stream::Greeting hello_of_rank_0() {
   return hello;
 }
 
-// Says a HELLO and hears the ACCEPT.
-stream::GreetingBytes greet(int fd, const stream::GreetingBytes& hello) {
-  stream::GreetingBytes accept{};
-  CHECK(::send(fd, hello.data(), hello.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(hello.size()));
-  CHECK(::recv(fd, accept.data(), accept.size(), MSG_WAITALL) == static_cast<ssize_t>(accept.size()));
-  return accept;
+void hear(int fd, stream::GreetingBytes& bytes) {
+  CHECK(::recv(fd, bytes.data(), bytes.size(), MSG_WAITALL) == static_cast<ssize_t>(bytes.size()));
 }
+
+void say(int fd, ltp::Bytes bytes) { CHECK(::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size())); }
+
+// An initiator that a test plays itself, up to the ACCEPT that answers its HELLO.
+struct Caller {
+  explicit Caller(std::uint16_t port, const std::vector<std::uint8_t>& secret = config(0, false).secret)
+      : greeter(secret), fd(dial(port)) {
+    stream::GreetingBytes challenge{};
+    hear(fd, challenge);
+    hello = greeter.write(hello_of_rank_0(), challenge);
+    say(fd, hello);
+    hear(fd, accept);
+  }
+  ~Caller() { ::close(fd); }
+  Caller(const Caller&) = delete;
+  Caller& operator=(const Caller&) = delete;
+  // The first sealed frame.
+  void prove() {
+    stream::RecordKeys keys(greeter.secrets(hello, accept).initiator, ltp::Aead::Direction::seal);
+    std::uint8_t ping[stream::kHeader + 16];
+    auto header = ltp::MutableBytes(ping).first(stream::kHeader);
+    stream::write(header, {stream::FrameType::ping, 0, 0, 0, 1, 0});
+    keys.seal(header, ping, ping + stream::kHeader, true);
+    say(fd, ping);
+  }
+  // Nothing more comes from the other side.
+  bool ended() {
+    std::uint8_t byte;
+    return ::recv(fd, &byte, 1, 0) <= 0;
+  }
+  stream::Greeter greeter;
+  int fd;
+  stream::GreetingBytes hello{}, accept{};
+};
 
 // A short life, so that silence is found out while a test waits.
 stream::LoopConfig brief(std::uint32_t rank) {
@@ -179,24 +211,21 @@ stream::LoopConfig brief(std::uint32_t rank) {
   return brief;
 }
 
-// However the connection of a replayed HELLO ends, or when it does not, the rank that was recorded connects.
-void a_recorded_hello_does_not_keep_its_rank_out() {
+// However a caller that does not prove itself ends, or when it does not, the rank that it claims to be connects.
+void a_caller_without_a_frame_does_not_keep_its_rank_out() {
   enum class Ending { closed, noise, silence, none };
-  stream::GreetingBytes recorded = stream::Greeter(config(0, false).secret).write(hello_of_rank_0());
   for (Ending ending : {Ending::closed, Ending::noise, Ending::silence, Ending::none}) {
     stream::Loop a(brief(0)), b(brief(1));
     b.connect(0, "127.0.0.1", a.port());
-    int fd = dial(b.port());
-    greet(fd, recorded);
-    std::uint8_t noise[100] = {}, byte;
-    if (ending == Ending::closed) ::shutdown(fd, SHUT_WR);
-    if (ending == Ending::noise) CHECK(::send(fd, noise, sizeof noise, MSG_NOSIGNAL) == sizeof noise);
-    if (ending != Ending::none) CHECK(::recv(fd, &byte, 1, 0) <= 0);
+    Caller caller(b.port());
+    std::uint8_t noise[100] = {};
+    if (ending == Ending::closed) ::shutdown(caller.fd, SHUT_WR);
+    if (ending == Ending::noise) say(caller.fd, noise);
+    if (ending != Ending::none) CHECK(caller.ended());
     a.connect(1, "127.0.0.1", b.port());
     ltp::Failure failure;
     CHECK(b.wait_connected(0, soon(), failure));
     CHECK(a.wait_connected(1, soon(), failure));
-    ::close(fd);
     std::vector<std::uint8_t> source(1000, 1), target(1000);
     std::uint64_t in = b.receive(0, {0, target.data(), target.size(), 1, 0, 0}), out = a.send(1, sending(source, 1));
     CHECK(b.wait(in, soon()) && a.wait(out, soon()) && source == target);
@@ -209,9 +238,7 @@ void a_caller_that_never_comes_back_is_told_at_the_deadline() {
   stream::Loop b(hasty);
   ltp::Time start = io::monotonic_now();
   b.connect(0, "127.0.0.1", 1);
-  int fd = dial(b.port());
-  greet(fd, stream::Greeter(hasty.secret).write(hello_of_rank_0()));
-  ::close(fd);
+  { Caller caller(b.port(), hasty.secret); }
   ltp::Failure failure;
   CHECK(!b.wait_connected(0, soon(), failure));
   CHECK(failure == ltp::Failure::half_open);
@@ -219,19 +246,57 @@ void a_caller_that_never_comes_back_is_told_at_the_deadline() {
   CHECK(took >= hasty.connect_timeout && took < 10 * ltp::kSecond);
 }
 
+// A HELLO answers one challenge: on another connection it is refused, at whatever moment of a start it comes.
+void a_replayed_hello_is_refused_and_ends_no_start() {
+  stream::Loop b(brief(1));
+  b.connect(0, "127.0.0.1", 1);
+  Caller caller(b.port());
+  int replay = dial(b.port());
+  stream::GreetingBytes challenge{}, answer{};
+  hear(replay, challenge);
+  say(replay, caller.hello);
+  hear(replay, answer);
+  auto refusal = stream::Greeter::parse(answer);
+  CHECK(refusal && refusal->kind == stream::Greeting::Kind::refuse && refusal->refusal == stream::Greeting::Refusal::authentication);
+  caller.prove();
+  ltp::Failure failure;
+  CHECK(b.wait_connected(0, soon(), failure));
+  ::close(replay);
+}
+
+// Several callers hold the secret and say that they are rank 0. The one that goes on is taken, whenever it came.
+void the_first_caller_with_a_sealed_frame_is_taken() {
+  for (std::size_t proven = 0; proven < 3; ++proven) {
+    stream::Loop b(brief(1));
+    b.connect(0, "127.0.0.1", 1);
+    Caller callers[3] = {Caller(b.port()), Caller(b.port()), Caller(b.port())};
+    callers[proven].prove();
+    ltp::Failure failure;
+    CHECK(b.wait_connected(0, soon(), failure));
+    for (std::size_t i = 0; i < 3; ++i)
+      if (i != proven) CHECK(callers[i].ended());
+    CHECK(!callers[proven].ended());
+  }
+}
+
+// More callers than are kept: the oldest give way, and memory does not grow with their number.
+void callers_beyond_the_bound_put_out_the_oldest() {
+  stream::Loop b(brief(1));
+  b.connect(0, "127.0.0.1", 1);
+  std::vector<std::unique_ptr<Caller>> callers;
+  for (int i = 0; i < 12; ++i) callers.push_back(std::make_unique<Caller>(b.port()));
+  CHECK(callers.front()->ended());
+  callers.back()->prove();
+  ltp::Failure failure;
+  CHECK(b.wait_connected(0, soon(), failure));
+}
+
 // Rank 0 connects and then stands still: its kernel takes what fits its buffers, and no more.
 void a_peer_that_does_not_read_costs_no_time_and_is_given_up() {
   stream::Loop b(brief(1));
   b.connect(0, "127.0.0.1", 1);
-  int fd = dial(b.port());
-  stream::Greeter greeter(config(0, false).secret);
-  stream::GreetingBytes hello = greeter.write(hello_of_rank_0()), accept = greet(fd, hello);
-  stream::RecordKeys keys(greeter.secrets(hello, accept).initiator, ltp::Aead::Direction::seal);
-  std::uint8_t ping[stream::kHeader + 16];
-  auto header = ltp::MutableBytes(ping).first(stream::kHeader);
-  stream::write(header, {stream::FrameType::ping, 0, 0, 0, 1, 0});
-  keys.seal(header, ping, ping + stream::kHeader, true);
-  CHECK(::send(fd, ping, sizeof ping, MSG_NOSIGNAL) == sizeof ping);
+  Caller caller(b.port());
+  caller.prove();
   ltp::Failure failure;
   CHECK(b.wait_connected(0, soon(), failure));
   std::vector<std::uint8_t> source(50'000'000, 9);
@@ -240,7 +305,22 @@ void a_peer_that_does_not_read_costs_no_time_and_is_given_up() {
   CHECK(sent && sent->failure == ltp::Failure::vanished);
   // One wake for each keepalive until then, and those of filling the buffers.
   CHECK(b.counters().wakes - before < 1000);
-  ::close(fd);
+}
+
+void idle_strangers_do_not_block_a_start() {
+  stream::LoopConfig first = config(0, false), second = config(1, false);
+  first.connect_timeout = second.connect_timeout = 5 * ltp::kSecond;
+  stream::Loop a(first), b(second);
+  std::vector<int> strangers;
+  for (int i = 0; i < 300; ++i) strangers.push_back(dial(b.port()));
+  a.connect(1, "127.0.0.1", b.port());
+  b.connect(0, "127.0.0.1", a.port());
+  ltp::Failure failure;
+  CHECK(a.wait_connected(1, soon(), failure));
+  CHECK(b.wait_connected(0, soon(), failure));
+  // One address has its share of places; the oldest were put out before their time.
+  CHECK(b.counters().dropped >= 200);
+  for (int fd : strangers) ::close(fd);
 }
 
 // A channel that gives what a script wrote, in pieces of any size, and takes everything.
@@ -311,6 +391,22 @@ void mad_peers_are_survived() {
   CHECK(broken > 500);
 }
 
+// Numbers of a peer's own choosing, where ours are expected: no undefined arithmetic, and no round trip from them.
+void a_pong_that_answers_no_ping_is_no_round_trip() {
+  for (std::uint64_t stamp : {std::uint64_t{1} << 63, ~std::uint64_t{0}, std::uint64_t{2'000}}) {
+    std::deque<ltp::Event> events;
+    std::deque<stream::Frame> control;
+    stream::Outbox out(1, events);
+    stream::Inbox in(1, 5000, events, control);
+    Script script;
+    script.bytes.resize(stream::kHeader);
+    stream::write(script.bytes, {stream::FrameType::pong, 0, 0, 0, stamp, 0});
+    stream::Connection connection(script, out, in, control, std::nullopt);
+    while (connection.receive(1'000) == stream::Connection::Status::more) {}
+    CHECK(connection.confirmed() && connection.rtt() == 0 && connection.best_rtt() == 0);
+  }
+}
+
 // Every flipped bit of a sealed stream is seen.
 void a_changed_byte_breaks_the_seal() {
   for (bool encrypt : {true, false})
@@ -344,13 +440,58 @@ void a_changed_byte_breaks_the_seal() {
     }
 }
 
+void several_threads_may_close_a_loop(bool local) {
+  for (int round = 0; round < 20; ++round) {
+    stream::Loop loop(config(0, local));
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t)
+      threads.emplace_back([&] {
+        loop.close();
+        CHECK(loop.stopped().has_value());
+      });
+    for (auto& thread : threads) thread.join();
+  }
+}
+
+#ifndef __SANITIZE_ADDRESS__  // whose checks need descriptors themselves
+// A process short of descriptors: two are left for the sockets of a call, none for its shared memory. The call is repeated until
+// there are some; the loop, and with it every other peer, goes on.
+void a_call_that_finds_no_descriptor_is_repeated() {
+  stream::Loop a(config(0, true)), b(config(1, true));
+  rlimit usual{};
+  ::getrlimit(RLIMIT_NOFILE, &usual);
+  std::vector<io::Descriptor> lower;  // fill the gaps between descriptors in use
+  for (int i = 0; i < 32; ++i) lower.emplace_back(::eventfd(0, EFD_CLOEXEC));
+  rlimit tight = usual;
+  tight.rlim_cur = static_cast<rlim_t>(lower.back().get()) + 3;
+  ::setrlimit(RLIMIT_NOFILE, &tight);
+  a.connect(1, "127.0.0.1", b.port());
+  b.connect(0, "127.0.0.1", a.port());
+  ltp::Failure failure;
+  CHECK(!a.wait_connected(1, io::monotonic_now() + 300 * ltp::kMillisecond, failure));
+  CHECK(!a.stopped() && !b.stopped());
+  ::setrlimit(RLIMIT_NOFILE, &usual);
+  CHECK(a.wait_connected(1, soon(), failure));
+  CHECK(b.wait_connected(0, soon(), failure));
+}
+#endif
+
 }  // namespace
 
 int main() {
+#ifndef __SANITIZE_ADDRESS__
+  a_call_that_finds_no_descriptor_is_repeated();
+#endif
+  for (bool local : {false, true}) several_threads_may_close_a_loop(local);
+  a_replayed_hello_is_refused_and_ends_no_start();
+  the_first_caller_with_a_sealed_frame_is_taken();
+  callers_beyond_the_bound_put_out_the_oldest();
+  idle_strangers_do_not_block_a_start();
   a_changed_byte_breaks_the_seal();
   mad_peers_are_survived();
+  a_pong_that_answers_no_ping_is_no_round_trip();
   strangers_are_counted_and_dropped();
-  a_recorded_hello_does_not_keep_its_rank_out();
+  a_caller_without_a_frame_does_not_keep_its_rank_out();
   a_caller_that_never_comes_back_is_told_at_the_deadline();
   a_peer_that_does_not_read_costs_no_time_and_is_given_up();
   for (bool local : {false, true}) {

@@ -15,34 +15,39 @@ from gradwire.aggregate.exchange import phases
 from gradwire.aggregate.footprint import Footprints
 from gradwire.carry import Carrier, open_carrier
 from gradwire.clock import Clock, MonotonicClock
+from gradwire.closing import Closing
 from gradwire.collective.absent import Absent
 from gradwire.compress.build import check_chain
 from gradwire.compress.feedback import Feedback
 from gradwire.config import Config
+from gradwire.crossing import decided_by_plan
 from gradwire.decide.fixed import Fixed
 from gradwire.decide.ladder import LADDER
 from gradwire.decide.registry import is_controller, is_ours, make_controller
 from gradwire.decide.start import start
 from gradwire.decide.summable import Summable
 from gradwire.errors import GradwireError
-from gradwire.events import Failed
+from gradwire.events import Event, Failed, Faulted, Warned
 from gradwire.flow import Bucket
 from gradwire.govern import Adaptive, FootprintOf, Governor, Heard, Instruments, Steady
 from gradwire.level import Level
 from gradwire.look import first_look
 from gradwire.observe.recorder import Recorder, Tape
 from gradwire.observe.tally import Tally
-from gradwire.observe.watch import Watch, attached
+from gradwire.observe.watch import Watch, attached, host_name
 from gradwire.pipeline import Pipeline
+from gradwire.plan_governor import PlanGovernor
 from gradwire.planned import open_planned
 from gradwire.sense.stopwatch import Stopwatch
 from gradwire.session import Plain, Rooms, Session
-from gradwire.standing import facts_of
+from gradwire.standing import facts_of, seat
 from gradwire.traffic import Source, Traffic
 from gradwire.transport.alike import require_alike
 from gradwire.transport.base import Timing
+from gradwire.transport.compare import Comparison
 from gradwire.transport.ledger import EVERYBODY, Ledger
 from gradwire.transport.notes import Notes
+from gradwire.transport.presence import Presence
 
 # Somebody else's controller may choose any level; these take the most operations in a row.
 LONGEST = [Level.parse("sharedk:0.1"), Level.parse("int8+zstd")]
@@ -60,6 +65,8 @@ class Assembly:
     governor: Governor
     watch: Watch
     agree: Agree
+    # Compares replicas through torch's store, where ranks come and go.
+    compared: Comparison | None = None
 
 
 def assemble(config: Config, group: dist.ProcessGroup, parameters: int, plain: Plain | None = None) -> Assembly:
@@ -70,18 +77,21 @@ def assemble(config: Config, group: dist.ProcessGroup, parameters: int, plain: P
     rank, world_size = dist.get_rank(group), group.size()
     agree = agreeing(config, group)
     agree(facts_of(config))
-    clock, feedback = MonotonicClock(), Feedback(rank, world_size)
+    clock, feedback, presence = MonotonicClock(), Feedback(rank, world_size), Presence()
     watch = open_watch(config, rank, world_size, clock)
     watch.emit(attached(clock.now(), (rank, world_size), parameters, config.to_dict()))
     with ExitStack() as opened:
         opened.callback(quietly, lambda: watch.close(0))
         try:
-            session, governor = connect(config, group, parameters, plain, (feedback, watch, clock), opened)
+            base = feedback, watch, clock, presence
+            session, governor, compared = connect(config, group, parameters, plain, base, opened)
+            meet(presence, config, group, watch)
+            session.scaling.all_found = everybody(config, group)
         except GradwireError as error:
             watch.emit(Failed(clock.now(), 0, f"{type(error).__name__}: {error}"))
             raise
         opened.pop_all()
-    return Assembly(session, feedback, watch.tally, governor, watch, agree)
+    return Assembly(session, feedback, watch.tally, governor, watch, agree, compared)
 
 
 def quietly(close: Callable[[], None]) -> None:
@@ -95,11 +105,12 @@ def connect(
     group: dist.ProcessGroup,
     parameters: int,
     plain: Plain | None,
-    base: tuple[Feedback, Watch, Clock],
+    base: tuple[Feedback, Watch, Clock, Presence],
     opened: ExitStack,
-) -> tuple[Session, Governor]:
+) -> tuple[Session, Governor, Comparison | None]:
     """Everything that waits for other ranks; `opened` closes what is there, should one of them not come."""
-    feedback, watch, clock = base
+    feedback, watch, clock, presence = base
+    opened.callback(presence.close)
     rank, world_size, stopwatch = dist.get_rank(group), group.size(), Stopwatch()
     # What the group's own collectives carry; wires of ours keep their own books.
     groups = Ledger()
@@ -113,30 +124,73 @@ def connect(
         if wire is None:
             enter(groups, timing)
 
-    planned = open_planned(config, group, parameters, clock, watch)
+    planned = open_planned(config, group, parameters, clock, watch, presence.ask)
     if planned is not None:
         opened.callback(quietly, planned.close)
     # A plan over TCP has its own wire; only pulses are left for lanes, and the group carries those.
-    needed = not_only_off(config, world_size) and not (config.plan and config.transport.kind == "tcp")
+    needed = lanes_needed(config, world_size) > 0 and not (config.plan and config.transport.kind == "tcp")
     carrier = open_carrier(config.transport, group, clock, needed, watch)
     opened.callback(quietly, carrier.close)
     wire = carrier.source()
     pipeline = Pipeline(carrier.open(lanes_needed(config, world_size)), on_timing, stopwatch.worked)
     opened.callback(quietly, pipeline.close)
-    footprint = planned.footprint if planned else Footprints(world_size)
+    footprint = planned.footprint if planned else Footprints(world_size, own_wire=wire is not None)
     across = planned.source() if planned else None
     sources = [source for source in (Source(groups), wire, across) if source is not None]
     traffic = Traffic(rank, watch, clock, sources)
-    parts = Instruments(stopwatch, clock, watch, traffic), footprint
-    governor = govern(config, group, carrier, parts, parameters)
+    version = planned.version if planned else lambda: 0
+    parts = Instruments(stopwatch, clock, watch, traffic, presence.explained, version), footprint
+    if planned is not None and decided_by_plan(config):
+        chooser = Summable(make_controller(config.level))
+        governor: Governor = PlanGovernor(chooser, start(None, lambda _: 0), planned, parts, world_size)
+    else:
+        governor = govern(config, group, carrier, parts, parameters)
+    opened.callback(quietly, governor.close)
+    compared = comparison(config, group, watch, clock)
+    if compared is not None:
+        opened.callback(compared.close)
     # A job that only ever does what DDP does also waits as DDP does.
     patience = config.transport.timeout if is_controller(config.level) else None
     ways = (plain or plain_all_reduce(group), watch, clock, stopwatch, on_plain)
-    rooms = Rooms(governor, feedback, pipeline, *ways, carrier.tolerance, carrier.close, planned, patience)
+
+    ends = [] if compared is None else [compared.close]
+    release = Closing(presence.close, *ends, carrier.close).close
+    lost = planned, patience, presence.explained, wire is not None, compared.compare if compared else None
+    rooms = Rooms(governor, feedback, pipeline, *ways, carrier.tolerance, release, *lost)
     session = Session(rank, world_size, config.compress, rooms, config.observe.verify)
     if world_size > 1:
+        opened.callback(traffic.stop)
         traffic.begin()
-    return session, governor
+    return session, governor, compared
+
+
+def comparison(config: Config, group: dist.ProcessGroup, watch: Watch, clock: Clock) -> Comparison | None:
+    """Compares replicas where ranks come and go; None where all of them are there and a collective does it."""
+    store = dist.distributed_c10d._get_default_store()
+    if not (config.plan and config.planning.elastic and config.observe.verify) or group.size() == 1 or store is None:
+        return None
+    name = seat(f"verify/{group.group_name}")
+
+    def warn(text: str) -> None:
+        watch.emit(Warned(clock.now(), text))
+
+    return Comparison(store, name, group.rank(), warn, joined=isinstance(group, Absent))
+
+
+def meet(presence: Presence, config: Config, group: dist.ProcessGroup, watch: Watch) -> None:
+    """Let errors name the rank that is gone. Last, so that wires have the first choice of ports."""
+    store = dist.distributed_c10d._get_default_store()
+    if group.size() == 1 or store is None or isinstance(group, Absent):
+        return
+    place = group.rank(), group.size()
+    presence.open(Notes.open(store, f"presence/{group.group_name}", *place, config.transport.timeout), host_name())
+
+    def heard(event: Event) -> None:
+        if isinstance(event, Faulted) and event.kind == "peer_back" and event.peer is not None:
+            presence.returned(event.peer)
+
+    if config.planning.elastic:
+        watch.add(heard)
 
 
 def agreeing(config: Config, group: dist.ProcessGroup) -> Agree:
@@ -152,6 +206,21 @@ def agreeing(config: Config, group: dist.ProcessGroup) -> Agree:
     return agree
 
 
+def everybody(config: Config, group: dist.ProcessGroup) -> Callable[[bool], bool]:
+    """Whether something holds on every rank; all of them ask at the same step. Where ranks come and go, whoever asks
+    goes by itself."""
+
+    def holds(here: bool) -> bool:
+        store = dist.distributed_c10d._get_default_store()
+        if group.size() == 1 or store is None or config.planning.elastic:
+            return here
+        place = group.rank(), group.size()
+        notes = Notes.open(store, f"everybody/{group.group_name}", *place, config.transport.timeout)
+        return all(notes.gather("answer", here, bool))
+
+    return holds
+
+
 def open_watch(config: Config, rank: int, world_size: int, clock: Clock) -> Watch:
     """Who hears of events: the tally always, a recorder where a directory is named."""
     if not config.record:
@@ -165,17 +234,13 @@ def lanes_needed(config: Config, world_size: int) -> int:
     if world_size == 1:
         return 0
     if config.plan:
-        return 1 if config.observe.verify else 0
+        return 1 if config.observe.verify and not config.planning.elastic else 0
     if is_controller(config.level):
         candidates = [rung.level for rung in LADDER] if is_ours(config.level) else LONGEST
         return max(map(phases, candidates))
     level = Level.parse(config.level)
     check_chain(level)
-    return 0 if level.off else phases(level)
-
-
-def not_only_off(config: Config, world_size: int) -> bool:
-    return lanes_needed(config, world_size) > 0
+    return 0 if level.off and config.transport.kind == "group" else phases(level)
 
 
 def govern(
@@ -210,11 +275,13 @@ def enter(ledger: Ledger, timing: Timing) -> None:
 
 
 def plain_all_reduce(group: dist.ProcessGroup) -> Plain:
-    """What DDP does without a hook, to the bit: scale by the reciprocal, then sum on DDP's own group."""
+    """What DDP does without a hook, to the bit: scale by the reciprocal, then sum on DDP's own group. Sparse gradients
+    come divided: entries of the same place are added up after that."""
     scale = 1.0 / group.size()
 
     def all_reduce(buffer: Tensor) -> Future[list[Tensor]]:
-        buffer.mul_(scale)
+        if not buffer.is_sparse:
+            buffer.mul_(scale)
         return dist.all_reduce(buffer, group=group, async_op=True).get_future()  # type: ignore[no-any-return]
 
     return all_reduce

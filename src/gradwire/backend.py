@@ -1,7 +1,8 @@
-"""The third door: `torch.distributed.init_process_group("gradwire")`.
+"""The process group behind `torch.distributed.init_process_group("gradwire")`.
 
-Torch finds it through `entry.py`; no import is needed. `GradwireGroup` translates
-torch's calls into operations of `collective/`: lists of tensors in, flat memory and a Call out. It holds no algorithm.
+Torch finds it through `entry.py`; no import is needed. `GradwireGroup` translates torch's calls into operations of
+`collective/`: lists of tensors in, flat memory and a Call out. It holds no algorithm. The forms in which torch may call
+(bare tensors, no options) are brought into one by `collective/overloads.py`.
 """
 
 # torch's stubs give these methods several signatures that no Python subclass can have, and miss the options.
@@ -22,34 +23,50 @@ from torch._C._distributed_c10d import (
     AllgatherOptions,
     AllreduceCoalescedOptions,
     AllreduceOptions,
+    AllToAllOptions,
     BarrierOptions,
     BroadcastOptions,
+    GatherOptions,
+    ReduceOptions,
     ReduceScatterOptions,
+    ScatterOptions,
 )
 
-from gradwire.collective import move, reduce
+from gradwire.closing import Closing
+from gradwire.collective import as_backend, checks, monitored, move, reduce
 from gradwire.collective.board import open_board
 from gradwire.collective.call import Call
+from gradwire.collective.devices import CudaBackend, RoutedGroup
 from gradwire.collective.engine import Engine
 from gradwire.collective.flight import Flight, Steps
 from gradwire.collective.meeting import SharedWire, convene
-from gradwire.collective.named import NamedGroup
 from gradwire.collective.operators import name_of
+from gradwire.collective.overloads import collective, routed
 from gradwire.collective.point import Points
 from gradwire.collective.rollcall import roll_call
 from gradwire.collective.sparse import SparseSum
-from gradwire.collective.staging import Staging
+from gradwire.collective.split import split_options
+from gradwire.collective.staging import Spread, Staging
 from gradwire.collective.tags import check_user_tag
 from gradwire.collective.wires import open_wire
 from gradwire.collective.work import Joined, Outputs, Work
 from gradwire.errors import ConfigError
+from gradwire.fork import void_in_child
 
 NAME = "gradwire"
 _NO_TIMEOUT = timedelta(milliseconds=-1)
 
 
-def create(options: Any, _: object = None) -> GradwireGroup:
+def create(options: Any, backend_options: object = None) -> Any:
+    """What torch registers for the name: the group, or with GRADWIRE_BACKEND_BASE=1 a backend that stands for it."""
+    wrap = as_backend.asked()
+    group = _make(options, backend_options)
+    return as_backend.as_backend(group) if wrap else group
+
+
+def _make(options: Any, backend_options: object) -> GradwireGroup:
     """A group of the ranks torch names: on the default group's wire when that is ours, else on one of its own."""
+    monitored.take_groups(GradwireGroup)
     rank, size = options.group_rank, options.group_size
     shared = _default_wire() if options.global_ranks_in_group else None
     if shared is None:
@@ -57,38 +74,40 @@ def create(options: Any, _: object = None) -> GradwireGroup:
         members: Sequence[int] = range(size)
     else:
         members = options.global_ranks_in_group
-    return GradwireGroup(shared, options, members)
+    return GradwireGroup(shared, options, members, backend_options)
 
 
 def _default_wire() -> SharedWire | None:
-    world = dist.group.WORLD
+    world = as_backend.group_behind(dist.group.WORLD)
     return world.shared if isinstance(world, GradwireGroup) else None
 
 
-class GradwireGroup(NamedGroup):
+class GradwireGroup(RoutedGroup):
     """A process group over a wire. Method names and arguments are torch's, the old ones and those of 2.13."""
 
     BACKEND = NAME
 
-    def __init__(self, shared: SharedWire, options: Any, members: Sequence[int]) -> None:
-        super().__init__(options.group_rank, options.group_size, options.group_id or "")
+    def __init__(self, shared: SharedWire, options: Any, members: Sequence[int], given: object = None) -> None:
+        super().__init__(options)
         self.shared = shared
-        self._timeout: timedelta = options.timeout
         self._circle = convene(shared, options.store, options.group_rank, members, options.timeout.total_seconds())
+        self.cuda = CudaBackend(self, self._circle.group, given)
         board = open_board(self._circle, options.timeout.total_seconds())
         self._engine = Engine(self._circle, options.group_id or "default", board)
         self._points = Points(self._circle, options.timeout.total_seconds(), self._engine.callbacks)
         self._roll_calls = 0
+        self._splits = 0
         self._coalesced: list[Work] | None = None
-        self._open = True
+        self._open, self._abort, self._closing = True, False, Closing()
         # Threads and sockets must be gone before the interpreter is, also when nobody destroys the group.
         self._at_exit = _shut_down_at_exit(self)
+        void_in_child(self, GradwireGroup._void)
 
     # Sums
 
-    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
-        opts = opts or AllreduceOptions()
-        tensor = _single(tensors, "all_reduce")
+    @collective(AllreduceOptions, "tensors")
+    def allreduce(self, tensors: list[Tensor], opts: Any) -> dist.Work:
+        tensor = checks.single(tensors, "all_reduce")
         if tensor.layout != torch.strided:
             return self._sparse(tensor, opts)
         staging = Staging()
@@ -96,154 +115,199 @@ class GradwireGroup(NamedGroup):
         call = Call("all_reduce", tensor.dtype, tensor.numel(), name_of(opts.reduceOp, tensor.dtype))
         return self._run(call, _bind(reduce.all_reduce, flat), tensors, opts, staging, flat)
 
-    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
-        opts = opts or AllreduceCoalescedOptions()
+    @collective(AllreduceCoalescedOptions, "tensors")
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any) -> dist.Work:
         if any(tensor.layout != torch.strided for tensor in tensors):
             raise ConfigError("all_reduce_coalesced: takes dense tensors only")
         works = []
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
             alike = [tensor for tensor in tensors if tensor.dtype == dtype]
             flat = torch.cat([tensor.detach().reshape(-1).cpu() for tensor in alike])
-            staging = _Spread(flat, alike)
+            staging = Spread(flat, alike)
             call = Call("all_reduce", dtype, flat.numel(), name_of(opts.reduceOp, dtype))
             works.append(self._run(call, _bind(reduce.all_reduce, flat), alike, opts, staging, flat))
         return works[0] if len(works) == 1 else Joined(works)
 
-    def reduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
-        tensor, staging = _single(tensors, "reduce"), Staging()
-        mine = opts.rootRank == self.rank()
-        flat = staging.write(tensor, read=True) if mine else staging.read(tensor)
-        call = Call("reduce", tensor.dtype, tensor.numel(), name_of(opts.reduceOp, tensor.dtype), opts.rootRank)
-        return self._run(call, lambda flight: reduce.reduce(flight, flat, opts.rootRank), tensors, opts, staging)
+    @collective(ReduceOptions, "tensors")
+    def reduce(self, tensors: list[Tensor], opts: Any) -> dist.Work:
+        tensor, staging = checks.single(tensors, "reduce"), Staging()
+        root = checks.root_in(opts.rootRank, self.size(), "reduce")
+        flat = staging.write(tensor, read=True) if root == self.rank() else staging.read(tensor)
+        call = Call("reduce", tensor.dtype, tensor.numel(), name_of(opts.reduceOp, tensor.dtype), root)
+        return self._run(call, lambda flight: reduce.reduce(flight, flat, root), tensors, opts, staging)
 
-    def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> dist.Work:
-        output, staging = _single(outputs, "reduce_scatter"), Staging()
+    @collective(ReduceScatterOptions, "output_tensors", "input_tensors")
+    def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> dist.Work:
+        output, staging = checks.single(outputs, "reduce_scatter"), Staging()
+        checks.alike(inputs[0], output, "reduce_scatter: input_list")
         parts = [staging.read(part) for part in inputs[0]]
-        _sized(parts, self.size(), output.numel(), "reduce_scatter: input_list")
-        return self._reduce_scatter(parts, output, opts or ReduceScatterOptions(), staging)
+        checks.sized(parts, self.size(), output.numel(), "reduce_scatter: input_list")
+        return self._reduce_scatter(parts, output, opts, staging)
 
-    def reduce_scatter_single(self, output: Tensor, source: Tensor, opts: Any = None) -> dist.Work:
+    @collective(ReduceScatterOptions, "outputTensor", "inputTensor")
+    def reduce_scatter_single(self, output: Tensor, source: Tensor, opts: Any) -> dist.Work:
+        checks.parts_fit(source, output, self.size(), "reduce_scatter: input tensor", "output")
         staging = Staging()
-        if source.numel() != output.numel() * self.size():
-            raise ConfigError(
-                f"reduce_scatter: input tensor must be the same size as output size times world size "
-                f"({output.numel()} x {self.size()}), not {source.numel()}"
-            )
         parts = list(staging.read(source).view(self.size(), -1))
-        return self._reduce_scatter(parts, output, opts or ReduceScatterOptions(), staging)
+        return self._reduce_scatter(parts, output, opts, staging)
 
-    def reduce_scatter_single_coalesced(
-        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
-    ) -> dist.Work:
-        return Joined([self.reduce_scatter_single(o, i, opts) for o, i in zip(outputs, inputs, strict=True)])  # type: ignore[misc]
+    @collective(ReduceScatterOptions, "outputs", "inputs")
+    def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> dist.Work:
+        return Joined([self.reduce_scatter_single(o, i, opts) for o, i in zip(outputs, inputs, strict=True)])
 
     # Moves
 
-    def broadcast(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
-        opts = opts or BroadcastOptions()
-        tensor, staging = _single(tensors, "broadcast"), Staging()
-        root = opts.rootRank
+    @collective(BroadcastOptions, "tensors")
+    def broadcast(self, tensors: list[Tensor], opts: Any) -> dist.Work:
+        tensor, staging = checks.single(tensors, "broadcast"), Staging()
+        root = checks.root_in(opts.rootRank, self.size(), "broadcast")
         flat = staging.read(tensor) if root == self.rank() else staging.write(tensor)
         call = Call("broadcast", tensor.dtype, tensor.numel(), root=root)
         return self._run(call, lambda flight: move.broadcast(flight, flat, root), tensors, opts, staging)
 
-    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:
-        own, staging = _single(inputs, "all_gather"), Staging()
+    @collective(AllgatherOptions, "output_tensors", "input_tensors")
+    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> dist.Work:
+        own, staging = checks.single(inputs, "all_gather"), Staging()
+        checks.alike(outputs[0], own, "all_gather: tensor_list")
         flats = [staging.write(tensor) for tensor in outputs[0]]
-        _sized(flats, self.size(), None, "all_gather: tensor_list")
-        return self._all_gather(staging.read(own), flats, outputs, opts or AllgatherOptions(), staging)
+        checks.sized(flats, self.size(), None, "all_gather: tensor_list")
+        # Ranks may bring tensors of different sizes; this rank knows its own.
+        checks.sized([flats[self.rank()]], 1, own.numel(), f"all_gather: tensor_list[{self.rank()}]")
+        return self._all_gather(staging.read(own), flats, outputs, opts, staging)
 
-    def all_gather_single(self, output: Tensor, source: Tensor, opts: Any = None) -> dist.Work:
+    @collective(AllgatherOptions, "output", "input")
+    def all_gather_single(self, output: Tensor, source: Tensor, opts: Any) -> dist.Work:
+        checks.parts_fit(output, source, self.size(), "all_gather: output tensor", "input")
         staging = Staging()
-        if output.numel() != source.numel() * self.size():
-            raise ConfigError(
-                f"all_gather: output tensor size must be equal to world_size times input tensor size "
-                f"({self.size()} x {source.numel()}), not {output.numel()}"
-            )
         flats = list(staging.write(output).view(self.size(), -1))
-        return self._all_gather(staging.read(source), flats, [output], opts or AllgatherOptions(), staging)
+        return self._all_gather(staging.read(source), flats, [output], opts, staging)
 
-    def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
-        return Joined([self.all_gather_single(o, i, opts) for o, i in zip(outputs, inputs, strict=True)])  # type: ignore[misc]
+    @collective(AllgatherOptions, "outputs", "inputs")
+    def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> dist.Work:
+        return Joined([self.all_gather_single(o, i, opts) for o, i in zip(outputs, inputs, strict=True)])
 
-    def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:
+    @collective(AllgatherOptions, "output_lists", "input_list")
+    def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> dist.Work:
         """`outputs[r][i]` becomes rank r's inputs[i]."""
         each = [[row[index] for row in outputs] for index in range(len(inputs))]
-        return Joined([self.allgather([out], [own], opts) for out, own in zip(each, inputs, strict=True)])  # type: ignore[misc]
+        return Joined([self.allgather([out], [own], opts) for out, own in zip(each, inputs, strict=True)])
 
-    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:
-        own, staging, root = _single(inputs, "gather"), Staging(), opts.rootRank
+    @collective(GatherOptions, "output_tensors", "input_tensors")
+    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> dist.Work:
+        own, staging = checks.single(inputs, "gather"), Staging()
+        root = checks.root_in(opts.rootRank, self.size(), "gather")
         flats = [staging.write(tensor) for tensor in outputs[0]] if self.rank() == root else []
         if self.rank() == root:
-            _sized(flats, self.size(), own.numel(), "gather: gather_list")
+            checks.alike(outputs[0], own, "gather: gather_list")
+            checks.sized(flats, self.size(), own.numel(), "gather: gather_list")
         source = staging.read(own)
         call = Call("gather", own.dtype, own.numel(), root=root)
         return self._run(call, lambda flight: move.gather(flight, source, flats, root), outputs, opts, staging)
 
-    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> dist.Work:
-        output, staging, root = _single(outputs, "scatter"), Staging(), opts.rootRank
+    @collective(ScatterOptions, "output_tensors", "input_tensors")
+    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> dist.Work:
+        output, staging = checks.single(outputs, "scatter"), Staging()
+        root = checks.root_in(opts.rootRank, self.size(), "scatter")
         flats = [staging.read(tensor) for tensor in inputs[0]] if self.rank() == root else []
         if self.rank() == root:
-            _sized(flats, self.size(), output.numel(), "scatter: scatter_list")
+            checks.alike(inputs[0], output, "scatter: scatter_list")
+            checks.sized(flats, self.size(), output.numel(), "scatter: scatter_list")
         target = staging.write(output)
         call = Call("scatter", output.dtype, output.numel(), root=root)
         return self._run(call, lambda flight: move.scatter(flight, flats, target, root), outputs, opts, staging)
 
-    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
+    @collective(AllToAllOptions, "output_tensors", "input_tensors")
+    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> dist.Work:
         staging = Staging()
         sources, targets = [staging.read(t) for t in inputs], [staging.write(t) for t in outputs]
-        _sized(sources, self.size(), None, "all_to_all: input_tensor_list")
-        _sized(targets, self.size(), None, "all_to_all: output_tensor_list")
+        checks.sized(sources, self.size(), None, "all_to_all: input_tensor_list")
+        checks.sized(targets, self.size(), None, "all_to_all: output_tensor_list")
+        checks.alike([*inputs, *outputs], inputs[0], "all_to_all")
         return self._all_to_all(sources, targets, outputs, opts, staging)
 
+    @collective(AllToAllOptions, "output", "input", "output_split_sizes", "input_split_sizes")
     def all_to_all_single(
-        self, output: Tensor, source: Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None
+        self, output: Tensor, source: Tensor, output_splits: list[int], input_splits: list[int], opts: Any
     ) -> dist.Work:
         staging = Staging()
-        sources = _split(staging.read(source), source, input_splits, self.size(), "input")
-        targets = _split(staging.write(output), output, output_splits, self.size(), "output")
+        checks.alike([source], output, "all_to_all: input")
+        sources = checks.split(staging.read(source), source, input_splits, self.size(), "input")
+        targets = checks.split(staging.write(output), output, output_splits, self.size(), "output")
         return self._all_to_all(sources, targets, [output], opts, staging)
 
-    def barrier(self, opts: Any = None) -> dist.Work:
+    @collective(BarrierOptions)
+    def barrier(self, opts: Any) -> dist.Work:
+        # Only a caller that names a GPU waits for what was begun on it.
+        other = self.other_backend(getattr(opts, "device", None) if opts.device_ids else None)
+        if other is not None:
+            return other.barrier(opts)  # type: ignore[no-any-return]
         nothing = torch.empty(0, dtype=torch.uint8)
-        opts = opts or BarrierOptions()
         return self._run(Call("barrier"), _bind(move.barrier, nothing), [], opts, Staging(), nothing)
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier that names who did not come. Fails without harming the group."""
         self._roll_calls += 1
-        roll_call(self._circle, self._roll_calls, timeout or self._timeout, wait_all_ranks)
+        roll_call(self._circle, self._roll_calls, self._timeout if timeout is None else timeout, wait_all_ranks)
 
     # Point to point
 
+    @routed
     def send(self, tensors: list[Tensor], peer: int, tag: int = 0) -> dist.Work:
-        flat = Staging().read(_single(tensors, "send"))
+        flat = Staging().read(checks.single(tensors, "send"))
         return self._noted(self._points.send(flat, self._peer(peer), check_user_tag(tag)))
 
+    @routed
     def recv(self, tensors: list[Tensor], peer: int, tag: int = 0) -> dist.Work:
         staging = Staging()
-        flat = staging.write(_single(tensors, "recv"))
+        flat = staging.write(checks.single(tensors, "recv"))
         return self._noted(self._points.receive(flat, self._peer(peer), check_user_tag(tag), staging.settle))
 
+    @routed
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> dist.Work:
         staging = Staging()
-        flat = staging.write(_single(tensors, "recv"))
+        flat = staging.write(checks.single(tensors, "recv"))
         return self._noted(self._points.receive(flat, None, check_user_tag(tag), staging.settle))
 
     # Coalescing windows of torch's own: operations are under way at once anyway, and waited for as one.
 
-    def _start_coalescing(self, device: object = None) -> None:
-        self._coalesced = []
+    def _start_coalescing(self, device: Any = None) -> None:
+        other = self.other_backend(device)
+        if other is None:
+            self._coalesced = []
+        else:
+            other._start_coalescing(device)
 
-    def _end_coalescing(self, device: object = None) -> dist.Work:
+    def _end_coalescing(self, device: Any = None) -> dist.Work:
+        other = self.other_backend(device)
+        if other is not None:
+            return other._end_coalescing(device)  # type: ignore[no-any-return]
         works, self._coalesced = self._coalesced or [], None
         return Joined(works)
+
+    # Parts of the group
+
+    def split_group(
+        self, ranks: Sequence[int], timeout: timedelta | None = None, opts: Any = None, group_name: str | None = None,
+        group_desc: str | None = None, device_types: Sequence[torch.device] | None = None,
+    ) -> GradwireGroup | None:  # fmt: skip
+        """A group of some of this group's ranks on the same wire; None on the others. Those ranks call this."""
+        self._splits += 1
+        options = split_options(self, sorted(ranks), timeout or self._timeout, group_name)
+        if options is None:
+            return None
+        part = GradwireGroup(self.shared, options, [self._circle.members[rank] for rank in sorted(ranks)], opts)
+        part._set_group_desc(group_desc or f"{self.group_desc}:split:{self._splits}")
+        return part
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._engine.started
 
     # End
 
     def set_timeout(self, timeout: timedelta) -> None:
         self._timeout = timeout
         self._points.timeout = timeout.total_seconds()
+        self.cuda.set_timeout(timeout)
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
         self.set_timeout(timeout)
@@ -260,24 +324,39 @@ class GradwireGroup(NamedGroup):
         # Torch before 2.6 drops a destroyed group without a word to it.
         self._end(abort=False)
 
-    def _end(self, *, abort: bool) -> None:
-        if not getattr(self, "_open", False):
-            return
+    def _void(self) -> None:
+        """In a forked child: the group's threads, wire and memory are the parent's."""
         self._open = False
         atexit.unregister(self._at_exit)
-        self._engine.close(abort=abort)
-        self._points.close()
-        self._circle.close()
-        self.shared.leave()
 
-    # What the doors above have in common
+    def _end(self, *, abort: bool) -> None:
+        """Where one part cannot be closed the others are; another call tries that one again."""
+        if not hasattr(self, "_closing"):  # the constructor failed
+            return
+        self._abort = abort
+        if self._open:
+            self._open = False
+            atexit.unregister(self._at_exit)
+            self._closing = Closing(
+                lambda: self.cuda.end(abort=self._abort),
+                lambda: self._engine.close(abort=self._abort),
+                self._points.close,
+                self._circle.close,
+                self.drop_store,
+                self.shared.leave,
+            )
+        self._closing.close()
+
+    # What the methods above have in common
 
     def _run(
         self, call: Call, algorithm: Callable[[Flight], Steps], outputs: Outputs, opts: Any, staging: Any,
         summed: Tensor | None = None,
     ) -> Work:  # fmt: skip
         if not self._open:
-            raise ConfigError(f"{call.name}: this process group was destroyed")
+            raise ConfigError(
+                f"{call.name}: this process group was destroyed, or is that of the process this one was forked from"
+            )
         at_once = not getattr(opts, "asyncOp", True)
         timeout = getattr(opts, "timeout", _NO_TIMEOUT)
         seconds = (timeout if timeout.total_seconds() > 0 else self._timeout).total_seconds()
@@ -328,47 +407,8 @@ class GradwireGroup(NamedGroup):
     alltoall_base = all_to_all_single
 
 
-class _Spread:
-    """Staging for many tensors that travelled as one."""
-
-    def __init__(self, flat: Tensor, tensors: list[Tensor]) -> None:
-        self._flat = flat
-        self._tensors = tensors
-
-    def settle(self) -> None:
-        parts = self._flat.split([tensor.numel() for tensor in self._tensors])
-        for tensor, part in zip(self._tensors, parts, strict=True):
-            tensor.detach().copy_(part.view(tensor.shape))
-
-
 def _bind(algorithm: Callable[[Flight, Tensor], Steps], flat: Tensor) -> Callable[[Flight], Steps]:
     return lambda flight: algorithm(flight, flat)
-
-
-def _single(tensors: list[Tensor], name: str) -> Tensor:
-    if len(tensors) != 1:
-        raise ConfigError(f"{name}: takes one tensor per rank, not {len(tensors)}")
-    return tensors[0]
-
-
-def _sized(flats: list[Tensor], size: int, count: int | None, what: str) -> None:
-    if len(flats) != size:
-        raise ConfigError(f"{what}: needs {size} tensors, one for each rank, not {len(flats)}")
-    if count is not None and any(flat.numel() != count for flat in flats):
-        raise ConfigError(f"{what}: every tensor must have {count} elements")
-
-
-def _split(flat: Tensor, tensor: Tensor, splits: list[int], size: int, what: str) -> list[Tensor]:
-    """Parts by rows of the first dimension; equal ones when no sizes are given."""
-    rows = tensor.shape[0] if tensor.dim() else tensor.numel()
-    if not splits:
-        if rows % size:
-            raise ConfigError(f"all_to_all: the {what}'s first dimension, {rows}, does not divide into {size} parts")
-        splits = [rows // size] * size
-    if len(splits) != size or sum(splits) != rows:
-        raise ConfigError(f"all_to_all: {what} split sizes {splits} must be {size} and add up to {rows}")
-    width = flat.numel() // rows if rows else 0
-    return list(flat.split([rows_of * width for rows_of in splits]))
 
 
 def _shut_down_at_exit(group: GradwireGroup) -> Callable[[], None]:

@@ -20,6 +20,7 @@ from gradwire.decide.registry import controller_names, is_controller
 from gradwire.errors import ConfigError
 from gradwire.level import Level
 from gradwire.plan.registry import PLANNERS
+from gradwire.suggest import did_you_mean
 
 PREFIX = "GRADWIRE_"
 
@@ -118,7 +119,7 @@ def resolve(
 ) -> Config:
     """The effective configuration. `given` may be a Config, a level such as "int8", a TOML file or a mapping."""
     if isinstance(given, Config):
-        return checked(given)
+        return checked(_convert(_builtins(given)))
     environment = os.environ if environment is None else environment
     argument, path = _argument(given)
     path = path or environment.get(PREFIX + "CONFIG")
@@ -131,7 +132,8 @@ def resolve(
 def checked(config: Config) -> Config:
     """Parse what is text at the edge, so that a mistake surfaces here and not in the first backward."""
     if config.plan and config.plan not in PLANNERS:
-        raise ConfigError(f"plan: {config.plan!r} is no planner; choose one of {', '.join(PLANNERS)}")
+        hint = did_you_mean(config.plan, PLANNERS)
+        raise ConfigError(f"plan: {config.plan!r} is no planner; {hint}choose one of {', '.join(PLANNERS)}")
     if config.plan and config.compress.momentum:
         raise ConfigError(
             f"compress.momentum: {config.compress.momentum:g} is not applied to gradients that travel a plan; leave it "
@@ -141,7 +143,8 @@ def checked(config: Config) -> Config:
         try:
             Level.parse(config.level)
         except ConfigError as error:
-            raise ConfigError(f"{error}; or a controller: {', '.join(controller_names())}") from error
+            hint = did_you_mean(config.level, controller_names())
+            raise ConfigError(f"{error}; {hint}controllers are {', '.join(controller_names())}") from error
     for setting, value in _numbers(config):
         if not math.isfinite(value):
             raise ConfigError(f"{setting}: {value} will not do, it must be a finite number")
@@ -154,15 +157,34 @@ def _numbers(config: Config) -> Iterator[tuple[str, float]]:
             yield from ((f"{room}.{name}", value) for name, value in settings.items() if isinstance(value, float))
 
 
+def with_level(config: Config, level: str) -> Config:
+    """The same configuration at another level, or with another controller."""
+    return checked(msgspec.structs.replace(config, level=_text(level, "level", 'as in level="int8"')))
+
+
 def with_plan(config: Config, planner: str) -> Config:
     """The same configuration with gradients on the trees of a planner."""
-    return checked(msgspec.structs.replace(config, plan=planner))
+    return checked(msgspec.structs.replace(config, plan=_text(planner, "plan", 'as in plan="loadaware"')))
+
+
+def with_record(config: Config, record: str | os.PathLike[str]) -> Config:
+    """The same configuration with its events recorded in a directory."""
+    if not isinstance(record, str | os.PathLike):
+        raise ConfigError(f'record: {record!r} does not name a directory; write its path, as in record="runs/first"')
+    return msgspec.structs.replace(config, record=str(os.fspath(record)))
+
+
+def _text(given: object, setting: str, example: str) -> str:
+    if not isinstance(given, str):
+        raise ConfigError(f"{setting}: {given!r} will not do, it must be text, {example}")
+    return given
 
 
 def with_transport(config: Config, kind: str) -> Config:
     """The same configuration over another transport."""
     if kind not in ("group", "ltp", "tcp"):
-        raise ConfigError(f"transport: {kind!r} is not known; write group, ltp or tcp")
+        hint = did_you_mean(kind, ("group", "ltp", "tcp"))
+        raise ConfigError(f"transport: {kind!r} is not known; {hint}write group, ltp or tcp")
     transport = msgspec.structs.replace(config.transport, kind=kind)
     return checked(msgspec.structs.replace(config, transport=transport))
 
@@ -172,6 +194,11 @@ def _argument(given: str | Path | Mapping[str, Any] | None) -> tuple[dict[str, A
         return {}, None
     if isinstance(given, Mapping):
         return dict(given), None
+    if not isinstance(given, str | Path):
+        raise ConfigError(
+            f'config: {given!r} is not a configuration; give a level as text ("int8", "topk:0.01"), the path of a '
+            "TOML file, a mapping of settings or a gradwire.Config"
+        )
     if isinstance(given, Path) or given.endswith(".toml"):
         return {}, str(given)
     return {"level": given}, None
@@ -196,7 +223,8 @@ def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES:
             continue
         if variable not in fields:
-            raise ConfigError(f"environment variable {variable} is not a setting; known are {', '.join(fields)}")
+            hint = did_you_mean(variable, [*fields, *sorted(OTHER_VARIABLES)])
+            raise ConfigError(f"environment variable {variable} is not a setting; {hint}known are {', '.join(fields)}")
         room, name = fields[variable]
         target = found.setdefault(room, {}) if room else found
         target[name] = text
@@ -208,7 +236,8 @@ OTHER_VARIABLES = frozenset(
     PREFIX + name
     for name in (
         *("CONFIG", "ISA", "HOST", "SITE", "BACKEND", "CI", "LAB", "LAB_START", "LAB_PID"),
-        *("IFNAME", "PORTS", "SECRET", "SECRET_FILE", "WIRE", "DASHBOARD_TOKEN", "RUNTIME_DIR", "REJOIN", "PACE_BYTES"),
+        *("IFNAME", "PORTS", "SECRET", "SECRET_FILE", "WIRE", "DASHBOARD_TOKEN", "RUNTIME_DIR", "REJOIN"),
+        *("PACE_BYTES", "STORE", "ANNOUNCE", "CUDA", "BACKEND_BASE"),
     )
 )
 
@@ -235,6 +264,14 @@ def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def _builtins(config: Config) -> dict[str, Any]:
+    """A Config takes any values when it is made; here they become what a file could have held."""
+    try:
+        return config.to_dict()
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(f"configuration: {config!r} holds what is no setting's value: {error}") from error
+
+
 def _convert(fields: dict[str, Any]) -> Config:
     try:
         return msgspec.convert(fields, Config, strict=False)
@@ -253,7 +290,8 @@ def _explain(text: str, fields: dict[str, Any]) -> str:
     names = {field.name: field for field in msgspec.structs.fields(structure)}
     if "unknown field" in what:
         unknown = what.split("`")[1]
-        return f"{setting or 'configuration'}: there is no setting {unknown!r}; known are {', '.join(names)}"
+        hint = did_you_mean(unknown, names)
+        return f"{setting or 'configuration'}: there is no setting {unknown!r}; {hint}known are {', '.join(names)}"
     if name not in names:
         return f"configuration: {text}"
     given = (fields.get(room, {}) if room else fields).get(name)

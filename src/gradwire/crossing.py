@@ -18,8 +18,10 @@ from gradwire.aggregate.steward import Steward, StewardConfig
 from gradwire.aggregate.walker import WalkConfig, Walker
 from gradwire.carry import open_wire, telling
 from gradwire.clock import Clock
+from gradwire.closing import Closing
 from gradwire.config import Config, PlanningConfig
 from gradwire.decide.registry import is_controller
+from gradwire.decide.start import start
 from gradwire.errors import ConfigError, LinkError
 from gradwire.events import Faulted, Sink
 from gradwire.events import Planned as PlannedEvent
@@ -45,12 +47,12 @@ class Crossing:
         self.wire, self.walker, self._steward = wire, walker, steward
         self.source = Source(wire.ledger, wire.stats, ranks)
 
+    def wish(self, level: str, why: str) -> None:
+        """Let the plan have this level, as soon as all members can; where plans decide it."""
+        self._steward.level = level, why
+
     def close(self) -> None:
-        try:
-            self.walker.close()
-        finally:
-            self._steward.close()
-            self.wire.close()
+        Closing(self.walker.close, self._steward.close, self.wire.close).close()
 
 
 def notes_of(what: str, config: Config, group: dist.ProcessGroup) -> Notes:
@@ -69,9 +71,17 @@ class Told:
 def cross(config: Config, group: dist.ProcessGroup, ranks: Sequence[int], numel: int, told: Told) -> Crossing:
     """This rank as a member of the plan over `group`, whose members are these ranks of the job."""
     known = known_network(config.planning, group.size())
-    plan = first_plan(notes_of("plan", config, group), lambda: planner_of(config, numel)(known, 1))
+    level = str(start(None, lambda _: 0).level) if decided_by_plan(config) else ""
+    plan = first_plan(
+        notes_of("plan", config, group), lambda: replace(planner_of(config, numel)(known, 1), level=level)
+    )
     wire = open_wire(config.transport, group, telling(group, told.clock, told.sink))
     return open_crossing(config, wire, group.rank(), (range(group.size()), plan), ranks, numel, told)
+
+
+def decided_by_plan(config: Config) -> bool:
+    """Whether levels change with plans: a controller's, where ranks come and go."""
+    return bool(config.plan) and config.planning.elastic and is_controller(config.level)
 
 
 def planner_of(config: Config, numel: int) -> Callable[[Matrix, int], Plan]:
@@ -126,7 +136,7 @@ def open_crossing(
     known, planned = known_network(config.planning, len(ranks)), planner_of(config, numel)
 
     def replan(members: tuple[int, ...], version: int) -> Plan:
-        return planned(steward.network(members, told.clock.now()), version)
+        return replace(planned(steward.network(members, told.clock.now()), version), level=member.plan.level)
 
     members, plan = first
     member = Member(rank, members, plan, replan)

@@ -20,39 +20,42 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-import msgspec
-import torch
-from torch import Tensor, nn
-from torch._C._distributed_c10d import GradBucket
-from torch.futures import Future
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.assemble import Assembly, assemble
-from gradwire.collective.absent import Absent
-from gradwire.config import Config, resolve, with_plan, with_transport
+from gradwire.closing import Closing
+from gradwire.compress.feedback import as_states
+from gradwire.config import Config, resolve, with_level, with_plan, with_record, with_transport
 from gradwire.errors import ConfigError
 from gradwire.events import Event, Sink
-from gradwire.flow import Bucket, ParameterSlice
+from gradwire.fork import void_in_child
 from gradwire.govern import Adaptive
 from gradwire.handover import Handover, Layout, Stateful
+from gradwire.hook import Hook, register, sparse_module
+from gradwire.loss_scaling import Scaler, check_scaler
 from gradwire.observe.tally import Summary, Tally
 from gradwire.observe.watch import Told
+from gradwire.plan_governor import PlanGovernor
 
 # Which models have a handle; they vanish from here with the model.
 _ATTACHED: WeakKeyDictionary[DistributedDataParallel, Handle] = WeakKeyDictionary()
 # Whose threads run. Those that complete futures must be gone before the interpreter is.
 _OPEN: WeakSet[Handle] = WeakSet()
+_STEP_TO_LOAD = "the step of the state to load"
 
 
 class Handle:
-    """What `attach` returns: the session's state and its story."""
+    """The handle of an attached model: state, summary, close()."""
 
     def __init__(self, assembly: Assembly, config: Config, replica: tuple[nn.Module, Layout] | None = None) -> None:
         self._assembly = assembly
         self._replica = replica
         self.config = config
-        self._closed = False
+        session, watch = assembly.session, assembly.watch
+        self._open = Closing(session.close, lambda: watch.close(session.step))
         _OPEN.add(self)
+        void_in_child(self, Handle._void)
 
     def summary(self) -> Summary:
         """Steps, bytes, levels and reasons so far, on this rank; prints well."""
@@ -66,19 +69,38 @@ class Handle:
     def state_dict(self) -> dict[str, Any]:
         """This rank's residuals and warm starts. Every rank saves its own."""
         state = self._assembly.feedback.state_dict()
-        return {**state, "factors": self._assembly.session.factors(), "step": self._assembly.session.step}
+        session = self._assembly.session
+        return {**state, "factors": session.codecs.factors(), "step": session.step, "scale": session.scaling.scale}
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Take over a saved state: this rank's own, or a list with those of all ranks when the world size changed.
 
         Every rank calls this at the same point, with states of the same step: ConfigError on all of them otherwise.
         """
-        first = state if isinstance(state, Mapping) else state[0]
+        try:
+            states = as_states(state)
+        except ConfigError:
+            # Ranks that have a state do not wait for this one.
+            self._assembly.agree({_STEP_TO_LOAD: "none: this is no state"})
+            raise
+        first = states[0]
         step = int(first.get("step", 0))
-        self._assembly.agree({"the step of the state to load": str(step)})
+        self._assembly.agree({_STEP_TO_LOAD: str(step), **self._facts_to_load(states)})
+        if self._assembly.compared is not None:
+            self._assembly.compared.begin_again()
+        self._check_to_load(states)
         self._assembly.feedback.load_state_dict(state)
-        self._assembly.session.load_factors(first.get("factors", {}))
+        self._assembly.session.resend()
+        self._assembly.session.codecs.load_factors(first.get("factors", {}))
+        self._assembly.session.scaling.scale = first.get("scale")
         self._assembly.session.step = step
+
+    def _facts_to_load(self, states: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+        """What else must be the same on all ranks that load."""
+        return {}
+
+    def _check_to_load(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """ConfigError where these states are not for this handle; after `agree`, so that all ranks raise or none."""
 
     def note(
         self,
@@ -94,10 +116,10 @@ class Handle:
         `loss` lets the guard back off when compression seems to hurt; `total_steps` lets views tell the time left; the
         rest, with any numbers of your own, goes into the recording and from there into views and reports.
         """
-        if loss is not None and isinstance(self._assembly.governor, Adaptive):
-            self._assembly.governor.loss = float(loss)
         told = Told(loss, accuracy, epoch, total_steps, values)
         self._assembly.watch.note(self._assembly.session.step, told)
+        if loss is not None and isinstance(self._assembly.governor, Adaptive | PlanGovernor):
+            self._assembly.governor.loss = float(loss)
 
     def add_sink(self, sink: Sink | Callable[[Event], None]) -> None:
         """Hand every event from now on to `sink` too: any object with `emit`, or a function of one event.
@@ -132,23 +154,30 @@ class Handle:
         session.hand_over(Handover(module, others, set_step, layout))
 
     def rescale_residuals(self, factor: float) -> None:
-        """Multiply what waits by `factor`: call it with new_scale / old_scale when a loss scaler changes its scale."""
+        """Multiply what waits by `factor`, which is new_scale / old_scale when a loss scaler changes its scale. Not
+        needed for a scaler that gradwire knows (`attach(model, scaler=scaler)`), and does no harm there."""
         self._assembly.feedback.rescale(factor)
+        self._assembly.session.scaling.rescaled(factor)
+
+    def follow(self, scaler: Scaler) -> None:
+        """Let residuals follow this loss scaler: its scale, and the steps that it skips."""
+        self._assembly.session.scaling.follow(scaler)
 
     def detach(self) -> None:
         """Plain DDP from the next step on. Every rank calls this between the same two steps."""
         self._assembly.session.switch_off()
 
+    def _void(self) -> None:
+        """In a forked child (a DataLoader worker): threads and connections are the parent's to close."""
+        self._open = Closing()
+        _OPEN.discard(self)
+
     def close(self) -> None:
         """Stop the threads. Called at exit and when the model is gone; call it yourself before destroying the process
-        group early."""
-        if not self._closed:
-            self._closed = True
-            _OPEN.discard(self)
-            try:
-                self._assembly.session.close()
-            finally:
-                self._assembly.watch.close(self._assembly.session.step)
+        group early. Where it raises, the rest is closed all the same, and another call tries again. Does nothing in a
+        process that was forked from the one that attached."""
+        self._open.close()
+        _OPEN.discard(self)
 
 
 def close_with(model: nn.Module, handle: Handle) -> None:
@@ -174,84 +203,6 @@ def _close_all() -> None:
 atexit.register(_close_all)
 
 
-class BucketWeights:
-    """The parameters under a bucket, as pruning sees them."""
-
-    def __init__(self, parameters: Sequence[Tensor]) -> None:
-        self._parameters = parameters
-
-    def read(self, start: int, numel: int) -> Tensor:
-        flat = torch.cat([parameter.detach().flatten().float() for parameter in self._parameters])
-        return flat[start : start + numel]
-
-    def zero(self, places: Tensor) -> None:
-        offset = 0
-        for parameter in self._parameters:
-            size = parameter.numel()
-            inside = places[(places >= offset) & (places < offset + size)] - offset
-            parameter.detach().view(-1)[inside] = 0.0
-            offset += size
-
-
-class _Hook:
-    """DDP's view of a session: turns GradBuckets into Buckets and counts steps."""
-
-    def __init__(self, model: DistributedDataParallel, assembly: Assembly) -> None:
-        self._names = {id(parameter): name for name, parameter in model.module.named_parameters()}
-        self._session = assembly.session
-        self._in_backward = False
-        self._slices: dict[tuple[int, ...], tuple[ParameterSlice, ...]] = {}
-        self.layout = Layout()
-        # DDP lays its buckets out anew after the first backward. Where the others have done so, that one is ours alone.
-        self._rehearses = isinstance(model.process_group, Absent)
-
-    def __call__(self, bucket: GradBucket) -> Future[Tensor]:
-        if self._rehearses:
-            self._rehearses = not bucket.is_last()
-            unchanged: Future[Tensor] = Future()
-            unchanged.set_result(bucket.buffer())
-            return unchanged
-        # A rank that is done before the others (`model.join()`) sends zeros for them, and has no backward to do it in.
-        alone = torch._C._current_graph_task_id() == -1
-        if not (self._in_backward or alone):
-            self._in_backward = True
-            # Runs on the training thread before DDP's own wait: errors surface there with their type.
-            torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
-        parameters = bucket.parameters()
-        buffer = bucket.buffer()
-        noun = Bucket(
-            index=bucket.index(),
-            step=self._session.step,
-            numel=buffer.numel(),
-            itemsize=buffer.element_size(),
-            slices=self._slices_of(parameters),
-            is_last=bucket.is_last(),
-        )
-        self.layout.buckets[noun.index] = tuple(part.name for part in noun.slices)
-        if noun.is_last:
-            self._session.step += 1
-        future = self._session.synchronise(noun, buffer, BucketWeights(parameters))
-        if alone and noun.is_last:
-            self._session.settle()
-        return future
-
-    def _end_of_backward(self) -> None:
-        self._in_backward = False
-        self._session.settle()
-
-    def _slices_of(self, parameters: Sequence[Tensor]) -> tuple[ParameterSlice, ...]:
-        key = tuple(map(id, parameters))
-        known = self._slices.get(key)
-        if known is None:
-            offset, slices = 0, []
-            for parameter in parameters:
-                name, numel = self._names[id(parameter)], parameter.numel()
-                slices.append(ParameterSlice(name, offset, tuple(parameter.shape), numel))
-                offset += numel
-            known = self._slices[key] = tuple(slices)
-        return known
-
-
 def attach(
     model: DistributedDataParallel,
     config: Config | str | Path | Mapping[str, Any] | None = None,
@@ -259,12 +210,17 @@ def attach(
     transport: str | None = None,
     plan: str | None = None,
     record: str | Path | None = None,
+    level: str | None = None,
+    scaler: Scaler | None = None,
 ) -> Handle:
     """Let gradwire synchronise this model's gradients. Every rank calls it at the same point.
 
+    `level` is a level ("int8", "topk:0.01+int8", "off") or a controller that chooses one ("auto"); `config` may be that
+    too, or the path of a TOML file, a mapping of settings or a Config.
     `transport` is "group" (the collectives of the model's process group), "ltp" (gradwire's own, over UDP; TCP where
     that is blocked) or "tcp". `plan` names a planner: gradients then travel its trees (docs/planning.md), over a wire
-    of ours. `record` names a directory for the ranks' event files, as GRADWIRE_RECORD and the setting do.
+    of ours. `record` names a directory for the ranks' event files, as GRADWIRE_RECORD and the setting do. `scaler` is
+    the loss scaler (torch.amp.GradScaler) of this model; where every rank's training loop has only one, it is found.
     A model that is attached already (by `gradwire.run`) gives its handle back when no configuration is passed. What
     `torch.compile` made of a DDP model is taken for that model: Accelerate compiles last.
     """
@@ -274,41 +230,49 @@ def attach(
             f"attach: {type(model).__name__} is not a DistributedDataParallel model; "
             "wrap it first: attach(DistributedDataParallel(model)); for fully_shard there is attach_fsdp(model)"
         )
+    if scaler is not None:
+        check_scaler(scaler)
     known = _ATTACHED.get(model)
     if known is not None:
-        if (config, transport, plan, record) == (None, None, None, None):
+        if (config, transport, plan, record, level) == (None, None, None, None, None):
+            if scaler is not None:
+                known.follow(scaler)
             return known
         raise ConfigError(
             "attach: gradwire is attached to this model already; it takes one configuration; under gradwire.run "
             "that is the one of the GRADWIRE_* variables"
         )
-    effective = recorded(resolve(config), record)
+    effective = given(config, level, record)
     if plan is not None:
         effective = with_plan(effective, plan)
     if transport is not None:
         effective = with_transport(effective, transport)
+    if effective.plan and effective.planning.elastic and (name := sparse_module(model.module)):
+        raise ConfigError(
+            f"planning.elastic: the gradient of {name!r} is sparse and goes through the model's process group, which "
+            "does not outlive a rank; make it nn.Embedding(..., sparse=False), or leave planning.elastic off"
+        )
     parameters = sum(parameter.numel() for parameter in model.module.parameters() if parameter.requires_grad)
     assembly = assemble(effective, model.process_group, parameters)
-    hook = _Hook(model, assembly)
+    hook = Hook(model, assembly.session)
     handle = Handle(assembly, effective, (model.module, hook.layout))
     try:
-        model.register_comm_hook(hook, _call)
+        register(model, hook)
     except RuntimeError as error:
         handle.close()
         raise ConfigError(f"attach: this model already has a communication hook ({error})") from error
+    if scaler is not None:
+        handle.follow(scaler)
     _ATTACHED[model] = handle
     close_with(model, handle)
     return handle
 
 
-def recorded(config: Config, record: str | Path | None) -> Config:
-    """The configuration with its recording in `record`, where that is given."""
-    return config if record is None else msgspec.structs.replace(config, record=str(record))
-
-
-def _call(state: _Hook, bucket: GradBucket) -> Future[Tensor]:
-    return state(bucket)
-
-
-# DDP checks these annotations by identity, so they must be types and not the strings this file's imports make them.
-_call.__annotations__ = {"state": _Hook, "bucket": GradBucket, "return": Future[Tensor]}
+def given(
+    config: Config | str | Path | Mapping[str, Any] | None, level: str | None, record: str | Path | None
+) -> Config:
+    """The effective configuration, with the arguments that stand for one setting."""
+    effective = resolve(config)
+    if level is not None:
+        effective = with_level(effective, level)
+    return effective if record is None else with_record(effective, record)

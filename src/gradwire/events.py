@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from gradwire.flow import LinkView, Plan, StepFacts, View
+from gradwire.flow import LinkView, Plan, StepFacts, View, all_reduce_bytes
 
 FORMAT: Final = "gradwire-events"
 VERSION: Final = 1
@@ -90,7 +90,7 @@ class Stepped(Fact, frozen=True):
         late = min(late, facts.carrying)
         wire = facts.carrying - late
         wait = max(0.0, facts.exposed - facts.carrying - facts.encoding) + late
-        plain = 2 * gradient * (world_size - 1) // world_size
+        plain = all_reduce_bytes(gradient, world_size)
         return cls(
             at=at,
             step=step,
@@ -353,8 +353,3 @@ class Sink(Protocol):
 def finite(value: float | None) -> float | None:
     """JSON has no NaN and no infinity; neither says anything here."""
     return value if value is not None and math.isfinite(value) else None
-
-
-def finite_values(values: Mapping[str, float]) -> dict[str, float]:
-    """Those of a user's numbers that are any."""
-    return {str(name): float(value) for name, value in values.items() if math.isfinite(value)}

@@ -85,10 +85,14 @@ class Acks:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the network is like now: the group as one link, and each known directed pair (source, destination)."""
+    """What the network is like now: the group as one link, and each known directed pair (source, destination).
+
+    `changes` counts how often it became another network: whoever remembers something of it forgets it when this grows.
+    """
 
     group: LinkView
     links: dict[tuple[int, int], LinkView] = field(default_factory=dict)
+    changes: int = 0
 
     @classmethod
     def unknown(cls) -> View:
@@ -135,6 +139,11 @@ class Footprint:
     hops: int
 
 
+def all_reduce_bytes(nbytes: int, world_size: int) -> int:
+    """What each of W ranks sends to sum so many bytes: 2 (W - 1) / W of them, by a ring or by shards."""
+    return 2 * nbytes * (world_size - 1) // world_size
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """One level for one bucket, with the sentence that explains it and the version all ranks agreed on.
@@ -170,6 +179,7 @@ class Plan:
     `routes[(a, b)]` are the members that relay from a to b, ends included, for tree edges that are no direct link.
     `auxiliary[(a, b)]` are side routes of the same form, for edges whose own queue is long.
     `chunk` is the size in bytes (of dense gradient) that the prediction assumes is sent, summed and passed on at once.
+    `level` is the level of its steps, where the plan decides that; "" leaves it to whoever hands in a bucket.
     """
 
     version: int
@@ -180,3 +190,4 @@ class Plan:
     auxiliary: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     routes: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
     chunk: int = 0
+    level: str = ""

@@ -17,7 +17,7 @@ that HSDP does. As with DDP there is no removing gradwire from a model; `handle.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -29,11 +29,11 @@ from torch.distributed.fsdp import FSDPModule
 from torch.futures import Future
 
 from gradwire.assemble import Assembly, assemble, average
-from gradwire.config import Config, resolve
-from gradwire.ddp import Handle, close_with, recorded
+from gradwire.config import Config
+from gradwire.ddp import Handle, close_with, given
 from gradwire.errors import ConfigError, LinkError
 from gradwire.flow import Bucket
-from gradwire.fsdp_unit import Unit, units_of
+from gradwire.fsdp_unit import Unit, after_backward, units_of
 from gradwire.session import Session
 from gradwire.transport.collective import explain
 
@@ -53,14 +53,27 @@ class ShardHandle(Handle):
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Take over this rank's own state or, when the number of replicas changed, a list with those of its shard."""
-        for one in [state] if isinstance(state, Mapping) else state:
-            saved = tuple(one.get("shard", (0, 1)))
-            if saved != self._shard:
-                raise ConfigError(
-                    f"load_state_dict: the state is of shard {saved[0]} of {saved[1]}, this rank holds shard "
-                    f"{self._shard[0]} of {self._shard[1]}; load each shard's own state, with as many shards as saved"
-                )
         super().load_state_dict(state)
+
+    def _facts_to_load(self, states: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+        return {"the shard of the state to load": ", ".join(sorted({_in_words(_shard_of(one)) for one in states}))}
+
+    def _check_to_load(self, states: Sequence[Mapping[str, Any]]) -> None:
+        for one in states:
+            if _shard_of(one) != self._shard:
+                raise ConfigError(
+                    f"load_state_dict: the state is of shard {_in_words(_shard_of(one))}, this rank holds shard "
+                    f"{_in_words(self._shard)}; load each shard's own state, with as many shards as saved"
+                )
+
+
+def _shard_of(state: Mapping[str, Any]) -> tuple[int, int]:
+    index, count = state.get("shard", (0, 1))
+    return int(index), int(count)
+
+
+def _in_words(shard: tuple[int, int]) -> str:
+    return f"{shard[0]} of {shard[1]}"
 
 
 class _Hook:
@@ -79,9 +92,6 @@ class _Hook:
     def __call__(self, unit: Unit, buffer: Tensor) -> None:
         if not self._synchronises_now(unit, buffer):
             return
-        if not self._count:
-            # Runs after FSDP2's own last callback, which may reduce units whose inputs needed no gradient.
-            torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
         if unit.divides_itself:
             buffer.mul_(self._replicas)  # the user's divisor is for the sum over replicas; a session gives the mean
         slices, weights = unit.layout(buffer.numel())
@@ -104,7 +114,10 @@ class _Hook:
         buffer.zero_()
         return False
 
-    def _end_of_backward(self) -> None:
+    def end_of_backward(self) -> None:
+        """All units of this backward were here; a backward in which none may go is no step."""
+        if not self._count:
+            return
         self._count = 0
         self._session.step += 1
         self._settle()
@@ -125,6 +138,7 @@ def attach_fsdp(
     config: Config | str | Path | Mapping[str, Any] | None = None,
     *,
     record: str | Path | None = None,
+    level: str | None = None,
 ) -> Handle:
     """Let gradwire synchronise this model's gradients across the replicate dimension of its mesh.
 
@@ -133,7 +147,7 @@ def attach_fsdp(
     same handle back.
     """
     known = _ATTACHED.get(model)
-    if known is not None and config is None:
+    if known is not None and (config, record, level) == (None, None, None):
         return known
     if known is not None:
         raise ConfigError("attach_fsdp: gradwire is attached to this model already; it takes one configuration")
@@ -143,7 +157,7 @@ def attach_fsdp(
             "fully_shard(model, mesh=mesh) with a mesh of (replicate, shard). "
             "For a DistributedDataParallel model there is gradwire.attach"
         )
-    effective = recorded(resolve(config), record)
+    effective = given(config, level, record)
     if effective.plan:
         raise ConfigError(
             f"plan: {effective.plan!r} cannot carry an FSDP2 model, whose backward names no unit as its last; "
@@ -153,9 +167,12 @@ def attach_fsdp(
     group = _replicate_group(units)
     parameters = sum(unit.numel for unit in units)
     assembly = assemble(effective, group, parameters, average(group))
+    if units[0].shard_group is not None:
+        assembly.session.scaling.agree = _any_shard(units[0].shard_group)
     hook = _Hook(assembly.session, group.size())
     for unit in units:
         unit.hand_over(hook)
+    after_backward(model, hook.end_of_backward)
     handle = _ATTACHED[model] = ShardHandle(assembly, effective, units[0].shard)
     close_with(model, handle)
     return handle
@@ -166,6 +183,18 @@ def _replicate_group(units: Sequence[Unit]) -> dist.ProcessGroup:
     if len(groups) != 1:
         raise ConfigError("attach_fsdp: the model's units are replicated over different meshes; use one mesh for all")
     return next(iter(groups.values()))
+
+
+def _any_shard(group: dist.ProcessGroup) -> Callable[[bool], bool]:
+    """Whether any rank of the site says so: a loss scaler looks at all shards before it skips a step."""
+
+    def agree(own: bool) -> bool:
+        device = dist.distributed_c10d._get_object_coll_device(group)
+        flag = torch.tensor([float(own)], dtype=torch.float32, device=device)
+        dist.all_reduce(flag, dist.ReduceOp.MAX, group=group)
+        return bool(flag.item())
+
+    return agree
 
 
 def _quiesce(device: torch.device) -> None:

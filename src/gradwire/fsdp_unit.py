@@ -2,7 +2,8 @@
 
 torch offers the hook (`set_all_reduce_hook`) but neither says whose gradients its buffer holds, nor lets native HSDP
 leave the all-reduce to the hook. So this reads a parameter group's list, and takes the replicate dimension out of what
-the group knows of its mesh: then it reduces as one-dimensional FSDP does, while parameters stay on the whole mesh.
+the group knows of its mesh: then it reduces as one-dimensional FSDP does, while parameters stay on the whole mesh. And
+it follows each state's `_root_post_backward_final_callback`, the only sign of a backward's end.
 Written against torch 2.13; `tests/train/test_fsdp.py` notices when those names change.
 """
 
@@ -19,9 +20,9 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard import _fsdp_common as common
 
 from gradwire.compress.base import Weights
-from gradwire.ddp import BucketWeights
 from gradwire.errors import ConfigError
 from gradwire.flow import ParameterSlice
+from gradwire.hook import BucketWeights
 
 
 class Unit:
@@ -42,7 +43,9 @@ class Unit:
             raise ConfigError(f"attach_fsdp: {name or 'the model'} already has an all-reduce hook")
         self.replicate_group: dist.ProcessGroup = mesh.replicate_process_group
         self.shard = (0, 1)
+        self.shard_group: dist.ProcessGroup | None = None
         if isinstance(mesh, common.HSDPMeshInfo):
+            self.shard_group = mesh.shard_process_group
             self.shard = (mesh.shard_mesh_rank, mesh.shard_mesh_size)
 
     def hand_over(self, hook: Callable[[Unit, Tensor], None]) -> None:
@@ -125,6 +128,27 @@ def units_of(model: nn.Module) -> list[Unit]:
     if not units:
         raise ConfigError("attach_fsdp: the model has no parameters")
     return units
+
+
+def after_backward(model: nn.Module, act: Callable[[], None]) -> None:
+    """Call `act` at the end of every backward, after FSDP2's own last callback, which may still reduce units whose
+    inputs needed no gradient.
+
+    FSDP2 queues that callback once, in the outermost backward, by whichever state is first in it. Reentrant
+    checkpointing runs each block's backward inside; a callback queued by a unit's hook would run when that one ends.
+    """
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            state: Any = module._get_fsdp_state()
+            state._root_post_backward_final_callback = _followed(state._root_post_backward_final_callback, act)
+
+
+def _followed(first: Callable[[], None], then: Callable[[], None]) -> Callable[[], None]:
+    def both() -> None:
+        first()
+        then()
+
+    return both
 
 
 def _touched(part: Any) -> bool:

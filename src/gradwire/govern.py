@@ -23,14 +23,15 @@ from typing import Protocol
 
 from gradwire.clock import Clock
 from gradwire.compress.build import check_chain
-from gradwire.decide.base import Controller, Job
+from gradwire.decide.base import Controller, Job, alike, same_job
 from gradwire.decide.buckets import advise
 from gradwire.decide.cost import predict
 from gradwire.decide.fixed import Fixed
 from gradwire.decide.ladder import LADDER
 from gradwire.errors import LinkError
-from gradwire.events import Advised, Failed, Faulted, Sensed, Sink, Stepped
+from gradwire.events import Advised, Faulted, Sensed, Sink, Stepped
 from gradwire.flow import Bucket, Decision, Footprint, LinkView, StepFacts, View
+from gradwire.joint import Explain, Teller, as_it_is
 from gradwire.level import Level
 from gradwire.pipeline import Pipeline
 from gradwire.pulses import Round, Told
@@ -71,6 +72,9 @@ class Instruments:
     clock: Clock
     sink: Sink
     traffic: Traffic
+    explained: Explain = as_it_is
+    # The version of the plan in force, on which footprints depend.
+    plan_version: Callable[[], int] = lambda: 0
 
 
 class Steady:
@@ -128,11 +132,14 @@ class Adaptive:
         self._line = line
         instruments, self._footprint = parts
         self._stopwatch, self._clock, self._sink = instruments.stopwatch, instruments.clock, instruments.sink
-        self._traffic = instruments.traffic
+        self._traffic, self._explained = instruments.traffic, instruments.explained
+        self._plan_version = instruments.plan_version
         self._lateness = Lateness()
         self._estimator = Estimator()
         self._peers = {peer: Peer() for peer in range(world_size) if peer != rank}
         self._buckets: dict[int, Bucket] = {}
+        self._job: Job | None = None
+        self._most_hops: tuple[tuple[Level, int], tuple[Bucket, ...], int] | None = None
         self._own: StepFacts | None = None
         self._ready = 0.0
         self._round: Round | None = None
@@ -165,7 +172,13 @@ class Adaptive:
 
     @property
     def _hops(self) -> int:
-        return max((self._footprint(self._decision.level, b).hops for b in self._buckets.values()), default=0)
+        """The most latencies in a row of any bucket of this step."""
+        level, buckets = self._decision.level, tuple(self._buckets.values())
+        known, key = self._most_hops, (level, self._plan_version())
+        if known is None or known[0] != key or not alike(known[1], buckets):
+            hops = max((self._footprint(level, bucket).hops for bucket in buckets), default=0)
+            known = self._most_hops = key, buckets, hops
+        return known[2]
 
     def _turn(self, step: int, now: float) -> None:
         self._step = step
@@ -186,8 +199,8 @@ class Adaptive:
         try:
             return exchange.result()
         except LinkError as error:
-            self._sink.emit(Failed(self._clock.now(), step, f"LinkError: {error}"))
-            raise
+            failure = Teller(self._sink, self._clock, self._explained).failed(step, error)
+            raise failure from failure.__cause__
 
     def _hear(self, exchange: Round, pulses: dict[int, Pulse]) -> None:  # 4
         for peer, pulse in pulses.items():
@@ -212,7 +225,8 @@ class Adaptive:
         self.view = self._acknowledged.update(view, self._rank, exchange.links, told, now)
         if observations and exchange.facts is not None:
             facts = replace(merge([seen.facts for seen in observations], exchange.facts), level=exchange.level)
-            job = Job(self._world_size, exchange.buckets, self._footprint)
+            job = Job(self._world_size, exchange.buckets, self._footprint, self._plan_version())
+            job = self._job = same_job(self._job, job)
             plain = predict(LADDER[0], job, self.view, facts, exchange.level, scale=1.0)
             self._wish = sendable(self._controller.decide(job, self.view, facts, now))
             if self._wish.guarded:

@@ -9,16 +9,24 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.futures import Future
 
-from gradwire.aggregate.scratch import Lease
+from gradwire.aggregate.scratch import Lease, Scratch
+from gradwire.aggregate.summed import mean, parts
 from gradwire.clock import Clock
 from gradwire.compress.base import Encoded
 from gradwire.errors import LinkError
 from gradwire.events import Failed, NonFinite, Sink, Synchronised
 from gradwire.flow import Bucket
 from gradwire.level import Level
+from gradwire.pipeline import Pipeline
 from gradwire.transport.base import Op
 from gradwire.transport.collective import explain
 from gradwire.transport.quiet import lend
+
+Explain = Callable[[BaseException], BaseException]
+
+
+def as_it_is(error: BaseException) -> BaseException:
+    return error
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +35,26 @@ class Teller:
 
     sink: Sink
     clock: Clock
+    # The same error, naming the rank that is gone where that can be found out.
+    explained: Explain = as_it_is
 
     def synchronised(self, bucket: Bucket, level: Level, wire: int, sent: int, seconds: float) -> None:
         now, size = self.clock.now(), bucket.nbytes
         self.sink.emit(Synchronised(now, bucket.step, bucket.index, str(level), size, wire, sent, seconds))
 
-    def failed(self, step: int, error: BaseException) -> None:
+    def failed(self, step: int, error: BaseException) -> BaseException:
+        """The error to raise."""
+        error = self.explained(error)
         self.sink.emit(Failed(self.clock.now(), step, f"{type(error).__name__}: {error}"))
+        return error
+
+
+def dense_bytes(buffer: Tensor, world_size: int) -> int:
+    """Bytes of the dense gradient whose all-reduce sends as much as this one's. Of a sparse one every rank sends its
+    indices and values to every other."""
+    if not buffer.is_sparse:
+        return buffer.nbytes
+    return (buffer.indices().nbytes + buffer.values().nbytes) * world_size // 2
 
 
 class Check:
@@ -87,13 +108,13 @@ class PlainJoint:
     def wait(self) -> None:
         """Until the backend has ended it, or patience has; without any, the backend's own timeout holds."""
         if not self._ended.wait(self._patience):
-            raise LinkError(explain(RuntimeError(f"no answer for {self._patience:g} s"), "AllReduce"))
+            late = LinkError(explain(RuntimeError(f"no answer for {self._patience:g} s"), "AllReduce"))
+            raise self._teller.failed(self._bucket.step, late)
         try:
             self.future.wait()
         except RuntimeError as error:
             failure = LinkError(explain(error, "AllReduce"))
-            self._teller.failed(self._bucket.step, failure)
-            raise failure from error
+            raise self._teller.failed(self._bucket.step, failure) from error
         self._teller.synchronised(self._bucket, Level(), self.wire, self._bucket.numel, self.finished - self.started)
 
 
@@ -113,7 +134,7 @@ class Joint:
         self, teller: Teller, world_size: int, bucket: Bucket, level: Level, buffer: Tensor, work: Tensor
     ) -> None:
         self._teller = teller
-        self._world_size = world_size
+        self.world_size = world_size
         self._bucket = bucket
         self._level = level
         self._buffer = buffer
@@ -144,7 +165,7 @@ class Joint:
     def counted(self, ops: Iterator[Op], lease: Lease) -> Iterator[Op]:
         """The chunk's operations, counted; what it borrowed is given back at the end."""
         for op in ops:
-            self._wire += op.wire_bytes(self._world_size)
+            self._wire += op.wire_bytes(self.world_size)
             yield op
         lease.end()
 
@@ -160,9 +181,12 @@ class Joint:
             self._error = self._error or error
             if self._left:
                 return
-        if self._error is None and self._work is not self._buffer:
-            self._buffer.copy_(self._work)
-        self._tell()
+        try:
+            if self._error is None and self._work is not self._buffer:
+                self._buffer.copy_(self._work)
+            self._tell()
+        except BaseException as trouble:  # somebody waits: the future must complete, and carries it on
+            self._error = self._error or trouble
         self._done.set_result(self._buffer)
 
     def wait(self) -> None:
@@ -180,8 +204,18 @@ class Joint:
         teller, bucket = self._teller, self._bucket
         now = teller.clock.now()
         if self._error is not None:
-            teller.failed(bucket.step, self._error)
+            self._error = teller.failed(bucket.step, self._error)
             return
         if self._nonfinite:
             teller.sink.emit(NonFinite(now, bucket.step, bucket.index, self._nonfinite))
         teller.synchronised(bucket, self._level, self._wire, self._sent, now - self._started)
+
+
+def send_whole(joint: Joint, work: Tensor, pipeline: Pipeline, scratch: Scratch, megabytes: float) -> None:
+    """Whole values through the lanes, in chunks of so many megabytes: every element of `work` becomes its mean."""
+    chunks = parts(work, joint.world_size, megabytes)
+    joint.carried(0, work.numel())  # the operations count the bytes
+    joint.expect(len(chunks))
+    for chunk in chunks:
+        lease = Lease(scratch, work.device)
+        pipeline.submit(joint.counted(mean(chunk, joint.world_size, lease), lease), joint.finished)

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from gradwire.errors import ConfigError
+from gradwire.suggest import did_you_mean
 
 Values = Literal["fp32", "fp16", "bf16", "int8", "int4"]
 Select = Literal["all", "topk", "exactk", "sharedk", "randk", "lowrank"]
 
 VALUES: Final[tuple[Values, ...]] = ("fp32", "fp16", "bf16", "int8", "int4")
 SPARSE: Final[tuple[Select, ...]] = ("topk", "exactk", "sharedk", "randk")
+STAGES: Final = ("off", "prune", *SPARSE, "lowrank", *VALUES[1:], "zstd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def _parse_stage(stage: str, setting: str, text: str) -> tuple[int, dict[str, ob
     if name == "zstd" and not argument:
         return 3, {"lossless": True}
     raise ConfigError(
-        f"{setting}: {stage!r} in {text!r} is not a stage; allowed are off, prune:P, "
+        f"{setting}: {stage!r} in {text!r} is not a stage; {did_you_mean(name, STAGES)}allowed are off, prune:P, "
         "topk:R, exactk:R, sharedk:R, randk:R, lowrank:N, fp16, bf16, int8, int4, zstd"
     )
 

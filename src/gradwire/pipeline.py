@@ -9,15 +9,19 @@ The first failure stops the pipeline: every exchange still inside and every late
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from gradwire.closing import Closing
 from gradwire.errors import LinkError
 from gradwire.trace import span
 from gradwire.transport.base import Lane, Op, Pending, Timing
+
+log = logging.getLogger(__name__)
 
 Done = Callable[[BaseException | None], None]
 OnTiming = Callable[[Timing], None]
@@ -38,6 +42,7 @@ class Pipeline:
 
     def __init__(self, lanes: Sequence[Lane], on_timing: OnTiming, on_work: OnWork = lambda seconds, now: None) -> None:
         self._lanes = list(lanes)
+        self._open = Closing(*(lane.close for lane in self._lanes))
         self._on_timing = on_timing
         self._on_work = on_work
         self._failure: BaseException | None = None
@@ -56,19 +61,19 @@ class Pipeline:
         return len(self._lanes)
 
     def submit(self, exchange: Iterator[Op], done: Done, on_timing: OnTiming | None = None) -> None:
-        """Run an exchange to its end; `done` is called once, from a station's thread."""
+        """Run an exchange to its end; `done` is called with the outcome, from a station's thread. What it raises on
+        success becomes the outcome: it is called a second time, with that error."""
         self._queues[0].put(_Travelling(exchange, done, on_timing or self._on_timing))
 
     def close(self, timeout: float = 10.0) -> None:
-        """Let what is inside finish or fail, stop the threads, release the lanes."""
+        """Let what is inside finish or fail, stop the threads, release the lanes. After an error, call it again."""
         self._queues[0].put(None)
         for thread in self._threads:
             thread.join(timeout)
         stuck = [thread.name for thread in self._threads if thread.is_alive()]
         if stuck:
             raise LinkError(f"{', '.join(stuck)} still wait for a peer after {timeout:g} s")
-        for lane in self._lanes:
-            lane.close()
+        self._open.close()
 
     def _work(self, exchange: Iterator[Op]) -> Op:
         """Run an exchange up to its next operation, and tell how long that took."""
@@ -99,9 +104,19 @@ class Pipeline:
             op = self._work(item.exchange)
             item.pending = self._lanes[index].start(op)
         except StopIteration:
-            item.done(None)
+            _report(item.done, None)
         except BaseException as error:  # the top of this thread: the caller's future carries it on
             self._failure = self._failure or error
-            item.done(error)
+            _report(item.done, error)
         else:
             self._queues[index + 1].put(item)
+
+
+def _report(done: Done, outcome: BaseException | None) -> None:
+    """Call `done`; its own error must not end the station's thread, on which every later exchange waits."""
+    try:
+        done(outcome)
+    except BaseException as error:
+        log.exception("the callback of an exchange failed")
+        if outcome is None:
+            _report(done, error)

@@ -7,6 +7,7 @@ store knows what a process needs that is started in the place of a dead one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -18,12 +19,14 @@ from gradwire.aggregate.parcel import Parcel
 from gradwire.aggregate.portion import check_summable, frame_bytes
 from gradwire.carry import ltp_opener, tcp_opener
 from gradwire.clock import Clock
+from gradwire.closing import Closing
 from gradwire.collective.absent import Absent
 from gradwire.config import Config
 from gradwire.crossing import (
     Crossing,
     Told,
     cross,
+    decided_by_plan,
     known_network,
     notes_of,
     open_crossing,
@@ -33,13 +36,14 @@ from gradwire.crossing import (
 )  # fmt: skip
 from gradwire.decide.registry import is_controller
 from gradwire.errors import ConfigError, LinkError
-from gradwire.events import Sink
-from gradwire.flow import Bucket, Footprint, Plan, Tree
+from gradwire.events import Faulted, Sink
+from gradwire.flow import Bucket, Decision, Footprint, Plan, Tree
 from gradwire.level import Level
 from gradwire.plan.trees import children_of, sources_of
-from gradwire.site import Site, Sites, ask_sites, open_groups
+from gradwire.resume import Resume
+from gradwire.site import SharedLevel, Site, Sites, ask_sites, open_groups
 from gradwire.standing import VARIABLE, Standing, facts_of, find, keep, seat
-from gradwire.succession import Heirloom, Register, Succession, Whereabouts
+from gradwire.succession import Ask, Heirloom, Register, Succession, Whereabouts, nobody_knows
 from gradwire.traffic import Source
 from gradwire.transport.address import own_address
 from gradwire.transport.ltp import Endpoint
@@ -70,6 +74,8 @@ class Planned:
         self.crossing, self.site = crossing, site
         self._whereabouts: Whereabouts | None = None
         self._estate: Estate | None = None
+        # Where plans decide the level: what the leader of this rank's site told of it.
+        self._shared: SharedLevel | None = None
         self._known: tuple[Plan | None, Shape] = None, Shape()
 
     def source(self) -> Source | None:
@@ -80,6 +86,35 @@ class Planned:
     def plan(self) -> Plan | None:
         """The plan in force; None on a rank that sends nothing across."""
         return self.crossing.walker.member.plan if self.crossing else None
+
+    def version(self) -> int:
+        """Of the plan in force; 0 on a rank that sends nothing across."""
+        plan = self.plan
+        return plan.version if plan is not None else 0
+
+    @property
+    def level(self) -> Level | None:
+        """The level of the plan in force, as the leader told it to its site; None where plans do not decide it."""
+        plan = self.plan
+        if plan is None:
+            return self._shared.told if self._shared is not None else None
+        return Level.parse(plan.level) if plan is not None and plan.level else None
+
+    @property
+    def used(self) -> Level | None:
+        """The level of the last step: an epoch that began meanwhile may have had another than the plan before it."""
+        return self.crossing.walker.used if self.crossing else None
+
+    @property
+    def coordinates(self) -> bool:
+        """Whether this rank proposes changes of the plan."""
+        member = self.crossing.walker.member if self.crossing else None
+        return member is not None and member.coordinator == member.rank
+
+    def wish(self, decision: Decision) -> None:
+        """Let the plan have this level, as soon as all members can."""
+        if self.crossing is not None:
+            self.crossing.wish(str(decision.level), decision.reason)
 
     @property
     def burden(self) -> float:
@@ -107,6 +142,11 @@ class Planned:
         elif self.crossing is not None:
             self.crossing.walker.submit(parcel)
 
+    def resend(self) -> None:
+        """More waits than the last step left (it was undone, or a state was loaded), also on ranks that do not lead."""
+        if self.site is not None:
+            self.site.resend()
+
     # ---- sites that outlive their leader -------------------------------------------------------------------------
     def heirloom(self) -> Heirloom | None:
         """What this rank's neighbours must know to speak for the site; None on those who do not lead."""
@@ -124,10 +164,14 @@ class Planned:
         self._whereabouts, walker.redial.moved = whereabouts, whereabouts.places
         whereabouts.watch(lambda: walker.port.cut | walker.port.left)
 
+    def share_level(self, site: Site) -> None:
+        """Let every rank of the site know the level of the plan in force."""
+        self._shared = site.level = SharedLevel(lambda: self.plan.level if self.plan is not None else "")
+
     def inherit(self, site: Site, crossing: Crossing | None) -> Site:
         """The site as it was founded anew, and on its leader the way to the other sites."""
         assert self._estate is not None
-        estate = site.hand_over(self._estate)
+        estate, site.level = site.hand_over(self._estate), self._shared
         if crossing is not None:
             self.crossing = crossing
             crossing.walker.hand_over(estate)
@@ -148,15 +192,18 @@ class Planned:
         return self._known[1]
 
     def close(self) -> None:
-        if self.site is not None:
-            self.site.close()
-        if self._whereabouts is not None:
-            self._whereabouts.close()
-        if self.crossing is not None:
-            self.crossing.close()
+        parts = (self.site, self._whereabouts, self.crossing)
+        Closing(*(part.close for part in parts if part is not None)).close()
 
 
-def open_planned(config: Config, group: dist.ProcessGroup, numel: int, clock: Clock, sink: Sink) -> Planned | None:
+def open_planned(
+    config: Config,
+    group: dist.ProcessGroup,
+    numel: int,
+    clock: Clock,
+    sink: Sink,
+    ask: Ask = nobody_knows,
+) -> Planned | None:
     """None without a plan or without peers. Every member of the group calls this at the same point."""
     told = Told(clock, sink)
     if isinstance(group, Absent):
@@ -178,10 +225,11 @@ def open_planned(config: Config, group: dist.ProcessGroup, numel: int, clock: Cl
     if leaders is not None and leaders.size() > 1:
         crossing = cross(config, leaders, sites.leaders, numel, told)
     across = crossing.walker.submit if crossing else _alone if leaders is not None else None
-    site = Site(own, across)
-    if not config.planning.elastic or len(sites.groups) == 1:
+    outlives = config.planning.elastic and len(sites.groups) > 1
+    site = Site(own, across, keep=outlives)
+    if not outlives:
         return Planned(crossing, site)
-    return _with_heirs(Planned(crossing, site), site, Family(config, group, sites, numel, told), own[1])
+    return _with_heirs(Planned(crossing, site), site, Family(config, group, sites, numel, told, ask), own[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +241,7 @@ class Family:
     sites: Sites
     numel: int
     told: Told
+    ask: Ask = nobody_knows
 
     @property
     def rank(self) -> int:
@@ -209,26 +258,41 @@ class Family:
 
 
 def _with_heirs(planned: Planned, site: Site, family: Family, neighbours: dist.ProcessGroup) -> Planned:
-    """Let the site outlive its leader: the others learn now what they would need to know then."""
+    """Let the site outlive any of its ranks: all learn now what they would need to know to lead it."""
     config, store = family.config, dist.distributed_c10d._get_default_store()
     whereabouts = Whereabouts(store, family.group.group_name)
+    if decided_by_plan(config):
+        planned.share_level(site)
     heirloom = share_heirloom(planned.heirloom(), neighbours)
     if planned.crossing is not None:
         planned.follow(whereabouts)
     name = f"{family.group.group_name}/{family.member}"
-    register = Register(store, name, config.transport.dead_after, config.transport.timeout)
+    register = Register(store, name, config.transport.dead_after, config.transport.timeout, family.ask)
     left = list(family.own)
 
     def found(generation: int) -> Site:
-        left[:] = register.survivors(left[1:], family.rank, generation)
+        before, left[:] = list(left), register.survivors(left, family.rank, generation)
         groups = register.groups(left, family.rank, generation)
+        if left[0] == before[0]:
+            return resumed(generation, groups, sorted(set(before) - set(left)))
         if left[0] != family.rank:
-            return planned.inherit(Site(groups, None), None)
+            return planned.inherit(Site(groups, None, keep=True), None)
         crossing = _take_over(family, heirloom, read_plan(heirloom.plan), whereabouts)
         crossing.walker.member.votes = True  # the dead leader's site is here
-        heir = planned.inherit(Site(groups, crossing.walker.submit), crossing)
+        heir = planned.inherit(Site(groups, crossing.walker.submit, keep=True), crossing)
         planned.follow(whereabouts)
         return heir
+
+    def resumed(generation: int, groups: Sequence[dist.ProcessGroup], dead: Sequence[int]) -> Site:
+        """The leader lives and goes on with those who are left."""
+        assert isinstance(planned.site, Succession)
+        place, old = left.index(family.rank), planned.site.site
+        at = register.positions(left, family.rank, generation, planned.site.position())
+        if not place:
+            for rank in dead:
+                why = f"rank {left[0]} goes on with ranks {left} of its site"
+                family.told.sink.emit(Faulted(family.told.clock.now(), at[0].step, "peer_lost", why, rank))
+        return old.resumed(groups, Resume.of(place, at, old.attempts))
 
     planned.site = Succession(site, found, config.transport.timeout + config.planning.rejoin)
     return planned
@@ -252,8 +316,6 @@ def _come_back(family: Family) -> Planned:
     config, group = family.config, family.group
     if not config.plan or not config.planning.elastic:
         raise ConfigError(f"{VARIABLE}: only a job with a plan and planning.elastic takes a rank in; this one is not")
-    if is_controller(config.level) or config.observe.verify:
-        raise ConfigError(f"{VARIABLE}: level {config.level!r} and observe.verify need all ranks; give a fixed level")
     if config.compress.warmup:
         raise ConfigError(f"{VARIABLE}: compress.warmup counts steps that this rank has not made; set it to 0")
     store, name = dist.distributed_c10d._get_default_store(), seat(group.group_name)

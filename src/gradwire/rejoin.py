@@ -8,7 +8,8 @@
 
 It is torch's, until a rank dies. Whoever starts that rank again (with the same RANK, WORLD_SIZE, MASTER_ADDR and
 MASTER_PORT) sets GRADWIRE_REJOIN=1: then nobody is waited for, `attach` finds the running job, and the others hand this
-rank their weights, optimizer and step with its first backward.
+rank their weights, optimizer and step with its first backward. Where GRADWIRE_STORE names a store (`gradwire store`),
+the ranks meet there instead of at MASTER_ADDR and none of them serves one: any rank may die, rank 0 too.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed.rendezvous import rendezvous
 
 from gradwire.collective import absent
-from gradwire.errors import ConfigError
+from gradwire.errors import ConfigError, LinkError
 from gradwire.standing import VARIABLE
 
+STORE: Final = "GRADWIRE_STORE"
 # How long torch's store is waited for.
 PATIENCE: Final = timedelta(seconds=60)
 
@@ -36,6 +38,8 @@ def rejoining() -> bool:
 
 def init_process_group(backend: str | None = None, init_method: str | None = None, **options: Any) -> None:
     """As torch's, with the same arguments; with GRADWIRE_REJOIN=1, a place in a job that runs already."""
+    if init_method is None and options.get("store") is None and os.environ.get(STORE):
+        options |= _own_store(options)
     if not rejoining():
         dist.init_process_group(backend, init_method, **options)
         return
@@ -48,6 +52,25 @@ def init_process_group(backend: str | None = None, init_method: str | None = Non
         store = PrefixStore("default_pg", found)  # as torch does with a store that it found itself
     absent.register()
     dist.init_process_group(absent.NAME, store=store, rank=rank, world_size=size)
+
+
+def _own_store(options: dict[str, Any]) -> dict[str, Any]:
+    """The store that GRADWIRE_STORE names, and this rank's place. Each life of a job that is restarted has its own part
+    of the store."""
+    text = os.environ[STORE]
+    host, _, port = text.rpartition(":")
+    try:
+        place = host.strip("[]"), int(port)
+        rank = int(os.environ["RANK"]) if options.get("rank", -1) < 0 else options["rank"]
+        size = int(os.environ["WORLD_SIZE"]) if options.get("world_size", -1) < 0 else options["world_size"]
+    except (KeyError, ValueError) as error:
+        raise ConfigError(f"{STORE}={text}: write host:port, and set RANK and WORLD_SIZE ({error})") from error
+    try:
+        found = TCPStore(*place, is_master=False, timeout=options.get("timeout") or PATIENCE)
+    except RuntimeError as error:
+        raise LinkError(f"{STORE}={text}: no store answers there; start one: gradwire store --host HOST") from error
+    life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return {"store": PrefixStore(f"life/{life}", found), "rank": rank, "world_size": size}
 
 
 def _find_store(init_method: str, rank: int, size: int, timeout: timedelta) -> tuple[Store, int, int]:

@@ -16,18 +16,17 @@ import os
 import runpy
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire.backend import GradwireGroup
 from gradwire.config import Config, resolve
 from gradwire.ddp import attach
 from gradwire.errors import ConfigError
 from gradwire.observe.tally import Tally
+from gradwire.suggest import did_you_mean
 from gradwire.transport.secret import VARIABLE, given_secret, one_machine, shared_file, shared_secret
 
 USAGE = "usage: torchrun [options] -m gradwire.run script.py [arguments]   (or: -m gradwire.run -m module [arguments])"
@@ -55,7 +54,8 @@ def use_backend(environment: Mapping[str, str]) -> Callable[[], None]:
     if not name:
         return lambda: None
     if name.lower() not in dist.Backend.backend_list:
-        raise ConfigError(f"GRADWIRE_BACKEND={name}: torch knows {', '.join(dist.Backend.backend_list)}")
+        hint = did_you_mean(name.lower(), dist.Backend.backend_list)
+        raise ConfigError(f"GRADWIRE_BACKEND={name}: {hint}torch knows {', '.join(dist.Backend.backend_list)}")
     original = dist.init_process_group
 
     @functools.wraps(original)
@@ -64,25 +64,9 @@ def use_backend(environment: Mapping[str, str]) -> Callable[[], None]:
 
     def undo() -> None:
         dist.init_process_group = original
-        dist.monitored_barrier = theirs
 
     dist.init_process_group = init
-    theirs = dist.monitored_barrier
-    dist.monitored_barrier = _monitored_barrier(theirs)
     return undo
-
-
-def _monitored_barrier(theirs: Callable[..., None]) -> Callable[..., None]:
-    """Torch's, which refuses every backend that is not called gloo, made to take gradwire's groups too."""
-
-    @functools.wraps(theirs)
-    def barrier(group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        ours = dist.group.WORLD if group is None else group
-        if isinstance(ours, GradwireGroup):
-            return ours.monitored_barrier(timeout, wait_all_ranks)
-        return theirs(group, timeout, wait_all_ranks)
-
-    return barrier
 
 
 def provide_secret(config: Config, environment: MutableMapping[str, str]) -> None:
@@ -96,7 +80,7 @@ def provide_secret(config: Config, environment: MutableMapping[str, str]) -> Non
         environment[VARIABLE] = shared_secret(path)
         if environment.get("LOCAL_RANK") == "0":
             # By the end of rank 0 all have met, or the job has failed.
-            atexit.register(path.unlink, missing_ok=True)
+            atexit.register(_unlink_as, os.getpid(), path)
     elif environment.get("RANK") == "0":
         print(
             "gradwire: no job secret is set, so rank 0 draws one and torch's store hands it out; whoever can reach "
@@ -106,17 +90,27 @@ def provide_secret(config: Config, environment: MutableMapping[str, str]) -> Non
         )
 
 
+def _unlink_as(process: int, path: Path) -> None:
+    """At the end of this process, not of one that was forked from it."""
+    if os.getpid() == process:
+        path.unlink(missing_ok=True)
+
+
 def main(arguments: list[str]) -> None:
     """Run a script or module as `__main__` with gradwire attached to its models."""
     as_module = arguments[:1] == ["-m"]
     target = arguments[1:2] if as_module else arguments[:1]
+    if target in (["-h"], ["--help"]) and not as_module:
+        print(f"{USAGE}\n\n{__doc__}")
+        return
     if not target:
-        raise ConfigError(USAGE)
+        raise ConfigError(f"no script to run; {USAGE}")
     if not as_module and not Path(target[0]).is_file():
-        raise ConfigError(f"gradwire.run: no script {target[0]!r}; {USAGE}")
+        raise ConfigError(f"no script {target[0]!r}; {USAGE}")
     config = resolve()  # a wrong setting should stop every rank before the script loads its data
     provide_secret(config, os.environ)
     tallies: list[Tally] = []
+    process = os.getpid()
     restore = use_backend(os.environ)
     undo = attach_to_every_model(tallies)
     sys.argv = arguments[1:] if as_module else arguments
@@ -129,7 +123,8 @@ def main(arguments: list[str]) -> None:
     finally:
         undo()
         restore()
-        _tell(tallies)
+        if os.getpid() == process:  # not in one that was forked from it
+            _tell(tallies)
 
 
 def _tell(tallies: list[Tally]) -> None:
@@ -143,4 +138,5 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1:])
     except ConfigError as mistake:
-        sys.exit(f"gradwire: {mistake}")
+        print(f"gradwire: {mistake}", file=sys.stderr)
+        sys.exit(2)

@@ -8,42 +8,41 @@ everything that takes time happens in the pipeline's threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.futures import Future
 
-from gradwire.aggregate.chunk import ALIGN, Chunk
-from gradwire.aggregate.exchange import exchange
-from gradwire.aggregate.factored import factored
+from gradwire.aggregate.chunk import Chunk
+from gradwire.aggregate.cut import Cut, cut
+from gradwire.aggregate.exchange import exchange_at
 from gradwire.aggregate.handing import Estate
 from gradwire.aggregate.parcel import Parcel
 from gradwire.aggregate.scratch import Lease, Scratch
-from gradwire.aggregate.verify import verify
+from gradwire.aggregate.verify import digest_of, verify
 from gradwire.clock import Clock
-from gradwire.compress.base import Codec, Stretch, Weights
-from gradwire.compress.build import build_codec
+from gradwire.closing import Closing
+from gradwire.compress.base import Stretch, Weights
+from gradwire.compress.codecs import Codecs
+from gradwire.compress.energy import energies
 from gradwire.compress.feedback import Feedback
-from gradwire.compress.lowrank import LowRank
-from gradwire.compress.prune import Orders
 from gradwire.config import CompressConfig
 from gradwire.events import Decided, Sink
-from gradwire.flow import Bucket, Decision, ParameterSlice
+from gradwire.flow import Bucket, Decision, all_reduce_bytes
 from gradwire.govern import Governor
-from gradwire.joint import Check, Joint, PlainJoint, Teller
+from gradwire.joint import Check, Explain, Joint, PlainJoint, Teller, as_it_is, dense_bytes, send_whole
 from gradwire.level import Level
+from gradwire.loss_scaling import LossScaling
 from gradwire.pipeline import Pipeline
 from gradwire.planned import Planned
 from gradwire.sense.stopwatch import Stopwatch
 from gradwire.trace import span
-from gradwire.transport.base import Op
 
 Plain = Callable[[Tensor], Future[list[Tensor]]]
-# Elements per bucket from which the residual's energy is judged.
-SAMPLE = 4096
 DETACHED = Decision(Level(), "gradwire was detached")
+SPARSE = Decision(Level(), "a sparse gradient is reduced as plain DDP does, by the model's process group")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +65,12 @@ class Rooms:
     planned: Planned | None = None
     # Seconds that an `off` step may wait; None leaves it to the group's own timeout, as plain DDP does.
     patience: float | None = None
+    # Names the rank that is gone in an error that does not.
+    explained: Explain = as_it_is
+    # Whether the lanes run on a wire of our own: then `off` travels over it too, and not over the process group.
+    own_wire: bool = False
+    # Compares replicas where ranks come and go: the step, and a digest of what it restored.
+    compare: Callable[[int, int], None] | None = None
 
 
 class Session:
@@ -76,17 +81,20 @@ class Session:
         self._world_size = world_size
         self._config = config
         self._rooms = rooms
-        self._codecs: dict[Level, Codec] = {}
-        self._factors: dict[Level, LowRank] = {}
+        self.codecs = Codecs(config.prune == "zero")
         self._levels: dict[int, Decision] = {}
-        self._cuts: dict[int, tuple[int, tuple[ParameterSlice, ...]]] = {}
-        self._orders: Orders = {}
-        self._teller = Teller(rooms.sink, rooms.clock)
-        self._verify_every = verify_every if rooms.pipeline.lanes else 0
+        self._cuts: dict[int, Cut] = {}
+        self._teller = Teller(rooms.sink, rooms.clock, rooms.explained)
+        self._verify_every = verify_every if rooms.pipeline.lanes or rooms.compare else 0
         self._scratch = Scratch()
         self._off = False
+        # To be called when more waits than the last step left.
+        self.resend = rooms.planned.resend if rooms.planned is not None else lambda: None
+        planned = [rooms.planned.close] if rooms.planned is not None else []
+        self._open = Closing(*planned, rooms.pipeline.close, rooms.governor.close, rooms.release)
         self._under_way: list[Joint | PlainJoint] = []
-        self.step = 0
+        self.scaling = LossScaling(rooms.feedback, self.codecs, self.resend)
+        self.step = self._latest = 0
 
     def synchronise(self, bucket: Bucket, buffer: Tensor, weights: Weights) -> Future[Tensor]:
         """Replace the bucket's flat gradient by its mean over all ranks; the future holds the same buffer."""
@@ -94,7 +102,10 @@ class Session:
             return self._synchronise(bucket, buffer, weights)
 
     def _synchronise(self, bucket: Bucket, buffer: Tensor, weights: Weights) -> Future[Tensor]:
+        self._latest = bucket.step
         decision = DETACHED if self._off else self._rooms.governor.decide(bucket)
+        if buffer.is_sparse:
+            decision = SPARSE
         if not self._off:
             self._rooms.stopwatch.bucket_ready(self._rooms.clock.now(), bucket.nbytes)
         known = self._levels.get(bucket.index)
@@ -103,19 +114,11 @@ class Session:
             now, level = self._rooms.clock.now(), str(decision.level)
             event = Decided(now, bucket.step, bucket.index, level, decision.reason, decision.version)
             self._rooms.sink.emit(event)
-        if self._rooms.planned is not None and not self._off:
+        if self._rooms.planned is not None and not self._off and not buffer.is_sparse:
             return self._by_plan(self._rooms.planned, bucket, buffer, decision.level)
         if decision.level.off:
             return self._plainly(bucket, buffer)
         return self._compressed(bucket, buffer, weights, decision.level)
-
-    def factors(self) -> dict[str, dict[str, Tensor]]:
-        """The warm starts of low-rank levels, for a checkpoint."""
-        return {str(level): lowrank.state_dict() for level, lowrank in self._factors.items()}
-
-    def load_factors(self, state: dict[str, dict[str, Tensor]]) -> None:
-        for text, factors in state.items():
-            self._lowrank(Level.parse(text)).load_state_dict(factors)
 
     def hand_over(self, estate: Estate) -> None:
         """Where members may leave and come back, this is what one that comes back is handed."""
@@ -131,6 +134,8 @@ class Session:
                     joint.wait()
                 if isinstance(joint, PlainJoint) and not self._off:
                     self._rooms.on_plain(joint.started, joint.finished, joint.wire)
+            over, self._latest = self.step > self._latest, self.step
+            self.scaling.settle((joint.restored for joint in joints), over)
             if joints and self._verify_every and self.step % self._verify_every == 0:
                 self._check([joint.restored for joint in joints])
         except BaseException:
@@ -139,12 +144,15 @@ class Session:
 
     def _check(self, restored: list[Tensor]) -> None:
         check = Check(verify(restored, self.step))
-        self._rooms.pipeline.submit(check.ops, check.finished)
         try:
-            check.wait()
+            if self._rooms.compare is not None:
+                self._rooms.compare(self.step, digest_of(restored))
+            else:
+                self._rooms.pipeline.submit(check.ops, check.finished)
+                check.wait()
         except BaseException as error:
-            self._teller.failed(self.step, error)
-            raise
+            failure = self._teller.failed(self.step, error)
+            raise failure from failure.__cause__
 
     def switch_off(self) -> None:
         """Plain from the next step on; what was done until now is told."""
@@ -153,22 +161,40 @@ class Session:
             self._rooms.governor.finish()
 
     def close(self) -> None:
-        self.switch_off()
-        self._verify_every = 0
-        if self._rooms.planned is not None:
-            self._rooms.planned.close()
-        self._rooms.pipeline.close()
-        self._rooms.governor.close()
-        self._rooms.release()
+        """Closes everything, also where a part of it raises; then the first error is raised, and a second call tries
+        again what is still open."""
+        try:
+            self.switch_off()
+        finally:
+            self._verify_every = 0
+            self._open.close()
 
     def _plainly(self, bucket: Bucket, buffer: Tensor) -> Future[Tensor]:
         """What DDP itself would do; what waited from compressed steps goes along, once."""
-        if self._rooms.feedback.pending(bucket):
-            self._rooms.feedback.flush(bucket, buffer)
-        wire = 2 * buffer.nbytes * (self._world_size - 1) // self._world_size
-        plain = PlainJoint(self._teller, self._rooms.plain(buffer), bucket, buffer, wire, self._rooms.patience)
+        if buffer.is_sparse:
+            buffer = buffer.div_(self._world_size).coalesce()
+            if self._rooms.planned is not None and bucket.is_last and not self._off:
+                # The trees' step ends with a bucket that they carry: one element, in the place of this one.
+                self._by_plan(self._rooms.planned, replace(bucket, numel=1), torch.zeros(1), Level())
+        elif self._rooms.feedback.pending(bucket):
+            self.scaling.begin(bucket.step)
+            self.scaling.flushed(self._rooms.feedback.flush(bucket, buffer))
+        if self._rooms.own_wire and not self._off and not buffer.is_sparse:
+            return self._over_lanes(bucket, buffer)
+        nbytes = dense_bytes(buffer, self._world_size)
+        wire = all_reduce_bytes(nbytes, self._world_size)
+        sized = replace(bucket, numel=nbytes // bucket.itemsize)
+        plain = PlainJoint(self._teller, self._rooms.plain(buffer), sized, buffer, wire, self._rooms.patience)
         self._under_way.append(plain)
         return plain.future
+
+    def _over_lanes(self, bucket: Bucket, buffer: Tensor) -> Future[Tensor]:
+        """Whole values over our own wire: the same mean as plain DDP's, summed in rank order."""
+        work = buffer if buffer.device.type == "cpu" else buffer.cpu()
+        joint = Joint(self._teller, self._world_size, bucket, Level(), buffer, work)
+        self._under_way.append(joint)
+        send_whole(joint, work, self._rooms.pipeline, self._scratch, self._config.chunk)
+        return joint.future
 
     def _by_plan(self, planned: Planned, bucket: Bucket, buffer: Tensor, level: Level) -> Future[Tensor]:
         """Through the trees of the plan in force; `off` sends every bit."""
@@ -176,7 +202,8 @@ class Session:
         joint = Joint(self._teller, self._world_size, bucket, level, buffer, work)
         self._under_way.append(joint)
         residual = self._rooms.feedback.worker(bucket, work.device)
-        self._sample_energy(residual, work, planned.burden)
+        self.scaling.save(bucket)
+        self._rooms.stopwatch.energies(*energies(self.step, residual, work, planned.burden))
         wire, started = planned.footprint(level, bucket).wire_bytes, self._rooms.clock.now()
         joint.expect(1)
         joint.carried(wire, bucket.numel)
@@ -193,23 +220,14 @@ class Session:
         work = buffer if buffer.dtype == torch.float32 else buffer.float()
         joint = Joint(self._teller, self._world_size, bucket, level, buffer, work)
         self._under_way.append(joint)
+        residual = self._rooms.feedback.worker(bucket, work.device)
+        chunks = self._cut(bucket, level).chunks(bucket.numel)
+        self.scaling.save(bucket)
         if level.sparse and self._config.momentum:
             joint.velocity = self._rooms.feedback.velocity(bucket, work, self._config.momentum)
-        residual = self._rooms.feedback.worker(bucket, work.device)
-        self._sample_energy(residual, work)
-        length = self._chunk_length(bucket, level)
-        cut = (length, bucket.slices)
-        if self._cuts.get(bucket.index) != cut:
-            self._rooms.feedback.fold(bucket.index)
-            self._scratch.clear()
-            for place in list(self._orders):  # other buckets' exchanges may be adding theirs
-                if place[0] == bucket.index:
-                    del self._orders[place]
-            self._cuts[bucket.index] = cut
-        starts = range(0, bucket.numel, length)
-        joint.expect(len(starts))
-        for start in starts:
-            end = min(start + length, bucket.numel)
+        self._rooms.stopwatch.energies(*energies(self.step, residual, work))
+        joint.expect(len(chunks))
+        for start, end in chunks:
             chunk = Chunk(
                 Stretch(bucket.step, bucket.index, start, end - start, weights),
                 work[start:end],
@@ -222,37 +240,17 @@ class Session:
                 self._config.rounding == "stochastic",
                 self._rooms.tolerance,
             )
-            ops = joint.counted(self._exchange(bucket, chunk, level), chunk.lease)
+            ops = joint.counted(exchange_at(level, chunk, bucket.slices, self.codecs), chunk.lease)
             self._rooms.pipeline.submit(ops, joint.finished)
         return joint.future
 
-    def _sample_energy(self, residual: Tensor, gradient: Tensor, burden: float = 1.0) -> None:
-        """Energies of a short stretch, another one every step; the whole would cost a pass over memory.
-
-        `burden` is how much more energy what this rank encodes has than its own gradient.
-        """
-        start = (self.step * 7919 * SAMPLE) % max(1, residual.numel() - SAMPLE)
-        waits, fresh = residual[start : start + SAMPLE], gradient[start : start + SAMPLE]
-        self._rooms.stopwatch.energies(float(waits.dot(waits)), burden * float(fresh.dot(fresh)))
-
-    def _exchange(self, bucket: Bucket, chunk: Chunk, level: Level) -> Iterator[Op]:
-        if level.select == "lowrank":
-            lowrank = self._lowrank(level)
-            return factored(chunk, lowrank, lowrank.layout(bucket.slices))
-        return exchange(chunk, self._codec(level))
-
-    def _codec(self, level: Level) -> Codec:
-        if level not in self._codecs:
-            self._codecs[level] = build_codec(level, self._config.prune == "zero", self._orders)
-        return self._codecs[level]
-
-    def _lowrank(self, level: Level) -> LowRank:
-        return self._factors.setdefault(level, LowRank(level))
-
-    def _chunk_length(self, bucket: Bucket, level: Level) -> int:
-        """Elements per chunk: pieces of about `chunk` encoded megabytes, whole for low rank."""
-        if level.select == "lowrank" or bucket.numel == 0:
-            return max(bucket.numel, 1)
-        pieces = max(1, round(self._codec(level).size_of(bucket.numel) / (self._config.chunk * 1e6)))
-        unit = ALIGN * self._world_size
-        return -(-bucket.numel // (pieces * unit)) * unit
+    def _cut(self, bucket: Bucket, level: Level) -> Cut:
+        """The bucket's chunks at this level; forgets what only holds for the ones before."""
+        codec = None if level.select == "lowrank" else self.codecs.codec(level)
+        now = cut(bucket, codec, self._world_size, self._config.chunk)
+        if self._cuts.get(bucket.index) != now:
+            self._rooms.feedback.fold(bucket.index)
+            self._scratch.clear()
+            self.codecs.forget(bucket.index)
+            self._cuts[bucket.index] = now
+        return now

@@ -13,7 +13,9 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -26,11 +28,15 @@ from torch import Tensor
 from gradwire.aggregate.handing import Estate
 from gradwire.aggregate.parcel import Parcel
 from gradwire.errors import ConfigError, GradwireError, LinkError
+from gradwire.level import Level
+from gradwire.resume import Attempts, Crossed, Resume
 from gradwire.transport.collective import explain
 from gradwire.transport.lanes import host_backend
 from gradwire.transport.notes import Notes
 
 VARIABLE = "GRADWIRE_SITE"
+# Room for a level's text; the longest that adds up is shorter than 40 characters.
+LEVEL_BYTES = 64
 Across = Callable[[Parcel], None]
 
 
@@ -137,9 +143,14 @@ class Inheritance:
         self._own.take(header, body)
         self._came = [torch.frombuffer(bytearray(header), dtype=torch.uint8), body]
 
+    def fetch(self) -> list[Tensor]:
+        """What was handed to the leader since the last time: a description and its body, or nothing."""
+        came, self._came = self._came, []
+        return came
+
     def share(self, broadcast: Callable[[Tensor], None], leads: bool) -> None:
         """All ranks of the site call this once a step: two numbers, and what came if there is any."""
-        came, self._came = self._came, []
+        came = self.fetch()
         sizes = torch.tensor([part.numel() for part in came] or [0, 0])
         broadcast(sizes)
         if int(sizes[0]):
@@ -150,25 +161,55 @@ class Inheritance:
                 self._own.take(bytes(header.numpy()), body)
 
 
-class Site:
-    """One rank's part. `across` is the leader's way to the other sites, None on everybody else."""
+class SharedLevel:
+    """The level of the plan in force, where plans decide it: the leader tells its site once a step."""
 
-    def __init__(self, groups: Sequence[dist.ProcessGroup], across: Across | None) -> None:
-        self._sum_group, self._share_group = groups
+    def __init__(self, own: Callable[[], str]) -> None:
+        self._own = own
+        self.told: Level | None = None
+
+    def share(self, broadcast: Callable[[Tensor], None], leads: bool) -> None:
+        text = self._own().encode()[:LEVEL_BYTES] if leads else b""
+        padded = torch.frombuffer(bytearray(text.ljust(LEVEL_BYTES, b"\0")), dtype=torch.uint8)
+        broadcast(padded)
+        self.told = Level.parse(bytes(padded.numpy()).rstrip(b"\0").decode(errors="replace"))
+
+
+class Site:
+    """One rank's part. `across` is the leader's way to the other sites, None on everybody else.
+
+    With `keep` a step can be resumed by the site that follows this one when a follower dies; it costs a copy of the
+    gradient. `resume` is the rest of a step that a site before this one began.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[dist.ProcessGroup],
+        across: Across | None,
+        *,
+        keep: bool = False,
+        resume: Resume | None = None,
+        inheritance: Inheritance | None = None,
+    ) -> None:
+        self._groups: list[dist.ProcessGroup] = list(groups)
         self._across = across
-        self.size = self._sum_group.size()
-        self._inheritance: Inheritance | None = None
-        self._first = True
-        self._abandoned = False
+        self.size = groups[0].size()
+        self.attempts = resume.attempts if resume is not None else Attempts()
+        self.inheritance = inheritance
+        # On all ranks of the site, or on none; before the first step.
+        self.level: SharedLevel | None = None
+        self._keep = keep
+        self._sum_resume = self._share_resume = resume
+        self._sum_place = self._share_place = 0
+        self._abandoned = self._broken = False
         # Residuals, by their place in memory, that nothing waits in any more.
         self._emptied: set[int] = set()
         self._sums: queue.SimpleQueue[Parcel | None] = queue.SimpleQueue()
-        self._results: queue.SimpleQueue[tuple[Parcel, BaseException | None] | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[tuple[Parcel, Crossed] | None] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=self._run_sums, name="gradwire-site-sum", daemon=True),
             threading.Thread(target=self._run_results, name="gradwire-site-share", daemon=True),
         ]
-        self._order: queue.SimpleQueue[queue.SimpleQueue[BaseException | None]] = queue.SimpleQueue()
         for thread in self._threads:
             thread.start()
 
@@ -176,18 +217,37 @@ class Site:
     def leads(self) -> bool:
         return self._across is not None
 
+    def resumed(self, groups: Sequence[dist.ProcessGroup], resume: Resume) -> Site:
+        """The site without a follower that died; this one was abandoned."""
+        site = Site(groups, self._across, keep=self._keep, resume=resume, inheritance=self.inheritance)
+        site.level = self.level
+        return site
+
     def submit(self, parcel: Parcel) -> None:
         self._sums.put(parcel)
 
     def hand_over(self, estate: Estate) -> Estate:
         """Before the first step, on all ranks of the site: what the leader is to hand on; what its walker is to use."""
-        self._inheritance = Inheritance(estate)
-        return self._inheritance
+        self.inheritance = Inheritance(estate)
+        return self.inheritance
 
     def abandon(self) -> None:
-        """Begin nothing more here: another site has the parcels, and their gradients, by now."""
+        """Begin nothing more here: another site has the parcels, and their gradients, by now. Connections are closed,
+        so that whoever still waits in an operation with this rank notices."""
         self._abandoned = True
         self._sums.put(None)
+        while self._groups:
+            with suppress(ValueError, AssertionError, RuntimeError):  # one that torch does not know
+                dist.destroy_process_group(self._groups.pop())
+
+    def settle(self, timeout: float) -> None:
+        """After `abandon`: wait until nothing here writes to a gradient any more. A leader may still wait for what is
+        between the sites; its results are the next site's to share."""
+        deadline = time.monotonic() + timeout
+        for thread in self._threads[:1] if self.leads else self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                raise LinkError(f"an operation inside the site did not end within {timeout:g} s")
 
     def close(self, timeout: float = 10.0) -> None:
         self._sums.put(None)
@@ -197,16 +257,41 @@ class Site:
     def _run_sums(self) -> None:
         """Sum each bucket inside the site; the leader sends it across, where it may overtake others."""
         while (parcel := self._sums.get()) is not None:
-            self._send_what_waited(parcel)
-            error = self._collective(lambda p=parcel: self._sum_group.allreduce([p.gradient]).wait())  # type: ignore[misc]
-            crossed: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-            if error is not None or self._across is None:
-                crossed.put(error)
-            else:
-                self._across(replace(parcel, done=crossed.put, weight=self.size))
-            self._order.put(crossed)
-            self._results.put((parcel, error))
+            self._results.put((parcel, self._sum(parcel, self._sum_place)))
+            self._sum_place = 0 if parcel.bucket.is_last else self._sum_place + 1
+            if parcel.bucket.is_last:
+                self._sum_resume = None
         self._results.put(None)
+
+    def resend(self) -> None:
+        """Something may wait again on ranks that lead no site; between steps."""
+        self._emptied.clear()
+
+    def _sum(self, parcel: Parcel, place: int) -> Crossed:
+        if self._abandoned:
+            return _came(NeighbourError("this site lost a rank"))
+        resume, attempts = self._sum_resume, self.attempts
+        if resume is not None and place < resume.summed:  # the leader has it
+            if self.leads:
+                return attempts.crossed[place]
+            return _came(None)
+        if resume is not None:
+            resume.prepare(place, parcel.gradient)
+        elif not place:
+            attempts.clear()
+        if resume is None or not resume.silent:
+            self._send_what_waited(parcel)
+        if self._keep:
+            attempts.save(place, parcel.gradient)
+        error = self._collective(lambda: self._groups[0].allreduce([parcel.gradient]).wait())
+        if error is not None:
+            return _came(error)
+        crossed = Crossed() if self._across else _came(None)
+        attempts.summed, attempts.crossed = place + 1, [*attempts.crossed[:place], crossed]
+        if self._across is not None:
+            weight = self.size if resume is None else resume.weight
+            self._across(replace(parcel, done=crossed.put, weight=weight))
+        return crossed
 
     def _send_what_waited(self, parcel: Parcel) -> None:
         """Only the leader's residual crosses. What waits elsewhere, from a job that had other sites or none, goes with
@@ -219,29 +304,56 @@ class Site:
     def _run_results(self) -> None:
         """In the order of buckets: wait until the leader has the mean, then everybody gets it."""
         while (item := self._results.get()) is not None:
-            parcel, error = item
-            error = self._order.get().get() or error
+            parcel, crossed = item
+            error = crossed.wait()
             if error is None:
-                error = self._collective(lambda p=parcel: self._share(p))  # type: ignore[misc]
+                error = self._collective(lambda p=parcel: self._share(p, self._share_place))  # type: ignore[misc]
+            self._share_place = 0 if parcel.bucket.is_last else self._share_place + 1
+            if parcel.bucket.is_last:
+                self._share_resume = None
             parcel.done(error)
 
-    def _share(self, parcel: Parcel) -> None:
-        if self._first and self._inheritance is not None:
-            self._inheritance.share(self._broadcast, self.leads)
-        self._first = parcel.bucket.is_last
+    def _share(self, parcel: Parcel, place: int) -> None:
+        resume, group = self._share_resume, self._groups[1]
+        if resume is not None and resume.first is not None:
+            self._share_rest(resume, group, parcel, place)
+            return
+        if not place and self.inheritance is not None:
+            self.inheritance.share(self._broadcast, self.leads)
+        if not place and self.level is not None:
+            self.level.share(self._broadcast, self.leads)
         self._broadcast(parcel.gradient)
+
+    def _share_rest(self, resume: Resume, group: dist.ProcessGroup, parcel: Parcel, place: int) -> None:
+        own = self.inheritance
+        if self.leads:
+            if not place:
+                resume.send_state(group, own.fetch() if own else (), own, parcel.bucket.step)
+            resume.send(group, place, parcel.gradient)
+        else:
+            if not place:
+                resume.receive_state(group, own)
+            resume.receive(group, place, parcel.gradient)
 
     def _broadcast(self, tensor: Tensor) -> None:
         """From the leader, the first of the group."""
-        self._share_group.broadcast(tensor, 0).wait()
+        self._groups[1].broadcast(tensor, 0).wait()
 
     def _collective(self, run: Callable[[], object]) -> BaseException | None:
-        if self._abandoned:
-            return NeighbourError("this site was founded anew")
+        if self._abandoned or self._broken:
+            return NeighbourError("this site lost a rank and goes on without it")
         try:
             run()
         except GradwireError as error:
             return error
-        except RuntimeError as error:
-            return NeighbourError(explain(error, "inside the site: the collective"))
+        except (RuntimeError, IndexError) as error:
+            # Which buckets were summed must be the same however often this is asked: nothing is tried after a failure.
+            self._broken = True
+            return NeighbourError(explain(RuntimeError(str(error)), "inside the site: the collective"))
         return None
+
+
+def _came(error: BaseException | None) -> Crossed:
+    crossed = Crossed()
+    crossed.put(error)
+    return crossed

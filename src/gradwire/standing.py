@@ -68,7 +68,8 @@ def find(store: Store, name: str, facts: dict[str, str], patience: float) -> Sta
         if time.monotonic() > deadline:
             raise LinkError(
                 f"{VARIABLE}: torch's store knows of no job to come back to: only jobs with a plan, planning.elastic "
-                "and one rank per site take a new process in, and a store that rank 0 served is gone with it"
+                "and one rank per site take a new process in; a store that rank 0 served is gone with it, one of "
+                "`gradwire store` is not"
             )
         time.sleep(LOOK)
     try:

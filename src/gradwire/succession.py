@@ -1,19 +1,20 @@
-"""Succession: a site whose leader died goes on under the next.
+"""Succession: a site that lost a rank goes on: under its leader, or under the next one if the leader died.
 
 In: parcels, as a site takes them, and a way to found the site anew. Out: the same parcels done, by whichever site is
 there to do them. When a collective inside the site fails, the ranks that are left
 
-    1. wait until the step's last bucket is here
-    2. agree in torch's store on who is left: those who said so before the first of them closed the list
+    1. close their connections inside the site, so that all of them notice, and wait until the step is whole here
+    2. agree in torch's store on who is left: those who said so before the first of them closed the list. Who is known
+       to be dead is not waited for, who is known to live is waited for longer
     3. make groups of their own, without a word of the dead
-    4. do the step again: the lowest of them leads, comes to the other sites as one that was cut off, and is handed
-       everything, which it hands on (`site.Inheritance`)
-
-A leader whose neighbour died does not do this: it stops, and so the others have a dead leader too.
+    4. if the leader lives, it goes on where it was, with those who are left (`resume`)
+       if not, they do the step again: the lowest of them leads, comes to the other sites as one that was cut off, and
+       is handed everything, which it hands on (`site.Inheritance`)
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -31,6 +32,7 @@ from torch.distributed import ProcessGroupGloo
 from gradwire.aggregate.handing import Estate
 from gradwire.aggregate.parcel import Parcel
 from gradwire.errors import GradwireError, LinkError
+from gradwire.resume import Position
 from gradwire.site import NeighbourError, Site
 from gradwire.transport.rendezvous import Place, check_place
 
@@ -38,6 +40,16 @@ from gradwire.transport.rendezvous import Place, check_place
 LOOK: Final = 0.1
 # How long a thread of this file is waited for at the end: it may be in the middle of a call to the store.
 ENOUGH: Final = 10.0
+# How often a rank that does not come is asked whether it lives.
+ASK: Final = 1.0
+# Of these ranks: those that are dead, those that live.
+Ask = Callable[[Sequence[int]], tuple[set[int], set[int]]]
+
+
+def nobody_knows(ranks: Sequence[int]) -> tuple[set[int], set[int]]:
+    return set(), set()
+
+
 # Founds the site for the n-th time; LinkError when there is nothing to found.
 Found = Callable[[int], Site]
 
@@ -72,6 +84,19 @@ class Succession:
             site, generation = self._site, self._generation
         site.submit(replace(parcel, done=partial(self._done, parcel, generation)))
 
+    def resend(self) -> None:
+        self._site.resend()
+
+    @property
+    def site(self) -> Site:
+        """The one that has the parcels."""
+        return self._site
+
+    def position(self) -> Position:
+        """Where this rank stands, once the step is whole."""
+        with self._changed:
+            return Position(self._step[0].bucket.step, len(self._told), self._site.attempts.summed)
+
     def close(self) -> None:
         with self._changed:
             self._closed = True
@@ -91,7 +116,7 @@ class Succession:
         with self._changed:
             if generation != self._generation or (self._broken and isinstance(error, NeighbourError)):
                 return
-            mend = isinstance(error, NeighbourError) and self._estate is not None and not self._site.leads
+            mend = isinstance(error, NeighbourError) and self._estate is not None
             if mend:
                 self._broken = True
                 self._mending = threading.Thread(target=self._mend, name="gradwire-succession", daemon=True)
@@ -104,20 +129,19 @@ class Succession:
             parcel.done(error)
 
     def _mend(self) -> None:
+        old, generation = self._site, self._generation + 1
+        old.abandon()  # 1
+        self._abandoned.append(old)
         try:
             with self._changed:
-                if not self._changed.wait_for(lambda: self._whole or self._closed, self._patience):  # 1
-                    raise LinkError(
-                        f"the leader of this site is gone, and the step did not end in {self._patience:g} s"
-                    )
+                if not self._changed.wait_for(lambda: self._whole or self._closed, self._patience):
+                    raise LinkError(f"a rank of this site is gone, and the step did not end in {self._patience:g} s")
                 if self._closed:
-                    raise LinkError("the leader of this site is gone, and the job ends here")
-                old, generation = self._site, self._generation + 1
-            old.abandon()
-            self._abandoned.append(old)
+                    raise LinkError("a rank of this site is gone, and the job ends here")
+            old.settle(self._patience)
             site = self._found(generation)  # 2, 3
         except Exception as error:  # the top of this thread: everybody who waits hears it
-            self._give_up(error if isinstance(error, GradwireError) else LinkError(f"this site has no leader: {error}"))
+            self._give_up(error if isinstance(error, GradwireError) else LinkError(f"this site cannot go on: {error}"))
             return
         with self._changed:
             self._site, self._generation, self._broken = site, generation, False
@@ -136,29 +160,45 @@ class Succession:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """Where the ranks of a site find out who is left; `patience` is for those of whom nothing is known."""
+    """Where the ranks of a site find out who is left; `patience` is for those of whom nothing is known, `ask` finds out
+    who is dead and who lives."""
 
     store: Store
     name: str
     patience: float
     timeout: float
+    ask: Ask = nobody_knows
 
     def survivors(self, candidates: Sequence[int], rank: int, generation: int) -> list[int]:
         """The same list on all of them; LinkError for one that came too late to be in it."""
         book = PrefixStore(f"gradwire/succession/{self.name}/{generation}", self.store)
         book.set(f"here/{rank}", "1")
-        deadline = time.monotonic() + self.patience
+        deadline, asked = time.monotonic() + self.patience, -math.inf
+        dead: set[int] = set()
+        alive: set[int] = set()
         while not book.check(["members"]):
             here = [one for one in candidates if book.check([f"here/{one}"])]
-            if here[0] == rank and (len(here) == len(candidates) or time.monotonic() > deadline):
+            missing, now = set(candidates) - set(here), time.monotonic()
+            if missing and now - asked >= ASK:
+                asked, (dead, alive) = now, self.ask(sorted(missing))
+            limit = deadline + (self.timeout / 2 if missing & alive else 0.0)
+            if here[0] == rank and (missing <= dead or now > limit):
                 book.compare_set("members", "", msgspec.json.encode(here).decode())
-            elif time.monotonic() > deadline + self.timeout:
+            elif now > deadline + self.timeout:
                 raise LinkError(f"rank {here[0]} of this site did not say who is left")
             time.sleep(LOOK)
         members = msgspec.json.decode(book.get("members"), type=list[int])
         if rank not in members:
             raise LinkError(f"rank {rank} came too late: its site went on with ranks {members}")
         return members
+
+    def positions(self, members: Sequence[int], rank: int, generation: int, own: Position) -> list[Position]:
+        """Where all of them stand, in their order."""
+        book = PrefixStore(f"gradwire/succession/{self.name}/{generation}", self.store)
+        book.set(f"at/{rank}", msgspec.json.encode(own).decode())
+        keys = [f"at/{member}" for member in members]
+        book.wait(keys, timedelta(seconds=self.timeout))
+        return [msgspec.json.decode(book.get(key), type=Position) for key in keys]
 
     def groups(self, members: Sequence[int], rank: int, generation: int) -> list[dist.ProcessGroup]:
         """Two groups of these ranks, made without any other's help."""

@@ -78,11 +78,15 @@ class Traffic:
 
     def finish(self, step: int, trips: Callable[[], Trips] = dict) -> None:
         """The last step is over: stop the thread, tell the rest."""
+        self.stop()
+        self.ended(step, trips)
+        self.tell()
+
+    def stop(self) -> None:
+        """End the thread and tell nothing."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(10.0)
-        self.ended(step, trips)
-        self.tell()
 
     def _run(self) -> None:
         while not self._stop.wait(EVERY):

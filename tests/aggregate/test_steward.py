@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def uniform(size: int, rate: float = 1e7) -> Matrix:
 
 def test_news_survive_the_wire() -> None:
     plan = make_plan(uniform(4), JOB)
-    relayed = Plan(7, "x", plan.trees, 0.5, "why", {(0, 1): ((0, 2, 1),)}, {(0, 3): (0, 1, 3)}, 9)
+    relayed = Plan(7, "x", plan.trees, 0.5, "why", {(0, 1): ((0, 2, 1),)}, {(0, 3): (0, 1, 3)}, 9, "int8")
     for news in (
         Announce(0, 7, 1, 3, relayed),
         Install(2, 7, 1, (0, 1, 2), relayed, 0),
@@ -63,6 +64,32 @@ def test_members_change_plans_at_the_same_step_while_they_train() -> None:
                 time.sleep(0.02)
             assert versions[0] != versions[-1], "the new plan never came into force"
             assert {walker.member.plan.planner for walker in grid.walkers} == {"ring"}
+
+
+def test_a_level_that_the_coordinator_wishes_for_holds_for_all_members_from_the_same_step_on() -> None:
+    first = replace(make_plan(uniform(3), JOB, "star"), level="off")
+    with ltp_wires(3) as wires:
+        grid = Grid(wires, first, NUMELS, start=False)
+        config = StewardConfig(ReplanConfig("star"), aware=False)
+        stewards = [Steward(walker, JOB, uniform(3), config) for walker in grid.walkers]
+        for steward, walker in zip(stewards, grid.walkers, strict=True):
+            steward.begin(walker.now())
+            walker.start()
+        stewards[2].level = "fp16", "who does not coordinate is not asked"
+        stewards[0].level = "int8", "fewer bytes"
+        with grid:
+            levels = []
+            for step in range(40):
+                gradients = [[torch.full((NUMELS[0],), float(rank + step))] for rank in range(3)]
+                for own in grid.run(gradients, "fp16"):
+                    assert torch.allclose(own[0], torch.full((NUMELS[0],), 1.0 + step), rtol=0.02)
+                levels.append({walker.member.plan.level for walker in grid.walkers})
+                assert len(levels[-1]) == 1
+                time.sleep(0.02)
+            assert {str(walker.used) for walker in grid.walkers} == {"int8"}
+            assert levels[0] == {"off"}
+            assert levels[-1] == {"int8"}, "the wish never came into force"
+            assert {walker.member.plan.planner for walker in grid.walkers} == {"star"}
 
 
 def test_the_coordinator_plans_around_a_link_that_was_reported_slow() -> None:
@@ -137,6 +164,23 @@ def test_a_plan_made_for_members_of_an_epoch_before_is_dropped() -> None:
     assert not member.proposing
     steward._wishes.put((member.epoch, plan, "made in time"))
     steward._coordinate(0.0)
+    assert member.proposing
+    grid.close()
+
+
+def test_who_coordinates_again_does_not_begin_with_what_it_wished_for_before() -> None:
+    plan, net = replace(make_plan(uniform(2), JOB, "star"), level="off"), FakeNet()
+    grid = Grid([net.wire(rank) for rank in range(2)], plan, NUMELS, start=False)
+    steward = Steward(grid.walkers[0], JOB, uniform(2), StewardConfig(ReplanConfig("star"), aware=False))
+    member = grid.walkers[0].member
+    steward.level = "int8", "the network was slow then"
+    member.alive.discard(1)  # cut off; the other rank may coordinate meanwhile
+    steward.chore(0.1)
+    member.alive.add(1)
+    steward.chore(0.2)
+    assert not member.proposing
+    steward.level = "int8", "the network is slow"
+    steward.chore(0.3)
     assert member.proposing
     grid.close()
 

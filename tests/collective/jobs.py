@@ -21,7 +21,6 @@ from gradwire.collective.board import SHARDED, SLOT
 from gradwire.collective.boxes import INLINE
 from gradwire.collective.failure import CollectiveError
 from gradwire.collective.reduce import CHUNK, DIRECT
-from gradwire.run import use_backend
 
 OPS = {name: getattr(dist.ReduceOp, name) for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")}
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -480,11 +479,7 @@ def aborted(rank: int, world_size: int) -> str:
 
 
 def roll_call(rank: int, world_size: int) -> tuple[str, str]:
-    undo = use_backend({"GRADWIRE_BACKEND": "gradwire"})
-    try:
-        first = error_of(dist.monitored_barrier, timeout=timedelta(seconds=30))
-    finally:
-        undo()
+    first = error_of(dist.monitored_barrier, timeout=timedelta(seconds=30))
     if rank == world_size - 1:
         time.sleep(2)
         return first, ""

@@ -9,6 +9,7 @@ import torch
 
 from gradwire.collective.boxes import INLINE
 from gradwire.collective.reduce import CHUNK, DIRECT
+from tests.attempts import Trial, decide
 from tests.collective import jobs
 from tests.train.ranks import Ranks
 
@@ -124,11 +125,14 @@ def test_a_disagreement_over_a_wire_is_named_on_every_rank(bare: Ranks, kind: st
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_an_absent_rank_is_named_after_the_timeout(ranks: Ranks, asynchronous: bool) -> None:
-    *waited, (late, _) = ranks.run(3, jobs.absent_rank, asynchronous)
-    for error, seconds in waited:
-        assert "rank 2" in error
-        assert 0.8 < seconds < 3.4, "after its own timeout, before the late rank came"
-    assert late
+    def trial(_: Trial) -> None:
+        *waited, (late, _seconds) = ranks.run(3, jobs.absent_rank, asynchronous)
+        for error, seconds in waited:
+            assert "rank 2" in error
+            assert 0.8 < seconds < 3.4, "after its own timeout, before the late rank came"
+        assert late
+
+    decide(trial)
 
 
 def test_a_lost_process_is_an_error_on_all_that_live() -> None:
@@ -145,7 +149,7 @@ def test_a_rank_that_leaves_early_is_an_error_on_the_others(ranks: Ranks) -> Non
     for error, seconds in ranks.run(3, jobs.gone_from_sums)[:2]:
         assert "rank 2" in error
         assert "closed the connection" in error
-        assert seconds < 10
+        assert seconds < 20, "the group's timeout is 30 s"
 
 
 def test_an_abort_is_heard_by_the_others(ranks: Ranks) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from gradwire.compress.feedback import Feedback, merge_residuals
+from gradwire.compress.lowrank import LowRank
 from gradwire.errors import ConfigError
 from gradwire.flow import Bucket, ParameterSlice
+from gradwire.level import Level
 
 CPU = torch.device("cpu")
 
@@ -62,6 +65,18 @@ def test_flushing_adds_everything_and_forgets_it() -> None:
     assert feedback.state_dict()["residuals"] == {}
 
 
+def test_what_waits_on_the_processor_is_added_to_a_gradient_on_another_device() -> None:
+    """Under a plan residuals are on the CPU; after detach() the buckets come as DDP has them."""
+    with FakeTensorMode():
+        feedback, one = Feedback(0, 2), bucket(0, ("a", 2))
+        feedback.worker(one, CPU)
+        gradient = torch.zeros(2, device="cuda")
+        saved = feedback.flush(one, gradient)
+        assert gradient.device.type == "cuda"
+        feedback.restore(saved)
+        assert feedback.worker(one, CPU).device == CPU
+
+
 def test_a_checkpoint_restores_by_name() -> None:
     saved = Feedback(0, 2)
     saved.worker(bucket(0, ("a", 2), ("b", 1)), CPU).copy_(torch.tensor([1.0, 2.0, 3.0]))
@@ -75,7 +90,8 @@ def test_a_change_of_world_size_keeps_the_mean_that_is_owed(old: int, new: int) 
     states = [{"rank": r, "world_size": old, "residuals": {"a": torch.full((3,), float(r + 1))}} for r in range(old)]
     owed = sum(state["residuals"]["a"] for state in states) / old  # type: ignore[index]
     merged = [merge_residuals(states, rank, new) for rank in range(new)]
-    total = sum((m["a"] for m in merged if "a" in m), torch.zeros(3)) / new
+    assert all(set(one) == {"a"} for one in merged), "ranks would not agree on whether anything waits"
+    total = sum((m["a"] for m in merged), torch.zeros(3)) / new
     torch.testing.assert_close(total, owed)
 
 
@@ -119,3 +135,28 @@ def test_another_ranks_state_is_refused() -> None:
     saved = Feedback(0, 2).state_dict()
     with pytest.raises(ConfigError, match="rank 0's and is loaded by rank 1"):
         Feedback(1, 2).load_state_dict(saved)
+
+
+def test_velocities_are_saved_and_survive_a_new_layout() -> None:
+    saved, fresh = Feedback(0, 2), Feedback(0, 2)
+    saved.worker(bucket(0, ("a", 2), ("b", 1)), CPU)
+    saved.velocity(bucket(0, ("a", 2), ("b", 1)), torch.tensor([1.0, 2.0, 3.0]), 0.5)
+    fresh.load_state_dict(saved.state_dict())
+    gradient = torch.zeros(3)
+    fresh.velocity(bucket(0, ("b", 1), ("a", 2)), gradient, 0.5)
+    assert gradient.tolist() == [1.5, 0.5, 1.0]
+    assert saved.velocity(bucket(0, ("b", 1)), torch.zeros(1), 0.5).tolist() == [1.5]
+
+
+def test_a_state_without_velocities_loads() -> None:
+    fresh = Feedback(0, 2)
+    fresh.load_state_dict({"rank": 0, "world_size": 2, "residuals": {"a": torch.ones(2)}})
+    assert fresh.velocity(bucket(0, ("a", 2)), torch.ones(2), 0.5).tolist() == [1.0, 1.0]
+
+
+def test_warm_starts_that_were_loaded_are_used_where_the_gradient_is() -> None:
+    lowrank = LowRank(Level.parse("lowrank:2"))
+    layout = lowrank.layout([ParameterSlice("w", 0, (20, 30), 600)])
+    lowrank.load_state_dict({"w": torch.ones(30, 2, dtype=torch.float64)})
+    left = lowrank.left(torch.ones(600, device="meta"), layout)
+    assert (left.device.type, left.dtype) == ("meta", torch.float32)

@@ -47,6 +47,22 @@ def test_runs_are_found_two_levels_down_and_called_by_their_way(tmp_path: Path) 
         record(tmp_path / "demo-1" / run)
     record(tmp_path / "too" / "far" / "down")
     assert names(Library([tmp_path])) == ["demo-1/gradwire", "demo-1/plain-DDP", "first"]
+
+
+def test_the_newest_run_comes_first(tmp_path: Path) -> None:
+    for name, age in (("a", 1.0), ("b", 3.0), ("c", 2.0)):
+        record(tmp_path / name, age)
+    library = Library([tmp_path])
+    assert names(library) == ["b", "c", "a"]
+    record(tmp_path / "d", 4.0)
+    library._discover()
+    assert names(library) == ["d", "b", "c", "a"]
+
+
+def test_runs_have_addresses_made_of_their_names(tmp_path: Path) -> None:
+    record(tmp_path / "first")
+    for run in ("gradwire", "plain-DDP"):
+        record(tmp_path / "demo-1" / run)
     assert list(Library([tmp_path]).runs) == ["demo-1-gradwire", "demo-1-plain-DDP", "first"]
     assert names(Library([tmp_path / "first", tmp_path / "first" / "rank00000.0000.jsonl"])) == ["first"]
 
@@ -70,11 +86,11 @@ def test_a_run_that_begins_later_takes_the_place_of_the_oldest(tmp_path: Path, m
     before = library.runs["kept"]
     record(tmp_path / "new", 3)
     library._discover()
-    assert names(library) == ["kept", "new"]
+    assert names(library) == ["new", "kept"]
     os.utime(old)  # it grows
     os.utime(kept)
     library._discover()
-    assert names(library) == ["kept", "new"]
+    assert names(library) == ["new", "kept"]
     assert library.runs["kept"] is before
     assert library.left_out == 1
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import statistics
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -17,6 +19,7 @@ from gradwire.decide.ladder import LADDER, index_of
 from gradwire.decide.netsense import NetSense
 from gradwire.flow import Bucket, Decision, LinkView, ParameterSlice, StepFacts, View
 from gradwire.level import Level
+from gradwire.sense.change import ChangeDetector, Sample
 from gradwire.units import Rate
 
 MB = 250_000  # elements of a megabyte
@@ -45,7 +48,8 @@ class World:
 
     def play(self, steps: int, start: Level = Level(values="int8")) -> World:  # noqa: B008
         level, view = start, View.unknown()
-        delay, variation = 0.0, 0.0
+        delay, variation, changes, detector = 0.0, 0.0, 0, ChangeDetector()
+        rates: deque[float] = deque(maxlen=3)
         for step in range(steps):
             rate = self.rate(step)
             wire = self.job.wire_bytes(level)
@@ -56,7 +60,11 @@ class World:
             facts = StepFacts(self.compute + exposed, exposed, busy, wire, hops, 0.0, self.span, times)
             variation += 0.25 * (abs(busy - delay) - variation) if delay else 0.0
             delay = busy if not delay else delay + 0.125 * (busy - delay)
-            view = View(LinkView(self.trip, rate, rate, delay=delay, variation=variation, confidence=1.0))
+            rates.append(rate)
+            believed = statistics.median(rates)  # as an estimator does, which ignores one outlier
+            link = LinkView(self.trip, believed, believed, delay=delay, variation=variation, confidence=1.0)
+            changes += bool(detector.take(Sample(wire, busy, hops * self.trip / 2)))
+            view = View(link, changes=changes)
             decision: Decision = self.controller.decide(self.job, view, facts, 1000.0 + step)
             self.levels.append(level)
             self.seconds.append(facts.seconds)
@@ -110,7 +118,7 @@ def test_auto_does_not_flap_on_a_steady_network_with_noise(mbit: float) -> None:
     assert sum(a != b for a, b in itertools.pairwise(settled)) <= 1
 
 
-@pytest.mark.parametrize(("before", "after"), [(1000, 50), (20, 1000), (10_000, 100), (100, 10_000)])
+@pytest.mark.parametrize(("before", "after"), [(1000, 50), (20, 1000), (10_000, 100), (10, 10_000)])
 def test_auto_follows_a_change_within_five_steps(before: float, after: float) -> None:
     """By then it is as good as the best rung, to within the band that keeps a rung from flapping; and it stays so."""
     world = World(Auto(), lambda step: float(Rate.from_mbit(before if step < 30 else after))).play(60)

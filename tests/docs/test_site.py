@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import get_args
 
 import click
-import pytest
 
 import gradwire
 from gradwire import config, events
@@ -19,24 +15,6 @@ from tests.presence import needs
 
 for package in ("mkdocs", "material", "mkdocstrings"):
     needs(package, "docs")
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(folder)]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return folder
 
 
 def commands(command: click.Command, path: str) -> list[tuple[str, click.Command]]:

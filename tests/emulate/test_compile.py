@@ -25,14 +25,22 @@ def test_lines_carry_every_value_in_the_emulators_units() -> None:
     assert lines[0] == "host a 10.77.0.1 16 1400 cubic"
     assert lines[1] == "host b 10.77.0.2 16 1500 cubic"
     assert lines[2] == (
-        "link 2000006 38 rate=10000000.0 delay=5000000 jitter=1000000 loss=0.01 queue=50000.0 mtu=1400 "
-        "burst_enter=0.1 burst_leave=0.5 burst_loss=0.9"
+        "link 2000006 38 rate=10000000.0 delay=5000000 jitter=1000000 loss=0.01 reorder=0.0 reorder_by=1000000 "
+        "duplicate=0.0 queue=50000.0 mtu=1400 burst_enter=0.1 burst_leave=0.5 burst_loss=0.9"
     )
     assert lines[3].startswith("link 2000007 38 rate=inf ")
     assert "trace 1 1000000000 0:1e+06 500000000:0" in lines
     assert "route 0 1 0" in lines
     assert "route 1 0 1" in lines
     assert "change 1500000000 0 rate=1000.0 loss=0.5" in lines
+
+
+def test_reordering_and_duplication_reach_the_emulator() -> None:
+    spec = LinkSpec(reorder=0.02, reorder_by=Seconds(0.003), duplicate=0.01)
+    change = Change(Seconds(1), "a->b", reorder=0.5, reorder_by=Seconds(0.01), duplicate=0.25)
+    lines = compile_network(Network("x", as_hosts("ab"), both("a", "b", spec, spec), changes=(change,)))
+    assert "reorder=0.02 reorder_by=3000000 duplicate=0.01" in lines[2]
+    assert "change 1000000000 0 reorder=0.5 duplicate=0.25 reorder_by=10000000" in lines
 
 
 def test_an_empty_change_and_too_many_hosts_are_refused() -> None:

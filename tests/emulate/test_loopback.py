@@ -14,7 +14,7 @@ from gradwire.emulate.loopback import listening_ports
 from gradwire.errors import ConfigError
 from gradwire.link import Change, preset
 from gradwire.units import Rate, Seconds
-from tests.attempts import best_of
+from tests.attempts import Trial, decide
 
 SEND = """
 import os, socket, time
@@ -46,17 +46,16 @@ def _runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tcp_is_slowed_to_the_hosts_rate_and_the_output_says_what_this_is() -> None:
-    def mbit() -> float:
+    def trial(_: Trial) -> None:
         notes: list[str] = []
         with Lab(preset("lan100", 2), on_note=notes.append, mode="loopback") as lab:
             result = lab.run([sys.executable, "-c", SEND], timeout=60)
         assert result.code == 0
         assert any("loopback mode" in note for note in notes)
         assert "not for measurements" in result.stats.verdict
-        return float(result.hosts[0].output)
+        assert float(result.hosts[0].output) == pytest.approx(94, rel=0.3)
 
-    wanted = pytest.approx(94, rel=0.3)
-    assert best_of(3, lambda got: got == wanted, mbit) == wanted
+    decide(trial)
 
 
 def test_a_port_in_use_is_refused_when_asked_for_and_avoided_when_not() -> None:

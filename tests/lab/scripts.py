@@ -52,6 +52,32 @@ else:
             time.sleep(0.001)
 """
 
+ORDER = """
+import os, socket, sys, time
+# Rank 0 sends numbered packets, half a millisecond apart; rank 1 prints the numbers in the order in which they come.
+count, ready = int(sys.argv[1]), sys.argv[3]
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+if os.environ["RANK"] == "1":
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+    sock.bind(("", 7000))
+    sock.settimeout(60)
+    open(ready, "w").close()
+    came = []
+    while not came or came[-1] != b"end":
+        came.append(sock.recv(100))
+    print(*(number.decode() for number in came[:-1]))
+else:
+    deadline = time.monotonic() + 60
+    while not os.path.exists(ready):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    for number in range(count):
+        sock.sendto(str(number).encode(), (sys.argv[2], 7000))
+        time.sleep(0.0005)
+    time.sleep(0.2)  # longer than any packet is held back
+    sock.sendto(b"end", (sys.argv[2], 7000))
+"""
+
 INCAST = """
 import os, socket, sys, time
 # Everybody sends to rank 0 at once, as to a parameter server.

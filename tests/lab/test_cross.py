@@ -13,7 +13,7 @@ from gradwire.emulate import Lab
 from gradwire.emulate.measure import ping_ms
 from gradwire.link import CrossTraffic
 from gradwire.units import Rate, Seconds
-from tests.attempts import best_of, one_passes
+from tests.attempts import Trial, decide
 from tests.lab.conftest import pair
 from tests.lab.scripts import PROBE
 
@@ -24,30 +24,31 @@ def test_cross_traffic_fills_the_link_between_its_start_and_stop() -> None:
     flow = CrossTraffic("a", "b", Seconds(0.5), Seconds(3.5), protocol="udp", rate=Rate.from_mbit(8))
     network = replace(pair(10, 1), cross=(flow,))
 
-    def megabytes() -> float:
+    def trial(run: Trial) -> None:
         with Lab(network) as lab:
             result = lab.run(["sleep", "5"], timeout=20)
+        run.saw(result.stats)
         assert result.code == 0
-        return result.stats.links[0].delivered_bytes / 1e6
+        assert 1.5 <= result.stats.links[0].delivered_bytes / 1e6 <= 3.6
 
-    got = best_of(3, lambda mb: 1.5 <= mb <= 3.6, megabytes)
-    assert 1.5 <= got <= 3.6
+    decide(trial)
 
 
 def test_many_tcp_flows_delay_a_probe_by_the_queue_they_fill() -> None:
     flow = CrossTraffic("a", "b", Seconds(0), flows=4, congestion="cubic")
     network = replace(pair(20, 1, queue=100_000), cross=(flow,))  # 40 ms of queue
 
-    def trial() -> None:
+    def trial(run: Trial) -> None:
         with Lab(network) as lab:
             result = lab.run([sys.executable, "-c", PROBE, "5", lab.address("b")], timeout=30)
+        run.saw(result.stats)
         rows = [tuple(map(float, line.split())) for line in result.hosts[1].output.splitlines()]
         late = [delay for sent, delay in rows if sent > 3]
         assert len(late) > 50
         assert 0.01 < sorted(late)[len(late) // 2] < 0.06
         assert result.stats.links[0].queue_drops > 0
 
-    one_passes(3, trial)
+    decide(trial)
 
 
 def netem_missing() -> str:
@@ -59,14 +60,20 @@ def netem_missing() -> str:
     return done.stderr.strip()
 
 
+def netem_median() -> float:
+    script = "ip link set lo up; tc qdisc add dev lo root netem delay 10ms; ping -n -c 11 -i 0.02 127.0.0.1"
+    words = ["unshare", "--net", "sh", "-c", script]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=30)
+    return sorted(float(line.split("time=")[1].split()[0]) for line in done.stdout.splitlines() if "time=" in line)[5]
+
+
 def test_netem_and_the_emulator_delay_alike() -> None:
     if reason := netem_missing():
         pytest.skip(f"this kernel has no netem: {reason}")
-    script = "ip link set lo up; tc qdisc add dev lo root netem delay 10ms; ping -n -c 11 -i 0.02 127.0.0.1"
-    done = subprocess.run(
-        ["unshare", "--net", "sh", "-c", script], capture_output=True, text=True, check=True, timeout=30
-    )
-    netem = sorted(float(line.split("time=")[1].split()[0]) for line in done.stdout.splitlines() if "time=" in line)
-    with Lab(pair(1000, 10)) as lab:
-        ours = best_of(3, lambda ms: abs(ms - netem[5]) < 1.0, lambda: sorted(ping_ms(lab, "a", "b"))[5])
-    assert ours == pytest.approx(netem[5], abs=1.0)
+
+    def trial(run: Trial) -> None:
+        with Lab(pair(1000, 10)) as lab, run.measures_in(lab):
+            ours = sorted(ping_ms(lab, "a", "b"))[5]
+        assert ours == pytest.approx(netem_median(), abs=1.0)
+
+    decide(trial)

@@ -13,36 +13,44 @@ import pytest
 from faults import QUICK, limit, schedule
 from gradwire.link import preset
 from harness.faulty import Outcome, run
+from tests.attempts import Trial, decide
 
 HOSTS = 3
 
 
-def play(name: str, folder: Path) -> Outcome:
+def play(trial: Trial, name: str, folder: Path) -> Outcome:
     case = next(case for case in schedule(folder) if case.name == name)
-    return run(replace(case, network=preset("lan100", HOSTS)), limit(case))
+    outcome = run(replace(case, network=preset("lan100", HOSTS)), limit(case))
+    if "COULD NOT KEEP UP" in outcome.lab:
+        trial.excuse(outcome.lab)
+    return outcome
 
 
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("name", [name for name in QUICK if "firewall" not in name])
 def test_what_is_promised_of_a_fault_comes_true(name: str, tmp_path: Path) -> None:
-    outcome = play(name, tmp_path)
-    assert outcome.verdict == "as promised", outcome
-    assert outcome.same, "replicas differ"
-    assert not outcome.left, "something was left behind"
+    def measure(trial: Trial) -> None:
+        outcome = play(trial, name, tmp_path)
+        # Neither takes longer on a busy machine: no trial may break them.
+        if not outcome.same or outcome.left:
+            pytest.fail(f"replicas differ, or something was left behind: {outcome}")
+        assert outcome.verdict == "as promised", outcome
+
+    decide(measure)
 
 
 @pytest.mark.timeout(500)
 def test_behind_a_firewall_training_goes_on_and_only_what_was_measured_is_told(tmp_path: Path) -> None:
-    for _ in range(3):  # a busy machine spoils a rate that was measured once
-        outcome = play("firewall drops UDP, ltp", tmp_path)
+    def measure(trial: Trial) -> None:
+        outcome = play(trial, "firewall drops UDP, ltp", tmp_path)
         assert outcome.good, outcome
         assert set(outcome.known) == {1, 2}
         assert all("rtt" in values for values in outcome.known.values()), "TCP's own acknowledgements still tell it"
         # A job this small tells nothing of the rate; the first look may have, and then it is what two flows share.
         rates = [values.get("rate", 6e6) for values in outcome.known.values()]
-        if all(2.5e6 < rate < 14e6 for rate in rates):
-            break
-    assert all(2.5e6 < rate < 14e6 for rate in rates), rates
+        assert all(2.5e6 < rate < 14e6 for rate in rates), rates
+
+    decide(measure)
 
 
 def test_every_quick_case_is_in_the_schedule(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from gradwire.emulate import Lab
+from tests.attempts import Trial, decide
 from tests.lab.conftest import pair
 
 SUM = """
@@ -22,7 +23,11 @@ dist.destroy_process_group()
 
 @pytest.mark.parametrize(("one_way_ms", "way"), [(0.1, "TCP to rank 1"), (10, "LTP to rank 1")])
 def test_the_length_of_the_paths_chooses_the_wire(one_way_ms: float, way: str) -> None:
-    with Lab(pair(100, one_way_ms)) as lab:
-        result = lab.run([sys.executable, "-c", SUM], timeout=60)
-    assert result.code == 0, result.hosts[0].output
-    assert way in result.hosts[0].output
+    def trial(run: Trial) -> None:
+        with Lab(pair(100, one_way_ms)) as lab:
+            result = lab.run([sys.executable, "-c", SUM], timeout=60)
+        run.saw(result.stats)
+        assert result.code == 0, result.hosts[0].output
+        assert way in result.hosts[0].output
+
+    decide(trial)

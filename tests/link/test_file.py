@@ -8,6 +8,7 @@ import pytest
 
 from gradwire.errors import ConfigError
 from gradwire.link import load_network, parse_network
+from gradwire.units import Seconds
 
 GOOD = """
 about = "Two offices."
@@ -59,6 +60,23 @@ def test_everything_a_file_may_say_is_read() -> None:
     assert specs["b->r"].burst is not None
     assert network.changes[0].rate is not None
     assert network.cross[0].flows == 3
+
+
+def test_reordering_and_duplication_are_read_for_links_and_changes() -> None:
+    network = parse_network(
+        """
+        hosts = 2
+        access = { reorder = "1%", reorder_by = "2ms", duplicate = "0.5%", up = { reorder = 0 } }
+        [[change]]
+        at = "1s"
+        link = "*"
+        duplicate = 0.1
+        """
+    )
+    up, down = network.links[0].spec, network.links[1].spec
+    assert (up.reorder, down.reorder, down.reorder_by, down.duplicate) == (0, 0.01, Seconds(0.002), 0.005)
+    assert network.changes[0].applied(down).duplicate == 0.1
+    assert network.changes[0].applied(down).reorder == 0.01
 
 
 def test_a_star_with_slow_uplinks() -> None:

@@ -23,6 +23,9 @@ from gradwire.units import Bytes, Rate, Seconds
         ({"jitter": Seconds(100)}, "jitter"),
         ({"loss": -0.1}, "loss"),
         ({"loss": 1.0}, "loss"),
+        ({"reorder": 1.5}, "reorder"),
+        ({"reorder_by": Seconds(-1)}, "reorder_by"),
+        ({"duplicate": -0.1}, "duplicate"),
         ({"mtu": 100}, "mtu"),
         ({"queue": Bytes(1000)}, "queue"),
     ],
@@ -40,6 +43,11 @@ def test_a_burst_that_never_ends_is_refused() -> None:
 def test_mean_loss_joins_bursts_and_single_losses() -> None:
     spec = LinkSpec(loss=0.1, burst=Burst(0.1, 0.3, 0.8))
     assert spec.mean_loss == pytest.approx(1 - 0.9 * (1 - 0.8 * 0.25))
+
+
+def test_reordering_and_duplication_are_told_in_a_links_line() -> None:
+    spec = LinkSpec(Rate.from_mbit(100), reorder=0.01, reorder_by=Seconds(0.002), duplicate=0.001)
+    assert str(spec) == "100 Mbit/s, 1.00% reordered by 2 ms, 0.10% duplicated"
 
 
 def test_the_queue_defaults_to_fifty_milliseconds() -> None:

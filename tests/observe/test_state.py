@@ -9,7 +9,8 @@ import pytest
 from gradwire.events import Decided, Link, LinksSensed, Noted, Sensed, Stepped
 from gradwire.observe.reader import Record
 from gradwire.observe.series import Series, Spread
-from gradwire.observe.state import COMPARED, MOST_LINKS, RunState
+from gradwire.observe.split import RECENT
+from gradwire.observe.state import MOST_LINKS, RunState
 from tests.observe.recordings import fold, hour, small
 
 
@@ -34,11 +35,12 @@ def test_the_fold_agrees_with_the_events(tmp_path: Path) -> None:
 def test_the_predicted_gain_is_that_of_the_last_steps_not_of_one() -> None:
     state = RunState()
     assert state.predicted_speedup is None
-    steps = [0.1] * (COMPARED - 1) + [1.6]  # one that stalled must not turn the tile upside down
+    steps = [0.1] * (RECENT - 1) + [1.6]  # one that stalled must not turn the tile upside down
     for number, seconds in enumerate(steps):
+        state.take(Record(0, 1.0, Stepped(1.0, number, seconds, seconds, 0.0, 0.0, 0.0, 1, 1, 1)))
         state.take(Record(0, 1.0, Sensed(1.0, number, None, 1e6, 0, 0, 0, seconds, 0, 0, 0, 0, predicted_plain=0.2)))
     assert state.predicted_plain == pytest.approx(0.2)
-    assert state.predicted_speedup == pytest.approx(0.2 * COMPARED / sum(steps))
+    assert state.predicted_speedup == pytest.approx(0.2 * RECENT / sum(steps))
 
 
 def test_quantiles_are_within_a_per_cent() -> None:

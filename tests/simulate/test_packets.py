@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from gradwire._native import PacketLink, PacketWorld
 from gradwire.aggregate.deal import chunk_for
 from gradwire.cli.simulate import simulate_command
 from gradwire.errors import ConfigError
@@ -29,9 +31,9 @@ NBYTES = 3_000_000
 RATES = ((0, 60, 22, 35), (30, 0, 48, 25), (55, 20, 0, 40), (28, 44, 32, 0))
 
 
-def uneven(loss: float = 0.0) -> Network:
+def uneven(loss: float = 0.0, **more: Any) -> Network:
     names = [f"h{index}" for index in range(len(RATES))]
-    spec = lambda i, j: LinkSpec(Rate.from_mbit(RATES[i][j]), Seconds(0.005), loss=loss)  # noqa: E731
+    spec = lambda i, j: LinkSpec(Rate.from_mbit(RATES[i][j]), Seconds(0.005), loss=loss, **more)  # noqa: E731
     return Network("uneven", as_hosts(names), full_matrix(names, spec))
 
 
@@ -62,6 +64,37 @@ def test_loss_costs_what_is_sent_again_and_not_much_more() -> None:
     lossy = simulate_packets(uneven(loss=0.02), plan, job, steps=3)
     assert 0.01 < lossy.lost / lossy.packets < 0.03
     assert 1.0 < lossy.seconds[-1] / clean.seconds[-1] < 1.5
+
+
+def test_packets_out_of_order_cost_little_and_a_seed_repeats_them() -> None:
+    plan, job = planned("loadaware")
+    clean = simulate_packets(uneven(), plan, job, steps=3)
+    late = simulate_packets(uneven(reorder=0.02, reorder_by=Seconds(0.002)), plan, job, steps=3)
+    assert late == simulate_packets(uneven(reorder=0.02, reorder_by=Seconds(0.002)), plan, job, steps=3)
+    assert late != clean
+    assert late.seconds[-1] < 1.3 * clean.seconds[-1]
+
+
+def test_copies_are_recognised_and_cost_nothing() -> None:
+    def transfer(duplicate: float) -> tuple[float, float]:
+        world = PacketWorld(2, 1)
+        for seed in range(2):
+            link = PacketLink()
+            link.rate, link.delay, link.queue, link.duplicate = 1e6, 0.01, 1e6, duplicate
+            world.add_link(link, seed, 38)
+        world.set_path(0, 1, [0])
+        world.set_path(1, 0, [1])
+        world.connect(0, 1)
+        world.expect(1, 0, 1, 200_000)
+        world.send(0, 1, 1, 200_000)
+        ((seconds, *_),) = world.run(100.0)
+        return seconds, world.stats(1, 0)["replayed"]
+
+    clean, none = transfer(0.0)
+    doubled, copies = transfer(0.5)
+    assert none == 0
+    assert copies > 50
+    assert doubled == clean
 
 
 def test_a_seed_repeats_a_run_to_the_bit_and_another_does_not() -> None:

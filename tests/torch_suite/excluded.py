@@ -8,7 +8,6 @@ from __future__ import annotations
 
 _GPU = "moves tensors to a GPU without asking whether there is one"
 _NCCL = "written for NCCL; here its ranks part before the last barrier, which then times out"
-_BY_NAME = "dist.monitored_barrier refuses every backend that is not called gloo; ours is tested in tests/collective"
 
 EXCLUDED: dict[str, str] = {
     "test_SyncBatchNorm_process_group": "needs torchvision, which is no dependency of ours",
@@ -18,7 +17,4 @@ EXCLUDED: dict[str, str] = {
     "test_batch_isend_irecv_mixed_backend_err": _NCCL,
     "test_batch_isend_irecv_op_err": _NCCL,
     "test_get_backend": "asks whether the backend's name is the one the tests were started for (gloo)",
-    "test_monitored_barrier_gloo": _BY_NAME,
-    "test_monitored_barrier_gloo_rank_0_timeout": _BY_NAME,
-    "test_monitored_barrier_gloo_subgroup": _BY_NAME,
 }

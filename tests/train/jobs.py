@@ -70,6 +70,32 @@ def train_small(
     return {"weights": flat(net), "agreed": agreed, "losses": losses, "summary": summary}
 
 
+def scaled(rank: int, world: int, level: Any, overflows: bool, given: bool, clip: bool) -> tuple[Tensor, float]:
+    """Eight steps with a loss scaler; with `overflows`, three more at which rank 1's loss is infinite. The scaler is
+    passed or found. Returns weights and the scale at the end."""
+    net = small_net()
+    model = DistributedDataParallel(net, bucket_cap_mb=0.02)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
+    handle = gradwire.attach(model, level, scaler=scaler if given else None)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(8):
+        for overflow in (True, False) if overflows and step in (1, 4, 5) else (False,):
+            inputs, labels = batch(rank, step)
+            loss = F.cross_entropy(model(inputs), labels)
+            optimizer.zero_grad()
+            before = flat(net)
+            scaler.scale(loss * (torch.inf if overflow and rank == 1 else 1.0)).backward()
+            if clip:
+                scaler.unscale_(optimizer)
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            assert torch.equal(before, flat(net)) == overflow
+            assert same_everywhere(flat(net))
+    handle.close()
+    return flat(net), scaler.get_scale()
+
+
 def accumulate(rank: int, world: int, level: str | None) -> Tensor:
     """Two micro-batches per step, only the second synchronises."""
     net = small_net()
@@ -92,10 +118,10 @@ def accumulate(rank: int, world: int, level: str | None) -> Tensor:
 class Branching(nn.Module):
     """Uses one of two branches, so that some parameters have no gradient at a step."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 5) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.left, self.right = nn.Linear(40, 5), nn.Linear(40, 5)
+        self.left, self.right = nn.Linear(40, width), nn.Linear(40, width)
 
     def forward(self, inputs: Tensor, use_left: bool) -> Tensor:
         return self.left(inputs) if use_left else self.right(inputs)  # type: ignore[no-any-return]
@@ -148,7 +174,7 @@ def mixed_dtypes(rank: int, world: int, level: str | None) -> Tensor:
     return flat(net)
 
 
-def resume(rank: int, world: int, level: str) -> tuple[Tensor, Tensor]:
+def resume(rank: int, world: int, level: Any) -> tuple[Tensor, Tensor]:
     """Ten steps in one go, and five, a checkpoint, five: both results."""
 
     def run(first: int, last: int, state: dict[str, Any] | None) -> tuple[Tensor, dict[str, Any]]:
@@ -295,6 +321,24 @@ def join_uneven(rank: int, world: int, level: Any) -> tuple[bool, list[int]]:
     return same_everywhere(flat(model)), waiting
 
 
+def join_with_scaler(rank: int, world: int, level: str) -> list[bool]:
+    """As `join_uneven`, with a loss scaler: whether something is set aside when this rank's batches of each of two
+    rounds have ended, and when the round has."""
+    model = DistributedDataParallel(small_net(), bucket_cap_mb=0.02)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    handle = gradwire.attach(model, level, scaler=scaler)
+    feedback, found = handle._assembly.feedback, []
+    for _ in range(2):
+        with model.join():
+            for step in range(2 + 2 * rank):
+                inputs, labels = batch(rank, step)
+                model.zero_grad()
+                scaler.scale(F.cross_entropy(model(inputs), labels)).backward()
+            found.append(feedback.aside)
+        found.append(feedback.aside)
+    return found
+
+
 def sweep(rank: int, world: int, level: Any) -> tuple[int, list[str]]:
     """Several models after another; how many of their networks and which threads are left when they are gone."""
     nets, before = [], set(threading.enumerate())
@@ -380,3 +424,89 @@ def prune_for_real(rank: int, world: int) -> list[float]:
         model(batch(rank, step)[0]).sum().backward()
         shares.append(float((flat(net) == 0).float().mean()))
     return shares
+
+
+class Words(nn.Module):
+    """Two embeddings with sparse gradients around a dense layer; without it, nothing but sparse gradients."""
+
+    def __init__(self, dense: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Embedding(30, 8, sparse=True), nn.Embedding(7, 8, sparse=True)
+        self.last = nn.Linear(8, 300) if dense else nn.Identity()
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.last(self.first(words).sum(1) + self.second(words % 7).sum(1))  # type: ignore[no-any-return]
+
+
+def sparse_gradients(rank: int, world: int, config: Any, dense: bool = True, steps: int = 5) -> dict[str, Any]:
+    """Gradients of every step, with words that occur several times; `config` None is plain DDP."""
+    model = DistributedDataParallel(Words(dense), bucket_cap_mb=0.001)
+    handle = gradwire.attach(model, config) if config else None
+    gradients = []
+    for step in range(steps):
+        words = torch.randint(0, 30, (6, 5), generator=torch.Generator().manual_seed(100 * rank + step))
+        model.zero_grad()
+        model(words).pow(2).sum().backward()
+        gradients.append({name: p.grad.to_dense().clone() for name, p in model.module.named_parameters()})
+        kinds = {name: p.grad.layout for name, p in model.module.named_parameters()}
+        assert kinds["first.weight"] == kinds["second.weight"] == torch.sparse_coo
+        assert all(same_everywhere(gradient) for gradient in gradients[-1].values())
+    summary, made = (handle.summary(), handle.step) if handle else (None, steps)
+    if handle:
+        handle.close()
+    return {"gradients": gradients, "summary": summary, "step": made}
+
+
+def unused_for_a_while(rank: int, world: int, level: str, between: str, views: bool) -> tuple[float, float]:
+    """Both branches are used in one step, and only the left one in the next ones. By how much what was applied and
+    what waits of the right branch's gradient differ from what was given: after the first step and at the end, relative
+    to what was given."""
+    net = Branching(64)
+    model = DistributedDataParallel(net, find_unused_parameters=True, gradient_as_bucket_view=views)
+    handle = gradwire.attach(model, level)
+    given = applied = torch.zeros(sum(parameter.numel() for parameter in net.right.parameters()))
+
+    def missing() -> float:
+        state = handle.state_dict()["residuals"]
+        waiting = torch.cat([state.get(f"right.{name}", torch.zeros_like(p).flatten()) for name, p in parts])
+        dist.all_reduce(waiting)
+        return float((given - applied - waiting).norm() / given.norm())
+
+    parts = list(net.right.named_parameters())
+    result: list[float] = []
+    for step in range(6):
+        inputs, _ = batch(rank, step)
+        (net.left if between == "kept" else model).zero_grad(set_to_none=between == "none")
+        if step:
+            model(inputs, True).square().mean().backward()
+        else:
+            local = torch.autograd.grad(net.right(inputs).square().mean(), list(net.right.parameters()))
+            given = torch.cat([gradient.flatten() for gradient in local])
+            dist.all_reduce(given)
+            model(inputs, False).square().mean().backward()
+        if all(parameter.grad is not None for _, parameter in parts):
+            now = world * torch.cat([p.grad.flatten() for _, p in parts])  # type: ignore[union-attr]
+            applied = now if between == "kept" else applied + now
+        result.append(missing())
+    handle.close()
+    return result[0], result[-1]
+
+
+def in_turn(rank: int, world: int, level: str | None) -> tuple[list[Tensor], list[str]]:
+    """Two optimizers in turn, each of which clears only the gradients of its own branch: all gradients of every step,
+    and the names of the parameters that have a residual. `level` None is plain DDP."""
+    net = Branching(64)
+    model = DistributedDataParallel(net, find_unused_parameters=True)
+    handle = gradwire.attach(model, level) if level else None
+    gradients = []
+    for step in range(7):
+        inputs, _ = batch(rank, step)
+        use_left = step % 2 == 1
+        (net.left if use_left else net.right).zero_grad()
+        model(inputs, use_left).square().mean().backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None]))
+    waiting = list(handle.state_dict()["residuals"]) if handle else []
+    if handle:
+        handle.close()
+    return gradients, waiting

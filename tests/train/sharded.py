@@ -16,7 +16,9 @@ from torch.nn import functional as F
 import gradwire
 from gradwire.compress import dense
 from gradwire.fsdp_unit import Unit
+from gradwire.session import Session
 from tests.train.jobs import batch, small_net
+from tests.train.test_backwards import Checkpointed
 
 SITES = 2
 
@@ -119,6 +121,35 @@ def watched(rank: int, world: int, level: str | None, how: str) -> tuple[int, se
     return watch.calls, answers
 
 
+def settles(rank: int, world: int, level: str | None, reentrant: bool) -> tuple[int, list[int], Tensor]:
+    """Three steps of a net whose blocks are computed again in backward: the handle's step, the units under way whenever
+    the session settles, and the gradients."""
+    net = Checkpointed(reentrant)
+    for block in net.blocks:
+        fully_shard(block, mesh=mesh_of(world))
+    fully_shard(net, mesh=mesh_of(world))
+    handle = gradwire.attach_fsdp(net, level) if level else None
+    under_way: list[int] = []
+    gradients, original = [], Session.settle
+
+    def settle(self: Session) -> None:
+        under_way.append(len(self._under_way))
+        original(self)
+
+    Session.settle = settle  # type: ignore[method-assign]
+    try:
+        for step in range(3):
+            net.zero_grad()
+            net(batch(rank, step)[0].requires_grad_()).pow(2).sum().backward()
+            gradients.append(torch.cat([p.grad.to_local().flatten().clone() for p in net.parameters()]))  # type: ignore[union-attr]
+    finally:
+        Session.settle = original  # type: ignore[method-assign]
+    steps = handle.step if handle else 0
+    if handle:
+        handle.close()
+    return steps, under_way, torch.stack(gradients)
+
+
 def resume(rank: int, world: int, level: str) -> tuple[Tensor, Tensor, str]:
     """Eight steps in one go, and four, a checkpoint, four; and what a state of another shard is answered with."""
 
@@ -148,6 +179,21 @@ def resume(rank: int, world: int, level: str) -> tuple[Tensor, Tensor, str]:
     except gradwire.ConfigError as error:
         return whole, resumed, str(error)
     return whole, resumed, "no error"
+
+
+def load_another_shard(rank: int, world: int) -> str:
+    """The last rank loads the state of a shard that it does not hold: what its replicas are answered with."""
+    handle = gradwire.attach_fsdp(wrap(small_net(), mesh_of(world)), {"level": "int8", "transport": {"timeout": 3}})
+    state = handle.state_dict()
+    if rank == world - 1:
+        state["shard"] = [0, 2]
+    try:
+        handle.load_state_dict(state)
+    except gradwire.GradwireError as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        handle.close()
+    return "loaded"
 
 
 def take_over(rank: int, world: int, states: list[dict[str, Any]]) -> dict[str, Tensor]:
@@ -240,3 +286,45 @@ def replicate_only(rank: int, world: int, level: str | None) -> Tensor:
     if handle:
         handle.close()
     return shards(net)
+
+
+class Spike(nn.Module):
+    """Passes values on; in backward, the first feature's gradient is infinite where `armed`."""
+
+    armed = False
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        out = inputs * 1.0
+        if self.armed:
+            out.register_hook(self._spoil)
+        return out
+
+    @staticmethod
+    def _spoil(gradient: Tensor) -> Tensor:
+        spoilt = gradient.clone()
+        spoilt[:, 0] = torch.inf
+        return spoilt
+
+
+def scaled(rank: int, world: int, level: Any, how: str, overflows: bool) -> tuple[Tensor, float]:
+    """Six steps with a loss scaler that is found; with `overflows`, two more at which the first layer's first row
+    overflows on rank 0: only the ranks that hold the first shard can see that. Weights and the last scale."""
+    options = {"mp_policy": MixedPrecisionPolicy(reduce_dtype=getattr(torch, how))} if how else {}
+    first, *rest = small_net()
+    spike = Spike()
+    net = wrap(nn.Sequential(first, spike, *rest), mesh_of(world), **options)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=100)
+    handle = gradwire.attach_fsdp(net, level)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(6):
+        for overflow in (True, False) if overflows and step in (2, 4) else (False,):
+            inputs, labels = batch(rank, step)
+            spike.armed = overflow and rank == 0
+            optimizer.zero_grad()
+            before = shards(net)
+            scaler.scale(F.cross_entropy(net(inputs), labels)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            assert torch.equal(before, shards(net)) == overflow
+    handle.close()
+    return shards(net), scaler.get_scale()

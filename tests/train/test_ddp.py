@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -54,8 +56,11 @@ def test_ddp_features_give_plain_results_with_off_and_close_ones_with_int8(ranks
     torch.testing.assert_close(ranks.run(2, job, "int8")[0], plain, atol=2e-2, rtol=5e-2)
 
 
-@pytest.mark.parametrize("level", ["topk:0.05+fp16", "int8", "lowrank:2"])
-def test_a_checkpoint_resumes_as_if_nothing_had_happened(ranks: Ranks, level: str) -> None:
+MOMENTUM = {"level": "topk:0.05", "compress": {"momentum": 0.9}}
+
+
+@pytest.mark.parametrize("level", ["topk:0.05+fp16", "int8", "lowrank:2", MOMENTUM])
+def test_a_checkpoint_resumes_as_if_nothing_had_happened(ranks: Ranks, level: Any) -> None:
     # Owners' residuals are folded into workers' at a checkpoint, which moves a rounding error, not a gradient.
     for whole, resumed in ranks.run(2, jobs.resume, level):
         torch.testing.assert_close(resumed, whole, atol=1e-2, rtol=1e-2)
@@ -127,6 +132,12 @@ def test_ranks_with_fewer_batches_join_the_others(ranks: Ranks, level: str) -> N
         assert all(sorted(waiting) == sorted(sizes) for _, waiting in results)
 
 
+def test_a_rank_that_joins_with_a_scaler_sets_its_residuals_aside_until_it_takes_part_again(ranks: Ranks) -> None:
+    first, last = ranks.run(2, jobs.join_with_scaler, "topk:0.05+int8")
+    assert first == [False, True, False, True]
+    assert last == [False, False, False, False]
+
+
 @pytest.mark.parametrize("level", ["off", "int8", "auto"])
 def test_a_model_that_is_gone_leaves_nothing_behind(ranks: Ranks, level: str) -> None:
     assert ranks.run(2, jobs.sweep, level) == [(0, [])] * 2
@@ -163,3 +174,24 @@ def test_a_second_configuration_is_refused(ranks: Ranks) -> None:
 def test_pruning_follows_the_parameters_when_buckets_are_laid_out_anew(ranks: Ranks) -> None:
     for shares in ranks.run(2, jobs.prune_for_real):
         assert shares == pytest.approx([0.5] * 4, abs=0.01)
+
+
+@pytest.mark.parametrize("between", ["none", "zeros", "kept"])
+@pytest.mark.parametrize("views", [False, True])
+@pytest.mark.parametrize("level", ["topk:0.02", "lowrank:1"])
+def test_what_waits_for_a_parameter_that_no_rank_uses_goes_on_waiting(
+    ranks: Ranks, level: str, views: bool, between: str
+) -> None:
+    """DDP applies nothing to such a parameter, also where its residual was sent."""
+    for first, last in ranks.run(3, jobs.unused_for_a_while, level, between, views):
+        assert first < 1e-5
+        assert last < 1e-5
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_off_with_two_optimizers_in_turn_is_plain_ddp_and_leaves_nothing_waiting(ranks: Ranks, world: int) -> None:
+    """DDP copies the gradient that a parameter still has into its bucket, also where no rank used the parameter."""
+    plain = ranks.run(world, jobs.in_turn, None)
+    for (expected, _), (gradients, waiting) in zip(plain, ranks.run(world, jobs.in_turn, "off"), strict=True):
+        assert all(torch.equal(one, other) for one, other in zip(expected, gradients, strict=True))
+        assert waiting == []

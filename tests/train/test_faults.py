@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 import warnings
 from pathlib import Path
 
+import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire import carry
 from gradwire.decide.guard import Guard
-from gradwire.errors import NoAnswerError
+from gradwire.errors import LinkError, NoAnswerError
 from gradwire.events import Faulted
 from gradwire.sense import late
 from gradwire.units import parse_seconds
@@ -68,3 +70,28 @@ def test_faults_that_were_survived_are_told_by_one_rank(ranks: Ranks, tmp_path: 
     # The others may have been held up too, but not by half of the stall.
     assert parse_seconds(said[1]) > STALL / 2
     assert "loss rose" in told["guard"].detail
+
+
+def fails_at_the_end_of_attach(rank: int, world: int, config: dict[str, object]) -> list[str]:
+    """Another rank does not come to the last meeting; threads that attach has left behind."""
+    from gradwire import assemble, attach
+
+    def alone(*_: object) -> None:
+        raise LinkError("rank 1 did not come")
+
+    model, before = DistributedDataParallel(jobs.small_net()), set(threading.enumerate())
+    known, assemble.meet = assemble.meet, alone  # type: ignore[assignment]
+    try:
+        with pytest.raises(LinkError, match="did not come"):
+            attach(model, config)
+    finally:
+        assemble.meet = known
+    return [thread.name for thread in set(threading.enumerate()) - before]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"level": "auto"}, {"plan": "star", "level": "int8", "planning": {"elastic": True}, "observe": {"verify": 5}}],
+)
+def test_an_attach_that_fails_at_its_end_leaves_no_thread(ranks: Ranks, config: dict[str, object]) -> None:
+    assert ranks.run(2, fails_at_the_end_of_attach, config) == [[], []]

@@ -7,6 +7,7 @@ import torch
 
 from tests.train import sharded
 from tests.train.ranks import Ranks
+from tests.train.test_backwards import BLOCKS
 
 USES = ["", "bfloat16", "float16", "hooks", "sum", "divisor", "no gradient sync", "no all-reduce", "sync twice"]
 
@@ -62,6 +63,16 @@ def test_torch_no_longer_reduces_over_the_replicas_and_the_hook_does_not_hold_up
     assert ranks.run(2, sharded.watched, "int8", "sync twice")[0] == (0, {True, False}), "torch adds after the hook"
 
 
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpointed_backward_is_one_step_and_settles_once_with_every_unit_under_way(
+    ranks: Ranks, reentrant: bool
+) -> None:
+    plain = ranks.run(2, sharded.settles, None, reentrant)[0][2]
+    for steps, under_way, gradients in ranks.run(2, sharded.settles, "off", reentrant):
+        assert (steps, under_way) == (3, [BLOCKS] * 3)
+        assert torch.equal(gradients, plain)
+
+
 def test_residuals_are_named_by_parameter_and_shard(ranks: Ranks) -> None:
     for rank, result in enumerate(ranks.run(4, sharded.train, "int8", "", 2)):
         shard = rank % 2
@@ -76,6 +87,13 @@ def test_a_checkpoint_resumes_and_one_of_another_shard_is_refused(ranks: Ranks) 
     for whole, resumed, answer in ranks.run(4, sharded.resume, "topk:0.05+fp16"):
         torch.testing.assert_close(resumed, whole, atol=1e-2, rtol=1e-2)
         assert "shard 7 of 9" in answer
+
+
+def test_a_state_of_another_shard_on_one_rank_is_a_configuration_error_on_all_its_replicas(ranks: Ranks) -> None:
+    first, second, *others = ranks.run(4, sharded.load_another_shard)
+    assert (first, others[0]) == ("loaded", "loaded"), "shard 0 is loaded by those who hold it"
+    for answer in (second, others[1]):
+        assert answer.startswith("ConfigError: the shard of the state to load: rank 0 has 1 of 2, rank 1 has 0 of 2")
 
 
 def test_another_number_of_sites_takes_over_what_waited(ranks: Ranks) -> None:
@@ -121,3 +139,13 @@ def test_replicate_without_shards_works_too(ranks: Ranks) -> None:
     compressed = ranks.run(2, sharded.replicate_only, "int8")
     assert torch.equal(compressed[0], compressed[1])
     torch.testing.assert_close(compressed[0], plain[0], atol=2e-2, rtol=5e-2)
+
+
+@pytest.mark.parametrize("how", ["", "bfloat16"])
+def test_a_step_that_a_scaler_skips_for_another_shard_leaves_no_trace(ranks: Ranks, how: str) -> None:
+    """bfloat16 reductions are waited for within backward, one unit at a time."""
+    smooth = ranks.run(4, sharded.scaled, "topk:0.02", how, False)
+    bumpy = ranks.run(4, sharded.scaled, "topk:0.02", how, True)
+    for (one, _), (other, scale) in zip(smooth, bumpy, strict=True):
+        assert scale == 256.0
+        assert torch.equal(one, other)

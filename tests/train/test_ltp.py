@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from gradwire import carry
 from gradwire.errors import LinkError, NoAnswerError
+from tests.attempts import Trial, decide
 from tests.train import jobs
 from tests.train.ranks import Ranks
 
@@ -29,7 +30,7 @@ def train(rank: int, world: int, level: str | None) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "level", ["fp16", "int8", "topk:0.05+int8", "sharedk:0.1+fp16", "int8+zstd", "lowrank:2", "auto"]
+    "level", ["off", "fp16", "int8", "topk:0.05+int8", "sharedk:0.1+fp16", "int8+zstd", "lowrank:2", "auto"]
 )
 def test_replicas_are_identical_after_every_step(ranks: Ranks, level: str) -> None:
     results = ranks.run(3, train, level)
@@ -37,10 +38,37 @@ def test_replicas_are_identical_after_every_step(ranks: Ranks, level: str) -> No
     assert results[0]["summary"].steps == 12
 
 
-def test_off_is_plain_ddp_bit_for_bit(ranks: Ranks) -> None:
-    plain, off = ranks.run(3, train, None), ranks.run(3, train, "off")
-    for one, other in zip(plain, off, strict=True):
-        assert torch.equal(one["weights"], other["weights"])
+def whole_gradients(rank: int, world: int, level: str | None, detach: bool = False) -> dict[str, Any]:
+    """One backward: the gradient of every rank and what was restored."""
+    net = jobs.small_net()
+    model = DistributedDataParallel(net, bucket_cap_mb=0.02)
+    handle = gradwire.attach(model, {**LTP, "level": level}) if level else None
+    if handle is not None and detach:
+        handle.detach()
+    inputs, labels = jobs.batch(rank, 0)
+    own = torch.autograd.grad(F.cross_entropy(net(inputs), labels), list(net.parameters()))
+    F.cross_entropy(model(inputs), labels).backward()
+    restored = torch.cat([parameter.grad.flatten() for parameter in net.parameters()])  # type: ignore[union-attr]
+    mine = torch.cat([part.flatten() for part in own])
+    everyone = [torch.empty_like(mine) for _ in range(world)]
+    dist.all_gather(everyone, mine)
+    if handle is not None:
+        handle.close()
+    return {"everyone": everyone, "restored": restored}
+
+
+def test_off_goes_over_ltp_as_an_exact_sum_in_rank_order(ranks: Ranks) -> None:
+    for result in ranks.run(3, whole_gradients, "off"):
+        total = result["everyone"][0] * (1 / 3)
+        for other in result["everyone"][1:]:
+            total += other * (1 / 3)
+        assert torch.equal(result["restored"], total)
+
+
+def test_detached_it_is_plain_ddp_on_the_group_bit_for_bit(ranks: Ranks) -> None:
+    plain, detached = ranks.run(3, whole_gradients, None), ranks.run(3, whole_gradients, "off", True)
+    for one, other in zip(plain, detached, strict=True):
+        assert torch.equal(one["restored"], other["restored"])
 
 
 def test_a_dense_level_trains_as_it_does_over_gloo(ranks: Ranks) -> None:
@@ -94,14 +122,17 @@ def vanish(rank: int, world: int) -> tuple[str, float, float]:
 
 
 def test_a_vanished_peer_is_a_link_error_on_every_rank_in_the_stated_time() -> None:
-    own = Ranks()  # its processes die
-    try:
-        with pytest.raises(AssertionError, match="exit code -9") as failure:
-            own.run(3, told, timeout=60)
-        assert "no answer" not in str(failure.value)
-        assert str(failure.value).count("LOST-IN-TIME") == 2
-    finally:
-        own.close()
+    def trial(_: Trial) -> None:
+        own = Ranks()  # its processes die
+        try:
+            with pytest.raises(AssertionError, match="exit code -9") as failure:
+                own.run(3, told, timeout=60)
+            assert "no answer" not in str(failure.value)
+            assert str(failure.value).count("LOST-IN-TIME") == 2
+        finally:
+            own.close()
+
+    decide(trial)
 
 
 def told(rank: int, world: int) -> None:

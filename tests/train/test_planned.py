@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.config import resolve
+from gradwire.decide.base import Job
 from gradwire.errors import ConfigError
-from gradwire.flow import Tree
+from gradwire.flow import Decision, StepFacts, Tree, View
+from gradwire.level import Level
+from gradwire.plan_governor import PlanGovernor
 from gradwire.planned import _below
 from gradwire.site import names_from, sites_of
 from tests.train import jobs
@@ -80,8 +84,22 @@ def test_sites_sum_inside_first_and_the_mean_counts_every_rank(ranks: Ranks, nam
     torch.testing.assert_close(results[0]["weights"], plain, atol=1e-4, rtol=1e-3)
 
 
-def _owing_at_sites(rank: int, world: int, names: list[str]) -> float:
-    """A state with residuals of 1 is loaded by a job with sites; what ten steps without gradients deliver of them."""
+class _Everywhere(set[int]):
+    """Has every address until it is cleared, as if new residuals always were where old ones had been."""
+
+    everywhere = True
+
+    def __contains__(self, address: object) -> bool:
+        return self.everywhere or super().__contains__(address)
+
+    def clear(self) -> None:
+        self.everywhere = False
+        super().clear()
+
+
+def _owing_at_sites(rank: int, world: int, names: list[str], before: int) -> float:
+    """A state with residuals of 1 is loaded by a job with sites, after some steps; what ten more steps without
+    gradients deliver of them."""
     os.environ["GRADWIRE_SITE"] = names[rank]
     try:
         model = DistributedDataParallel(jobs.small_net())
@@ -89,6 +107,12 @@ def _owing_at_sites(rank: int, world: int, names: list[str]) -> float:
     finally:
         del os.environ["GRADWIRE_SITE"]
     owed = {name: torch.ones(parameter.numel()) for name, parameter in model.module.named_parameters()}
+    for step in range(before):
+        model.zero_grad()
+        (0.0 * model(jobs.batch(rank, step)[0]).sum()).backward()
+    site = handle._assembly.session._rooms.planned.site
+    if before:
+        site._emptied = _Everywhere()
     handle.load_state_dict({**handle.state_dict(), "residuals": owed})
     delivered = torch.zeros(())
     for step in range(10):
@@ -98,8 +122,9 @@ def _owing_at_sites(rank: int, world: int, names: list[str]) -> float:
     return float(delivered)
 
 
-def test_what_waits_on_ranks_that_do_not_lead_a_site_is_sent_too(ranks: Ranks) -> None:
-    assert ranks.run(3, _owing_at_sites, ["a", "a", "b"]) == pytest.approx([1.0] * 3, abs=0.01)
+@pytest.mark.parametrize("before", [0, 3])
+def test_what_waits_on_ranks_that_do_not_lead_a_site_is_sent_too(ranks: Ranks, before: int) -> None:
+    assert ranks.run(3, _owing_at_sites, ["a", "a", "b"], before) == pytest.approx([1.0] * 3, abs=0.01)
 
 
 def test_a_site_named_on_some_ranks_only_is_a_mistake() -> None:
@@ -137,3 +162,63 @@ def test_a_file_of_sites_that_makes_no_sense_is_named(tmp_path: Path, text: str,
         names_from(path, 2)
     with pytest.raises(ConfigError, match="cannot be read"):
         names_from(tmp_path / "nowhere.json", 2)
+
+
+def _rolled_back(rank: int, world: int) -> int:
+    """Three steps, three more, back to the third, and three others in their place."""
+    model = DistributedDataParallel(jobs.small_net())
+    config = {"plan": "loadaware", "level": "off", "planning": {"elastic": True}, "observe": {"verify": 1}}
+    handle = gradwire.attach(model, config)
+
+    def train(batches: range) -> None:
+        for batch in batches:
+            inputs, labels = jobs.batch(rank, batch)
+            torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+
+    try:
+        train(range(3))
+        saved = handle.state_dict()
+        train(range(3, 6))
+        handle.load_state_dict(saved)
+        train(range(6, 9))
+        return handle.step
+    finally:
+        handle.close()
+
+
+def test_an_elastic_job_that_goes_back_to_a_saved_step_is_not_compared_with_what_it_did_before(ranks: Ranks) -> None:
+    assert ranks.run(2, _rolled_back) == [6, 6]
+
+
+class Always:
+    """A controller that wishes for one level."""
+
+    def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
+        return Decision(Level.parse("fp16"), "always")
+
+
+def _levels_at_sites(rank: int, world: int, names: list[str]) -> tuple[str, str]:
+    """The level of the first step, and of the last, as this rank sees them."""
+    os.environ["GRADWIRE_SITE"] = names[rank]
+    try:
+        model = DistributedDataParallel(jobs.small_net())
+        handle = gradwire.attach(model, {"plan": "star", "level": "auto", "planning": {"elastic": True}})
+    finally:
+        del os.environ["GRADWIRE_SITE"]
+    governor = handle._assembly.governor
+    assert isinstance(governor, PlanGovernor)
+    governor._controller = Always()
+    levels = []
+    for step in range(40):
+        inputs, labels = jobs.batch(rank, step)
+        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+        levels.append(str(governor._decision.level))
+        time.sleep(0.02)
+    handle.close()
+    return levels[0], levels[-1]
+
+
+def test_every_rank_of_a_site_knows_the_level_that_the_plan_has(ranks: Ranks) -> None:
+    first, *others = ranks.run(3, _levels_at_sites, ["a", "a", "b"])
+    assert first[0] != first[1] == "fp16"
+    assert others == [first, first]

@@ -9,6 +9,7 @@ export interface RunBrief {
   ranks: number[];
   steps: number;
   live: boolean;
+  status: "waiting" | "running" | "failed" | "ended";
   level: string;
   changed: number;
 }
@@ -33,6 +34,7 @@ export interface Overview {
   split: Split | null;
   predicted_plain: number | null;
   speedup: number | null;
+  step_mean: number | null;
   gradient_bytes: number;
   wire_bytes: number;
   plain_bytes: number;
@@ -135,6 +137,7 @@ export interface Fault {
   step: number | null;
   kind: string;
   detail: string;
+  ranks: number[];
 }
 export interface Faults {
   faults: Fault[];

@@ -3,6 +3,7 @@
 const NONE = "–";
 
 function scaled(value: number, steps: [number, string][], digits = 3): string {
+  if (!Number.isFinite(value)) return NONE;
   const [factor, unit] = steps.find(([least]) => Math.abs(value) >= least) ?? steps[steps.length - 1]!;
   return `${significant(value / factor, digits)} ${unit}`;
 }

@@ -26,7 +26,8 @@ void stranger(MutableBytes bytes) {
   endpoint.handle_timeout(kSecond);
 }
 
-// A connection with a transfer each way; `bytes` are pieces of frames, each prefixed by its length.
+// A connection with a transfer each way; `bytes` are pieces of frames, each prefixed by its length. A length of 0: the next
+// generation of keys.
 void mad_peer(Bytes bytes) {
   Settings settings;
   settings.credit = 100'000;
@@ -45,10 +46,13 @@ void mad_peer(Bytes bytes) {
   Time now = 0;
   for (std::uint64_t number = 0; in.left(); ++number) {
     Bytes frames = in.bytes(std::min<std::size_t>(in.u8() * 5u, in.left()));
-    if (frames.empty()) break;
+    if (frames.empty()) {
+      peer.advance();
+      continue;
+    }
     std::vector<std::uint8_t> datagram(kSealedHeader + frames.size() + kTagSize);
     Writer writer(MutableBytes(datagram).first(kSealedHeader));
-    SealedHeader header{0, 5, number};
+    SealedHeader header{peer.generation(), 5, number};
     write(writer, header);
     peer.seal(number, Bytes(datagram).first(kSealedHeader), frames, {}, datagram.data() + kSealedHeader, true);
     now += kMillisecond;

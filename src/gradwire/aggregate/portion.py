@@ -146,7 +146,7 @@ class Shared:
         self.body = Body(values, mask.numel())
         self._codec = CODECS[values]
         self._gradient, self._residual, self._mask, self._seed = gradient, residual, mask, seed
-        self._sum = torch.empty(mask.numel())
+        self._sum = torch.empty(mask.numel(), dtype=torch.float32)
 
     def begin(self) -> int:
         nonfinite = kernels.gather(self._gradient, self._residual, self._mask, self._sum, self._mask.numel())
@@ -189,7 +189,7 @@ class Shared:
 
 def _finite(codec: ValueCodec, body: Tensor, count: int) -> Tensor:
     """What a body carries; nothing where that is no number, which must not wait for a later step."""
-    sent = torch.empty(count)
+    sent = torch.empty(count, dtype=torch.float32)
     codec.decode(body, sent, 1.0, add=False)
     return torch.where(sent.isfinite(), sent, 0.0)
 

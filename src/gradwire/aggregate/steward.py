@@ -67,6 +67,8 @@ class Steward:
         self._replanner: Replanner | None = None
         self._epoch = self._member.epoch
         self._wishes: queue.SimpleQueue[tuple[int, Plan, str]] = queue.SimpleQueue()
+        # The level that this member's controller wishes for, and why; where plans decide the level.
+        self.level: tuple[str, str] = "", ""
         self._planning: threading.Thread | None = None
         self._whys: dict[int, str] = {}
         self._reported = self._looked = 0.0
@@ -101,8 +103,12 @@ class Steward:
         if now - self._reported >= REPORT:
             self._reported = now
             self._report(now)
-        if self._config.aware and self._member.coordinator == self._member.rank and not self._member.adrift:
-            self._coordinate(now)
+        if self._member.coordinator == self._member.rank and not self._member.adrift:
+            self._change_level(now)
+            if self._config.aware:
+                self._coordinate(now)
+        else:
+            self.level = "", ""  # of a network that it no longer decides for; its controller wishes again at each step
 
     def abort(self, error: BaseException) -> None:
         """Tell everybody that this member stops; best effort, the wire's own goodbye follows."""
@@ -178,11 +184,17 @@ class Steward:
             return known
         return self._awareness.matrix(known.members, now, up=known.up, down=known.down)
 
+    def _change_level(self, now: float) -> None:
+        """A plan that differs in its level alone, where plans decide it and one of another level is wished for."""
+        (level, why), plan = self.level, self._member.plan
+        if plan.level and level not in ("", plan.level) and not self._member.proposing:
+            self._whys[self._member.propose(replace(plan, level=level), now)] = why
+
     def _coordinate(self, now: float) -> None:
         while not self._wishes.empty():
             epoch, plan, why = self._wishes.get()
             if epoch == self._member.epoch:
-                self._whys[self._member.propose(plan, now)] = why
+                self._whys[self._member.propose(replace(plan, level=self._member.plan.level), now)] = why
         busy = self._member.proposing or (self._planning is not None and self._planning.is_alive())
         if now - self._looked < LOOK or busy:
             return

@@ -12,7 +12,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gradwire.aggregate.bequest import Bequest
@@ -27,8 +27,9 @@ from gradwire.aggregate.role import Role, roles_of
 from gradwire.aggregate.sides import Sides
 from gradwire.aggregate.walk import Errand, Walk
 from gradwire.clock import Clock, MonotonicClock
-from gradwire.errors import GradwireError, LinkError
+from gradwire.errors import ConfigError, GradwireError, IntegrityError, LinkError
 from gradwire.flow import Bucket, Plan
+from gradwire.level import Level
 from gradwire.plan.messages import NO_VOTE, Tag
 from gradwire.plan.policy import Member
 
@@ -62,6 +63,8 @@ class _Step:
     plan: Plan
     roles: tuple[Role, ...]
     dealer: Dealer
+    # Where the plan decides the level of its steps.
+    level: Level | None = None
     left: int = 0
     closed: bool = False
     vote: int = NO_VOTE
@@ -82,6 +85,8 @@ class Walker:
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self._held = self._active = 0
         self._step: _Step | None = None
+        # The level of the last step that was completed, where the plan decides it.
+        self.used: Level | None = None
         self._keep = Keep() if self._config.elastic else None
         self._halted = False
         self.bequest = Bequest(self.port, member, self._keep) if self._keep is not None else None
@@ -133,15 +138,16 @@ class Walker:
         self.port.nudge()
 
     def close(self, timeout: float = 10.0) -> None:
-        """Let frames that others still need go out, then stop the thread."""
+        """Let frames that others still need go out, then stop the thread. After an error, call it again."""
         with self._lock:
-            if self._closing:
+            again, self._closing = self._closing, True
+            if again and not self._thread.is_alive():
                 return
-            if self._keep is not None and self._failure is None:
+            if not again and self._keep is not None and self._failure is None:
                 self._inbox.put(self._take_leave)
-            self._closing = True
-        self._inbox.put(None)
-        self.port.nudge()
+        if not again:
+            self._inbox.put(None)
+            self.port.nudge()
         if self._thread.is_alive():
             self._thread.join(timeout)
         if self._thread.is_alive():
@@ -330,6 +336,8 @@ class Walker:
 
     def _unpack(self, parcel: Parcel) -> None:
         step = self._step_of(parcel.bucket)
+        if step.level is not None:
+            parcel = replace(parcel, level=step.level)
         numel = parcel.bucket.numel
         pieces = step.dealer.deal(numel, frame_bytes(parcel.level, numel) / (4 * numel))
         step.left += len(pieces)
@@ -359,12 +367,14 @@ class Walker:
             plan = self.member.plan
             if self.sides is not None:
                 self.sides.learn(plan, tag.epoch)
-            self._step = _Step(tag, plan, roles_of(plan, self.member.rank), Dealer(plan))
+            level = _level_of(plan)
+            self._step = _Step(tag, plan, roles_of(plan, self.member.rank), Dealer(plan), level)
         return self._step
 
     def _complete(self, step: _Step) -> None:
         if not self.member.complete_step(step.tag, step.vote):
             return  # an epoch ended in between: the step is done again
+        self.used = step.level
         self._step = None
         if self._keep is not None:
             self._tell(self._keep, step.tag.step)
@@ -396,6 +406,18 @@ class Walker:
             self._held += weight
             self._active += 1
             begin()
+
+
+def _level_of(plan: Plan) -> Level | None:
+    """IntegrityError for a level that no member can have meant."""
+    if not plan.level:
+        return None
+    try:
+        level = Level.parse(plan.level)
+        check_summable(level)
+    except ConfigError as error:
+        raise IntegrityError(f"plan {plan.version} has a level that cannot be used: {error}") from error
+    return level
 
 
 def _wrapped(error: BaseException) -> BaseException:

@@ -7,7 +7,6 @@ verb only knows which of them belong to which claim, and with what settings they
 from __future__ import annotations
 
 import shlex
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,11 @@ from typing import Final
 
 import click
 
+from gradwire.cli.ending import leave_cleanly, run_to_end
+from gradwire.emulate.emulator import NoPrivilegesError
+from gradwire.emulate.lab import Lab
 from gradwire.errors import ConfigError
+from gradwire.link import load_network
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,18 @@ def lines(claim: Claim, out: Path, quick: bool) -> list[list[str]]:
     return [[word.format(out=out) for word in text.split()] for text in texts]
 
 
+def require_lab(claim: str) -> None:
+    """ConfigError where this user cannot make a network: known now, and not after minutes of the first case."""
+    try:
+        with Lab(load_network("lan100", 2), mode="namespaces"):
+            return
+    except NoPrivilegesError as error:
+        reason = str(error).partition("(")[2].partition(")")[0]
+        raise ConfigError(
+            f"bench {claim}: this user cannot make a network ({reason}); run as root: sudo gradwire bench {claim}"
+        ) from error
+
+
 @click.command("bench")
 @click.argument("claim", type=click.Choice([*CLAIMS, "list"]))
 @click.option("--quick/--full", default=True, help="minutes, or with every setting and repetition")
@@ -108,12 +123,14 @@ def bench_command(claim: str, quick: bool, out: Path) -> None:
             click.echo(f"{name:12} {one.about}")
         return
     where, out = folder(), out.resolve()
+    require_lab(claim)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"bench --out: cannot write into {out} ({error.strerror}); name another directory") from error
+    leave_cleanly()
     for words in lines(CLAIMS[claim], out, quick):
         click.echo(f"$ python benchmarks/{shlex.join(words)}", err=True)
-        code = subprocess.run([sys.executable, str(where / words[0]), *words[1:]], check=False).returncode
+        code = run_to_end([sys.executable, str(where / words[0]), *words[1:]])
         if code:
             raise click.exceptions.Exit(code)

@@ -19,9 +19,11 @@ from gradwire.cli.ending import leave_cleanly
 from gradwire.cli.report import write_report
 from gradwire.config import resolve
 from gradwire.emulate import Lab
+from gradwire.emulate.interrupts import Interrupts
 from gradwire.errors import LinkError
 from gradwire.link import Network, load_network
 from gradwire.observe.live import Following
+from gradwire.observe.report import load
 from gradwire.units import Bytes, Seconds
 
 # Long enough for the slowest run on the slowest preset; a run that hangs is ended.
@@ -54,9 +56,12 @@ def demo(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
         console.print(f"[dim]{network.about}[/dim]")
     runs = [("plain DDP", ""), ("gradwire", level)]
     watched = console.is_terminal and not no_watch and not as_json
-    results = _run_all(console, network, runs, ["--data", name, *_length(name, hosts, steps)], (folder, watched))
+    with Interrupts():
+        results = _run_all(console, network, runs, ["--data", name, *_length(name, hosts, steps)], (folder, watched))
     recordings = tuple(str(folder / _folder_name(name)) for name, _ in runs)
     [report] = write_report(recordings, folder / "report.html")
+    for result, run in zip(results, load(recordings), strict=True):
+        result["step_seconds"] = run.facts.step_mean  # the same number that the report shows
     if as_json:
         click.echo(json.dumps(results))
         return

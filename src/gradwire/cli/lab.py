@@ -9,10 +9,13 @@ import click
 import msgspec
 
 from gradwire.cli.ending import leave_cleanly
+from gradwire.cli.group import SuggestingGroup
 from gradwire.cli.lab_live import LabView, note
 from gradwire.cli.output import check_writable, write
 from gradwire.emulate import EmulatorStats, Lab, RunResult
+from gradwire.emulate.interrupts import Interrupts
 from gradwire.emulate.lab import MODES, Mode
+from gradwire.emulate.machine import disturbance
 from gradwire.errors import GradwireError
 from gradwire.link import PRESETS, Network, load_network, to_svg
 from gradwire.units import Bytes
@@ -37,7 +40,7 @@ class LabFailure(click.ClickException):
         click.echo(f"gradwire lab: {self.message.removeprefix('lab: ')}", err=True)
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def lab() -> None:
     """A real network on this machine: hosts in namespaces, links with rate, delay, loss and queues."""
 
@@ -86,7 +89,11 @@ def run(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     to_stderr = json_path == "-"
     if json_path and not to_stderr:
         check_writable(Path(json_path), "run --json")
-    with LabView(shown=not no_watch and not to_stderr) as view, Lab(network, on_note=view.note, mode=mode) as running:
+    with (
+        Interrupts(),
+        LabView(shown=not no_watch and not to_stderr) as view,
+        Lab(network, on_note=view.note, mode=mode) as running,
+    ):
         used = running.mode
         view.note(f"{network.name}: {len(network.ranks)} ranks, TCP {network.congestion}, mode {used}")
         result = running.run(
@@ -138,6 +145,10 @@ def _report(network: Network, result: RunResult) -> None:
     if stats.problems and result.stolen > 0.02:
         note(
             f"other virtual machines took {result.stolen:.2f} core from this one meanwhile; try again at a quieter time"
+        )
+    elif said := disturbance(result.others):
+        note(
+            f"{said} meanwhile: the ranks may have waited for a processor, so that steps take longer than the links do"
         )
     _verdict(stats)
 
@@ -199,7 +210,7 @@ def check(net: str, hosts: int | None, pairs: int, seconds: float, as_json: bool
     leave_cleanly()
     names = [host.name for host in network.ranks]
     chosen = [(a, b) for step in range(1, len(names)) for a, b in zip(names, names[step:] + names[:step], strict=True)]
-    with Lab(network, on_note=note) as running:
+    with Interrupts(), Lab(network, on_note=note) as running:
         before = running.stats()
         rows = [measure(running, a, b, seconds) for a, b in chosen[:pairs]]
         stats = running.stats().since(before)

@@ -1,23 +1,27 @@
 """LabView: the lab's lines, and below them, on a terminal, what gradwire does in the command that runs.
 
-The command is told to record (GRADWIRE_RECORD) unless it was told already; a command that never attaches gradwire
-records nothing, and nothing is drawn.
+GRADWIRE_RECORD asks the command to record, unless the variable is set already; a script that chooses its own directory
+(`record=`) announces it, and the view follows. A command that never attaches gradwire records nothing, and nothing is
+drawn.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import click
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
+from gradwire.observe.announcement import VARIABLE, announced
 from gradwire.observe.files import segments
 from gradwire.observe.live import Following
 
@@ -26,22 +30,48 @@ def note(text: str) -> None:
     click.echo(click.style(f"lab | {text}", dim=True), err=True)
 
 
+class RecordingView:
+    """Draws the recording in `folder`, or in the directory that the job announces in `file`."""
+
+    def __init__(self, folder: Path, file: Path) -> None:
+        self.folder = folder
+        self._file = file
+        self._following = Following(folder)
+
+    def look(self) -> None:
+        """Follow another directory where one was announced."""
+        found = announced(self._file)
+        if found is not None and found != self.folder:
+            self.folder, self._following = found, Following(found)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        self.look()
+        yield self._following
+
+
 class LabView:
     """Prints lines above a live view; only lines where output is no terminal."""
 
     def __init__(self, *, shown: bool) -> None:
         self._live: Live | None = None
-        self._folder: Path | None = None
+        self._view: RecordingView | None = None
+        self._announcements = ""
         if shown and sys.stdout.isatty() and sys.stderr.isatty():
             named = os.environ.get("GRADWIRE_RECORD") or time.strftime("runs/lab-%Y%m%d-%H%M%S")
-            self._folder = Path(named).resolve()
-            console = Console(stderr=True)
-            self._live = Live(Following(self._folder), console=console, refresh_per_second=4)
+            self._announcements = tempfile.mkdtemp(prefix="gradwire-lab-")
+            self._view = RecordingView(Path(named).resolve(), self._file)
+            self._live = Live(self._view, console=Console(stderr=True), refresh_per_second=4)
+
+    @property
+    def _file(self) -> Path:
+        return Path(self._announcements) / "recording"
 
     @property
     def environment(self) -> dict[str, str]:
         """What the command's environment needs for the view."""
-        return {} if self._folder is None else {"GRADWIRE_RECORD": str(self._folder)}
+        if self._view is None:
+            return {}
+        return {"GRADWIRE_RECORD": str(self._view.folder), VARIABLE: str(self._file)}
 
     def note(self, text: str) -> None:
         if self._live is None:
@@ -58,8 +88,9 @@ class LabView:
 
     def tell(self) -> None:
         """Where the recording is, if the command made one."""
-        if self._folder is not None and self._folder.is_dir() and segments(self._folder):
-            note(f"recorded in {self._folder}; gradwire report {self._folder} writes a page about it")
+        folder = None if self._view is None else self._view.folder
+        if folder is not None and folder.is_dir() and segments(folder):
+            note(f"recorded in {folder}; gradwire report {folder} writes a page about it")
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -71,3 +102,6 @@ class LabView:
     ) -> None:
         if self._live is not None:
             self._live.stop()
+        if self._view is not None:
+            self._view.look()
+            shutil.rmtree(self._announcements, ignore_errors=True)

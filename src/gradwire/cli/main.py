@@ -8,6 +8,7 @@ from importlib import import_module
 import click
 
 from gradwire import __version__
+from gradwire.cli.group import SuggestingGroup
 from gradwire.errors import GradwireError
 
 # verb -> (module, attribute, one line for the list of verbs)
@@ -24,12 +25,13 @@ VERBS = {
     "watch": ("gradwire.cli.watch", "watch_command", "A run as it trains: step split, network, levels and why."),
     "replay": ("gradwire.cli.replay", "replay_command", "A recorded run again, in any view; or as Parquet tables."),
     "report": ("gradwire.cli.report", "report_command", "One page about a run, or about several side by side."),
+    "store": ("gradwire.cli.store", "store_command", "Torch's store as a process of its own, so that rank 0 may die."),
     "bench": ("gradwire.cli.bench", "bench_command", "Run a published claim again, in the lab."),
     "lab": ("gradwire.cli.lab", "lab", "Real networks on one machine: run, show, check."),
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(SuggestingGroup):
     """Knows its verbs by name and loads one when asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -28,9 +28,12 @@ FRAME: Final = 0.1
 @click.option("--view", type=click.Choice(VIEWS), default="watch", show_default=True, help="json: one record a line.")
 @click.option("--speed", type=click.FloatRange(0), default=10.0, show_default=True, help="Times as fast; 0: at once.")
 @click.option("--parquet", metavar="DIR", help="Write tables into DIR instead, one for each kind of event.")
+@click.option("--json", "as_json", is_flag=True, help="The same as --view json.")
 @click.option("--no-color", is_flag=True, help="Plain characters; NO_COLOR does the same.")
-def replay_command(run: str, view: str, speed: float, parquet: str | None, no_color: bool) -> None:
-    """Play RUN again: a recording's directory, or one of its files."""
+def replay_command(run: str, view: str, speed: float, parquet: str | None, as_json: bool, no_color: bool) -> None:
+    """Play RUN again: a recording's directory, or one of its files. Where the output is no terminal, the view `watch`
+    is the run's end."""
+    view = "json" if as_json else view
     damage = Damage()
     records = read(run, damage)
     if parquet is not None:
@@ -70,8 +73,7 @@ def paced(records: Iterator[Record], speed: float) -> Iterator[Record]:
 def _watch(records: Iterator[Record], speed: float, console: Console) -> None:
     state = RunState()
     if not console.is_terminal:
-        for record in records:  # nothing is drawn, but damage is told
-            state.take(record)
+        console.print(draw(fold(records)))
         return
     drawn = float("-inf")
     with Live(console=console, auto_refresh=False) as live:

@@ -15,13 +15,19 @@ WRITERS: Final = {".html": to_html, ".md": to_markdown, ".json": to_json}
 
 @click.command("report")
 @click.argument("runs", nargs=-1, required=True)
-@click.option("-o", "--out", default="report.html", show_default=True, help="Its ending chooses: .html, .md or .json.")
+@click.option("-o", "--out", help="Its ending chooses: .html, .md or .json; report.html unless given.")
 @click.option("--accuracy", multiple=True, type=click.FloatRange(0, 1), help="Tell the time to this accuracy, as 0.9.")
 @click.option("--also", multiple=True, type=click.Choice(["html", "md", "json"]), help="Write this form beside it too.")
-def report_command(runs: tuple[str, ...], out: str, accuracy: tuple[float, ...], also: tuple[str, ...]) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON; no file unless --out is given.")
+def report_command(
+    runs: tuple[str, ...], out: str | None, accuracy: tuple[float, ...], also: tuple[str, ...], as_json: bool
+) -> None:
     """Write a report on RUNS, recordings' directories or files; the first is what others are compared with."""
-    for path in write_report(runs, Path(out), accuracy, also):
-        click.echo(f"wrote {path}")
+    if as_json:
+        click.echo(to_json(load(runs, accuracy)), nl=False)
+    if out or also or not as_json:
+        for path in write_report(runs, Path(out or "report.html"), accuracy, also):
+            click.echo(f"wrote {path}", err=as_json)
 
 
 def write_report(

@@ -15,13 +15,13 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from gradwire.collective.named import NamedGroup
+from gradwire.collective.own_backend import OwnBackend
 from gradwire.collective.work import Outputs, Work
 
 NAME = "gradwire-absent"
 
 
-class Absent(NamedGroup):
+class Absent(OwnBackend):
     """Rank and size as in the job; nobody there."""
 
     BACKEND = NAME
@@ -36,14 +36,14 @@ class Absent(NamedGroup):
         return _done(outputs)
 
     def shutdown(self) -> None:
-        pass
+        self.drop_store()
 
     def abort(self) -> None:
-        pass
+        self.drop_store()
 
 
 def create(options: Any, _: object = None) -> Absent:
-    return Absent(options.group_rank, options.group_size, options.group_id or "")
+    return Absent(options)
 
 
 def register() -> None:

@@ -47,6 +47,11 @@ class Engine:
         self._closing = False
         self._thread: threading.Thread | None = None
 
+    @property
+    def started(self) -> int:
+        """How many operations were taken on."""
+        return self._number
+
     def run(
         self, call: Call, algorithm: Callable[[Flight], Steps], outputs: Outputs, timeout: float, *, at_once: bool,
         settle: Callable[[], None] = lambda: None, summed: Tensor | None = None,

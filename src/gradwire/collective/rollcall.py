@@ -27,26 +27,21 @@ def roll_call(circle: Circle, number: int, timeout: timedelta, wait_all: bool) -
     """CollectiveError on every rank that came, when some did not."""
     deadline = time.monotonic() + timeout.total_seconds()
     if circle.rank == 0:
-        _call(circle, number, deadline, wait_all)
+        _call(circle, number, timeout, wait_all)
     else:
         _answer(circle, number, deadline)
 
 
-def _call(circle: Circle, number: int, deadline: float, wait_all: bool) -> None:
+def _call(circle: Circle, number: int, timeout: timedelta, wait_all: bool) -> None:
+    deadline = time.monotonic() + timeout.total_seconds()
     room = {peer: torch.empty(1, dtype=torch.uint8) for peer in circle.peers}
     posts = {peer: circle.post(peer, box, tags.roll_call(circle.group, number, False)) for peer, box in room.items()}
-    missing: list[int] = []
-    for peer in sorted(posts):
-        if not _arrived(posts[peer], deadline):
-            missing.append(peer)
-            if not wait_all:
-                break
-    verdict = _verdict(missing, wait_all) if missing else ""
+    verdict = _verdict(posts, deadline, f"{timeout.total_seconds() * 1000:g} ms", wait_all)
     words = torch.frombuffer(bytearray((verdict or " ").encode()[:_WORDS]), dtype=torch.uint8)
     sends = [circle.send(peer, words, tags.roll_call(circle.group, number, True)) for peer in circle.peers]
     for transfer in posts.values():
         withdraw(transfer)
-    if missing:
+    if verdict:
         raise CollectiveError(verdict)
     for transfer in sends:
         _arrived(transfer, deadline)
@@ -59,10 +54,10 @@ def _answer(circle: Circle, number: int, deadline: float) -> None:
     circle.send(0, here, tags.roll_call(circle.group, number, False))
     if not _arrived(verdict, deadline + _GRACE):
         withdraw(verdict)
-        raise CollectiveError(f"monitored barrier: rank {circle.rank} heard nothing from rank 0; is it there?")
+        raise CollectiveError(_received(circle.rank, "no message; is rank 0 running?"))
     text = bytes(words[: verdict.wait(0).size].numpy()).decode(errors="replace").strip()
     if text:
-        raise CollectiveError(text)
+        raise CollectiveError(_received(circle.rank, text))
 
 
 def _arrived(transfer: Transfer, deadline: float) -> bool:
@@ -72,10 +67,21 @@ def _arrived(transfer: Transfer, deadline: float) -> bool:
     return False
 
 
-def _verdict(missing: list[int], wait_all: bool) -> str:
-    ranks = ", ".join(map(str, missing))
-    if wait_all:
-        return f"Ranks {ranks} failed to pass monitoredBarrier in time (monitored barrier waited for all ranks)"
+def _verdict(posts: dict[int, Transfer], deadline: float, limit: str, wait_all: bool) -> str:
+    """Who did not come, in the words of gloo; "" when all did."""
+    missing: list[int] = []
+    for peer in sorted(posts):
+        if not wait_all and time.monotonic() >= deadline and not posts[peer].done:
+            return f"Rank 0 timed out in monitoredBarrier after {limit}, before rank {peer} came"
+        if not _arrived(posts[peer], deadline):
+            missing.append(peer)
+            if not wait_all:
+                return f"Rank {peer} failed to pass monitoredBarrier in {limit} (later ranks: wait_all_ranks=True)"
+    return f"Ranks {', '.join(map(str, missing))} failed to pass monitoredBarrier in {limit}" if missing else ""
+
+
+def _received(rank: int, words: str) -> str:
     return (
-        f"Rank {ranks} failed to pass monitoredBarrier in time; later ranks were not looked at (wait_all_ranks=False)"
+        f"Rank {rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv from "
+        f"rank 0: {words}"
     )

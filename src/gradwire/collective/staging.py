@@ -42,6 +42,19 @@ class Staging:
             tensor.copy_(flat.view(tensor.shape))
 
 
+class Spread:
+    """Staging for many tensors that travel as one."""
+
+    def __init__(self, flat: Tensor, tensors: list[Tensor]) -> None:
+        self._flat = flat
+        self._tensors = tensors
+
+    def settle(self) -> None:
+        parts = self._flat.split([tensor.numel() for tensor in self._tensors])
+        for tensor, part in zip(self._tensors, parts, strict=True):
+            tensor.detach().copy_(part.view(tensor.shape))
+
+
 def _usable(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 

@@ -1,10 +1,14 @@
 """Low rank: a matrix M travels as two thin factors, M ~ P Q^T (PowerSGD, one warm-started power iteration a step).
 
     1. M += residual                     what earlier steps left out
-    2. P = M Q            -> all-reduce  Q is last step's, so the subspace is tracked over time
+    2. P = M Q            -> sum         Q is last step's, so the subspace is tracked over time
     3. P = orthonormal(P)
-    4. Q = M^T P          -> all-reduce
-    5. M^ = P Q^T, residual = M - M^     the same M^ on every rank, because P and Q are
+    4. Q = M^T P          -> sum
+    5. M^ = P Q^T, residual = M - M^     the same M^ on every rank
+
+Steps 3 and 5 are computed by every rank again from the same sums, and must give the same bytes on unlike processors:
+a linear-algebra library orders its operations by the processor's vector width, so both have kernels of our own
+(compress/kernels/factors.py). Steps 2 and 4 are each rank's own contribution, and may use any library.
 
 Vectors (biases, norms) and matrices that would not shrink travel as they are, beside P.
 """
@@ -17,11 +21,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gradwire.compress.kernels.factors import multiply_factors, orthonormalise
 from gradwire.flow import ParameterSlice
 from gradwire.level import Level
-
-# An all-zero gradient would make P singular; this keeps its columns independent without being seen in float32.
-_RIDGE = 1e-8
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,7 @@ class LowRank:
         """Steps 3 and 4: orthonormalise each summed P in place, return every Q = M^T P in one flat tensor."""
         parts: list[Tensor] = []
         for m, p in self._lefts(layout, left):
-            basis, _ = torch.linalg.qr(p + _RIDGE * torch.eye(*p.shape, device=p.device))
-            p.copy_(basis)
+            orthonormalise(p)
             parts.append((_matrix(waiting, m).T @ p).flatten())
         return torch.cat(parts) if parts else waiting.new_empty(0)
 
@@ -104,7 +105,7 @@ class LowRank:
         for m, p in self._lefts(layout, left):
             q = right[place : place + m.columns * m.rank].view(m.columns, m.rank)
             place += q.numel()
-            torch.matmul(p, q.T, out=_matrix(out, m))
+            multiply_factors(p, q.T.contiguous(), _matrix(out, m))
             self._right[m.name] = q.clone()
         place = sum(m.rows * m.rank for m in layout.matrices)
         for start, numel in layout.whole:
@@ -123,8 +124,8 @@ class LowRank:
             # The first Q is drawn from the name, so that all ranks draw the same one in any order.
             seed = self._seed ^ (sum(ord(c) * 31**i for i, c in enumerate(m.name)) & 0x7FFFFFFF)
             generator = torch.Generator().manual_seed(seed)
-            known = torch.randn(m.columns, m.rank, generator=generator).to(like.device)
-        return known
+            known = torch.randn(m.columns, m.rank, generator=generator, dtype=torch.float32)
+        return known.to(like)  # a loaded one may come from another device
 
     @staticmethod
     def _lefts(layout: Layout, left: Tensor) -> list[tuple[Matrix, Tensor]]:

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from gradwire.observe.outcome import Status
+
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
     """What all answers have in common."""
@@ -25,12 +27,13 @@ class RunBrief(Answer, frozen=True):
     ranks: list[int]
     steps: int
     live: bool
+    status: Status
     level: str
     changed: int
 
 
 class Runs(Answer, frozen=True):
-    """Every run the server was given, in that order; `left_out` older ones are not shown."""
+    """Every run the server was given, the newest first; `left_out` older ones are not shown."""
 
     version: str
     runs: list[RunBrief]
@@ -48,7 +51,8 @@ class NetworkNow(Answer, frozen=True):
 
 
 class StepSplit(Answer, frozen=True):
-    """Seconds of a step by what they went to, as a mean over ranks and over the last steps."""
+    """Seconds of a step by what they went to, as a mean over ranks and over the last steps. The parts add up to the
+    seconds; all are 0 where only the whole step was recorded."""
 
     seconds: float
     compute: float
@@ -58,7 +62,7 @@ class StepSplit(Answer, frozen=True):
 
 
 class NoteNow(Answer, frozen=True):
-    """What the user told last."""
+    """What the script noted: the last value of each kind."""
 
     at: float
     step: int
@@ -79,7 +83,8 @@ class DecisionMade(Answer, frozen=True):
 
 
 class Overview(Answer, frozen=True):
-    """The run at a glance. `speedup` is predicted by the cost model, not measured."""
+    """The run at a glance. `speedup` is predicted by the cost model: `predicted_plain` divided by the split's seconds.
+    `step_mean` is the mean step of the whole run: two runs' ratio is the measured speed-up, as in reports."""
 
     run: RunBrief
     parameters: int
@@ -87,6 +92,7 @@ class Overview(Answer, frozen=True):
     split: StepSplit | None
     predicted_plain: float | None
     speedup: float | None
+    step_mean: float | None
     gradient_bytes: int
     wire_bytes: int
     plain_bytes: int
@@ -240,6 +246,8 @@ class FaultSeen(Answer, frozen=True):
     step: int | None
     kind: str
     detail: str
+    # All ranks that told of it, where several did.
+    ranks: list[int] = []
 
 
 class Faults(Answer, frozen=True):

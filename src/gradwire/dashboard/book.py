@@ -13,6 +13,7 @@ from typing import Final
 from gradwire.dashboard.column import Column
 from gradwire.events import Attached, LinksSensed, Noted, Planned, Sensed, Stepped, Transferred
 from gradwire.observe.reader import Record
+from gradwire.observe.split import LONGEST
 from gradwire.observe.state import RunState
 
 # Enough for 64 ranks with nine series each; further series are not kept.
@@ -21,10 +22,6 @@ MAX_COLUMNS: Final = 640
 MAX_MEMBERS: Final = 256
 MAX_PLANS: Final = 64
 MAX_CLOSES: Final = 16
-# Steps over which "now" is taken, per rank.
-RECENT: Final = 20
-# No run is longer than this, in seconds (ten years): a later event is damage, not data.
-LONGEST: Final = 3.2e8
 # Nothing that is measured here is larger; sums of more could overflow.
 LARGEST: Final = 1e18
 
@@ -92,7 +89,6 @@ class Book:
     plans: deque[tuple[float, Planned]] = field(default_factory=lambda: deque(maxlen=MAX_PLANS))
     sensed_links: dict[tuple[int, int], float] = field(default_factory=dict)
     pairs: dict[tuple[int, int], PairTotals] = field(default_factory=dict)
-    recent: dict[int, deque[Stepped]] = field(default_factory=dict)
     noting: int | None = None
     changed: int = 0
     impossible: int = 0
@@ -140,8 +136,6 @@ class Book:
         column.append(at, value)
 
     def _stepped(self, rank: int, at: float, event: Stepped) -> None:
-        if 0 <= event.seconds < LONGEST:
-            self.recent.setdefault(rank, deque(maxlen=RECENT)).append(event)
         for name in ("seconds", "compute", "encode", "wire", "wait", "residual"):
             self._put(f"{name}@{rank}", at, getattr(event, name))
         if event.plain_bytes:

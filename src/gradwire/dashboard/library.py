@@ -28,8 +28,6 @@ SLICE: Final = 500
 MAX_RUNS: Final = 64
 # Directories between the one named and a run's own: a demo records to runs/demo-TIME/gradwire.
 LEVELS: Final = 2
-# A run that did not say it ended counts as over after this long without a record, in seconds.
-SILENCE: Final = 15.0
 
 
 @dataclass(slots=True)
@@ -54,7 +52,8 @@ class Run:
             world_size=state.world_size,
             ranks=sorted(rank for rank in state.ranks if 0 <= rank < MAX_MEMBERS),
             steps=state.steps,
-            live=not state.ended and time.time() - state.time < SILENCE,
+            live=state.status in ("waiting", "running"),
+            status=state.status,
             level=state.level[:MAX_NAME],
             changed=self.book.changed,
         )
@@ -64,6 +63,11 @@ class Run:
         while (records := self.follower.poll()) and not stop.is_set():
             for first in range(0, len(records), SLICE):
                 self._fold(records[first : first + SLICE])
+        with self.lock:
+            state = self.book.state
+            before = state.status
+            state.heard(time.time(), self.follower.touched)
+            self.book.changed += state.status != before
 
     def _fold(self, records: Sequence[Record]) -> None:
         with self.lock:
@@ -103,7 +107,6 @@ class Library:
             return
         self._written |= {folder: _written(folder) for folder in new}
         newest = set(heapq.nlargest(MAX_RUNS, self._written, key=self._written.__getitem__))
-        # A new dictionary each time: requests read it from another thread.
         shown = {identity: run for identity, run in self.runs.items() if run.folder in newest}
         for folder in (folder for folder in new if folder in newest):
             identity = _identity(found[folder], shown)
@@ -111,7 +114,9 @@ class Library:
         left_out = len(self._written) - len(shown)
         if left_out and not self.left_out:
             log.warning("only the newest %d runs are shown; name the directories of others to see those", MAX_RUNS)
-        self.runs, self.left_out = shown, left_out
+        # A new dictionary each time: requests read it from another thread. The newest run comes first.
+        age = sorted(shown.items(), key=lambda item: self._written[item[1].folder], reverse=True)
+        self.runs, self.left_out = dict(age), left_out
 
     def _read(self) -> None:
         looked = float("-inf")

@@ -9,9 +9,10 @@ from gradwire.dashboard import answers as a
 from gradwire.dashboard.book import MAX_MEMBERS, UNITS, Book
 from gradwire.dashboard.column import Column
 from gradwire.events import Decided, Planned
+from gradwire.observe.outcome import Incident
 from gradwire.observe.places import where
 from gradwire.observe.reader import Damage
-from gradwire.observe.state import Incident, RankState
+from gradwire.observe.state import RankState
 
 # Text from a file is cut here: a reason is a sentence, a name a few words.
 MAX_TEXT: Final = 2000
@@ -22,7 +23,7 @@ MAX_TREES: Final = 64
 
 def overview(book: Book, run: a.RunBrief) -> a.Overview:
     """The first page."""
-    state, split = book.state, _split(book)
+    state, split, whole = book.state, _split(book), book.state.whole_split
     recent = [_decision(book, *kept) for kept in list(state.decisions)[-5:]][::-1]
     return a.Overview(
         run=run,
@@ -31,6 +32,7 @@ def overview(book: Book, run: a.RunBrief) -> a.Overview:
         split=split,
         predicted_plain=state.predicted_plain,
         speedup=state.predicted_speedup,
+        step_mean=whole.seconds if whole else None,
         gradient_bytes=state.gradient_bytes,
         wire_bytes=state.wire_bytes,
         plain_bytes=state.plain_bytes,
@@ -145,11 +147,8 @@ def flat(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def _split(book: Book) -> a.StepSplit | None:
-    recent = [event for steps in book.recent.values() for event in steps]
-    if not recent:
-        return None
-    names = a.StepSplit.__struct_fields__
-    return a.StepSplit(*(sum(getattr(event, name) for event in recent) / len(recent) for name in names))
+    split = book.state.split
+    return a.StepSplit(*split) if split else None
 
 
 def _network(book: Book) -> a.NetworkNow | None:
@@ -162,9 +161,9 @@ def _network(book: Book) -> a.NetworkNow | None:
 def _note(book: Book) -> a.NoteNow | None:
     if not book.state.notes:
         return None
-    last = book.state.notes[-1]
-    event = last.noted
-    return a.NoteNow(last.elapsed, event.step, event.loss, event.accuracy, event.epoch, book.state.total_steps)
+    state, last = book.state, book.state.notes[-1]
+    loss, accuracy, epoch = state.noted("loss"), state.noted("accuracy"), state.noted("epoch")
+    return a.NoteNow(last.elapsed, last.noted.step, loss, accuracy, epoch, state.total_steps)
 
 
 def _decision(book: Book, time: float, event: Decided) -> a.DecisionMade:
@@ -175,7 +174,7 @@ def _decision(book: Book, time: float, event: Decided) -> a.DecisionMade:
 def _fault(book: Book, incident: Incident) -> a.FaultSeen:
     at = max(0.0, incident.time - (book.state.started or 0.0))
     kind, detail = incident.kind[:MAX_NAME], incident.detail[:MAX_TEXT]
-    return a.FaultSeen(at, incident.rank, incident.step, kind, detail)
+    return a.FaultSeen(at, incident.rank, incident.step, kind, detail, list(incident.ranks)[:MAX_MEMBERS])
 
 
 def _series_name(name: str, column: Column) -> a.SeriesName:

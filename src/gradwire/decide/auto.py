@@ -62,7 +62,7 @@ class Auto:
         self._proposed: Level | None = None
         self._step = 0
         self._moved, self._hold = -HOLD, HOLD
-        self._changed = -LONGEST_HOLD
+        self._changes, self._changed = 0, -LONGEST_HOLD
         self._trying = False
         self._visited: set[Level] = set()
         self._silent = 0
@@ -75,8 +75,10 @@ class Auto:
         if view.group.bandwidth is None:
             return self._stay("the network has not been measured yet")
         self._learn_speed(job, facts, ran)
-        if self._experience.take(index_of(ran), facts):
+        if view.changes != self._changes:
+            self._changes = view.changes
             self._reopen()
+        self._experience.take(index_of(ran), facts)
         predictions = self._predict(job, view, facts, ran)  # 1
         here = predictions[index_of(self._current)]
         limit = self._guard.check(self._step, ran, index_of(ran), self._own_residual(ran, facts), facts.loss)
@@ -99,8 +101,9 @@ class Auto:
         return self._move(best.rung.level, self._explain(best, job, view))
 
     def _reopen(self) -> None:
-        """The network changed, so all is open again; unless it did so lately: then it is restless, or this machine is,
-        and going to and fro would be all it taught."""
+        """Forget what was seen before the network changed, and explore again, unless it changed recently: then it (or
+        this machine) is unsteady, and exploring would only go to and fro."""
+        self._experience.forget()
         if self._step > self._changed + LONGEST_HOLD:
             self._visited, self._hold = set(), HOLD
         self._changed = self._step

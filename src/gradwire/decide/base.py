@@ -10,26 +10,76 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gradwire.flow import Bucket, Decision, Footprint, StepFacts, View
 from gradwire.level import Level
 
 
-@dataclass(frozen=True, slots=True)
+class Sizes(NamedTuple):
+    """What a level sends for a job: bytes in all and by bucket; and the last bucket's latencies in a row."""
+
+    wire_bytes: int
+    each: NDArray[np.float64]
+    last_hops: int
+
+
+@dataclass(frozen=True)
 class Job:
-    """What does not change while training: who takes part, the buckets, and what a level would send for one."""
+    """What seldom changes while training: who takes part, the buckets, and what a level would send for one.
+
+    `plan` is the version of the plan whose trees the footprints are of; 0 where there is none. Keep one as long as
+    buckets and plan are the same: it asks for each footprint once, and a model may have hundreds of
+    buckets, a controller ten levels, and training many steps a second.
+    """
 
     world_size: int
     buckets: tuple[Bucket, ...]
     footprint: Callable[[Level, Bucket], Footprint]
+    plan: int = 0
 
-    @property
+    @cached_property
     def numel(self) -> int:
         return sum(bucket.numel for bucket in self.buckets)
 
+    @cached_property
+    def numels(self) -> NDArray[np.float64]:
+        """Elements of each bucket."""
+        return np.array([bucket.numel for bucket in self.buckets], dtype=np.float64)
+
     def wire_bytes(self, level: Level) -> int:
-        return sum(self.footprint(level, bucket).wire_bytes for bucket in self.buckets)
+        return self.sizes(level).wire_bytes
+
+    def sizes(self, level: Level) -> Sizes:
+        known = self._known.get(level)
+        if known is None:
+            known = self._known[level] = self._sizes(level)
+        return known
+
+    @cached_property
+    def _known(self) -> dict[Level, Sizes]:
+        return {}
+
+    def _sizes(self, level: Level) -> Sizes:
+        found = [self.footprint(level, bucket) for bucket in self.buckets]
+        each = [one.wire_bytes for one in found]
+        return Sizes(sum(each), np.array(each, dtype=np.float64), found[-1].hops if found else 0)
+
+
+def alike(one: tuple[Bucket, ...], other: tuple[Bucket, ...]) -> bool:
+    """Whether two steps have the same buckets."""
+    return len(one) == len(other) and all(a.slices == b.slices for a, b in zip(one, other, strict=True))
+
+
+def same_job(known: Job | None, job: Job) -> Job:
+    """The job as it is known, with the sizes that it has looked up, as long as its buckets and plan are the same."""
+    if known is None or known.plan != job.plan or not alike(known.buckets, job.buckets):
+        return job
+    return known
 
 
 class Controller(Protocol):

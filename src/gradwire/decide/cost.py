@@ -16,6 +16,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gradwire.decide.base import Job
 from gradwire.decide.ladder import LADDER, Rung, index_of
 from gradwire.flow import StepFacts, View
@@ -43,17 +46,27 @@ class Prediction:
 def predict(rung: Rung, job: Job, view: View, facts: StepFacts, current: Level, scale: float) -> Prediction:
     """`scale` is how much longer work takes on this machine than the ladder says."""
     bandwidth, latency = view.group.bandwidth or 1e12, (view.group.rtprop or 0.0) / 2
-    encoded = sent = restored = 0.0
-    ready = 0.0
     work = rung.work * 1e-9 * scale
-    times = [at for at, _ in facts.buckets] or [0.0]
-    for index, bucket in enumerate(job.buckets):
-        ready = times[min(index, len(times) - 1)]
-        size = job.footprint(rung.level, bucket)
-        encoded = max(encoded, ready) + work * bucket.numel / 2
-        sent = max(sent, encoded) + size.wire_bytes / bandwidth
-        restored = sent + max(size.hops * latency, view.group.overhead) + work * bucket.numel / 2
-    exposed = max(0.0, restored - ready)
+    exposed = 0.0
+    if job.buckets:
+        size, ready = job.sizes(rung.level), times(facts, len(job.buckets))
+        encoding = work * job.numels / 2
+        sent = served(served(ready, encoding), size.each / bandwidth)
+        restored = sent[-1] + max(size.last_hops * latency, view.group.overhead) + encoding[-1]
+        exposed = max(0.0, float(restored - ready[-1]))
     before = LADDER[index_of(current)].work * 1e-9 * scale * job.numel
     compute = max(0.0, facts.compute + STOLEN * (work * job.numel - before))
     return Prediction(rung, compute + exposed, exposed)
+
+
+def times(facts: StepFacts, count: int) -> NDArray[np.float64]:
+    """When each of `count` buckets was ready; those that the step did not tell of, with its last one."""
+    told = np.array([at for at, _ in facts.buckets[:count]] or [0.0])
+    return np.pad(told, (0, count - len(told)), mode="edge")
+
+
+def served(came: NDArray[np.float64], each: NDArray[np.float64]) -> NDArray[np.float64]:
+    """When a server that takes `each` seconds for a customer is done with those that `came`, in their order:
+    done[i] = max(done[i - 1], came[i]) + each[i], without a loop over buckets."""
+    until = np.cumsum(each)
+    return np.asarray(until + np.maximum.accumulate(came - (until - each)))

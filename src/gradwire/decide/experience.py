@@ -4,9 +4,9 @@ A prediction is a model; a step that was run is a fact. Per rung the last few st
 
     known      a rung's median step, once two of its steps were seen and they are not too old
     doubt      the ratio of what the current rung takes to what the model says of it; unknown rungs are scaled by it
-    forgotten  everything, when the same rung's exchanges suddenly take much longer or shorter than its own before:
-               the network changed, and what other rungs took on the old one says nothing any more
 
+When the network changed (the View counts changes; sense/change.py finds them) everything is forgotten:
+what rungs took on the old network says nothing any more.
 A rung that was tried and left again is remembered twice as long each time, so that a steady network is left in peace.
 """
 
@@ -19,16 +19,12 @@ from typing import Final
 
 from gradwire.flow import StepFacts
 
-# Steps kept of each rung, and how many make it known.
-KEPT: Final = 7
+# Steps kept of each rung (noise averages out; the detector finds changes), and how many make it known.
+KEPT: Final = 15
 ENOUGH: Final = 2
 # Steps after which a rung that was left counts as unknown, doubled each time it is left, up to the most.
 MEMORY: Final = 200
 LONGEST: Final = 2400
-# The network changed when the last two exchanges of a rung both took this many times more or less than its usual, or
-# one of them far more.
-CHANGED: Final = 1.5
-SUDDENLY: Final = 4.0
 # The model is believed as far as it was right to this share.
 RIGHT: Final = 0.1
 
@@ -56,18 +52,15 @@ class Experience:
     _rungs: dict[int, _Rung] = field(default_factory=dict)
     _step: int = 0
 
-    def take(self, index: int, facts: StepFacts) -> bool:
-        """Add a step; whether it shows that the network changed, so that all else was forgotten."""
+    def take(self, index: int, facts: StepFacts) -> None:
+        """Add a step."""
         self._step += 1
-        if facts.busy <= 0 or facts.seconds <= 0:
-            return False
-        rung = self._rungs.setdefault(index, _Rung())
-        changed = self._changed(rung, facts.busy)
-        if changed:
-            self._rungs = {index: _Rung()}
-            rung = self._rungs[index]
-        rung.add(facts, self._step)
-        return changed
+        if facts.busy > 0 and facts.seconds > 0:
+            self._rungs.setdefault(index, _Rung()).add(facts, self._step)
+
+    def forget(self) -> None:
+        """The network changed."""
+        self._rungs = {}
 
     def left(self, index: int) -> None:
         """A rung was tried and not kept."""
@@ -93,12 +86,3 @@ class Experience:
     def floor(self) -> float:
         """Bytes per second that were carried for certain: nothing is taken off for latency or overhead."""
         return max((rung.floor for rung in self._rungs.values()), default=0.0)
-
-    @staticmethod
-    def _changed(rung: _Rung, busy: float) -> bool:
-        if len(rung.busy) <= ENOUGH:
-            return False
-        *before, last = rung.busy
-        usual = statistics.median(before)
-        twice = min(busy, last) > CHANGED * usual or CHANGED * max(busy, last) < usual
-        return twice or busy > SUDDENLY * usual

@@ -29,14 +29,22 @@ class Summable:
         self._inner = inner
         # What the controller meant by each level that it was translated to, the last time.
         self._meant: dict[Level, Level] = {}
+        # The job that was translated last, and its translation.
+        self._jobs: tuple[Job, Job] | None = None
 
     def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
-        def footprint(level: Level, bucket: Bucket) -> Footprint:
-            return job.footprint(summable(level), bucket)
-
         if facts.level in self._meant:
             facts = replace(facts, level=self._meant[facts.level])
-        decision = self._inner.decide(replace(job, footprint=footprint), view, facts, now)
+        decision = self._inner.decide(self._translated(job), view, facts, now)
         level = summable(decision.level)
         self._meant[level] = decision.level
         return replace(decision, level=level)
+
+    def _translated(self, job: Job) -> Job:
+        if self._jobs is None or self._jobs[0] is not job:
+
+            def footprint(level: Level, bucket: Bucket) -> Footprint:
+                return job.footprint(summable(level), bucket)
+
+            self._jobs = job, replace(job, footprint=footprint)
+        return self._jobs[1]

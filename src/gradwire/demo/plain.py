@@ -1,6 +1,7 @@
 """PlainLog: the recording of a run without gradwire, so that a report can lay both side by side.
 
-Only what plain DDP shows from outside is written: the whole step's time, and the bytes its all-reduce sends.
+What plain DDP shows of itself is written: the time from step to step, as gradwire measures its own; the part of it
+that waits for the network, by DDP's own runtime statistics; and the bytes its all-reduce sends.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.clock import MonotonicClock
 from gradwire.events import Attached, Stepped
+from gradwire.flow import all_reduce_bytes
 from gradwire.observe.recorder import Recorder, Tape
 from gradwire.observe.watch import Told, Watch, attached
 
@@ -18,31 +21,58 @@ from gradwire.observe.watch import Told, Watch, attached
 class PlainLog:
     """Takes what a Handle takes; writes nothing where no directory is named."""
 
-    def __init__(self, record: str, parameters: int) -> None:
+    def __init__(self, record: str, model: DistributedDataParallel) -> None:
         rank, world_size = dist.get_rank(), dist.get_world_size()
         self._clock = MonotonicClock()
         recorder = Recorder(Tape(Path(record), rank, world_size), self._clock) if record else None
         self._watch = Watch(self._clock, recorder)
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        self._model = model
+        # DDP then times its buckets in every step, not in one of a hundred.
+        model._set_ddp_runtime_logging_sample_rate(1)
         self._gradient = 4 * parameters
-        self._plain = 2 * self._gradient * (world_size - 1) // world_size
+        self._plain = all_reduce_bytes(self._gradient, world_size)
         self._step = 0
+        self._last: float | None = None
+        self._seconds: float | None = None
         about: Attached = attached(self._clock.now(), (rank, world_size), parameters, {"plain DDP": True})
         self._watch.emit(about)
 
-    def stepped(self, seconds: float) -> None:
-        sizes = (self._gradient, self._plain, self._plain)
-        self._watch.emit(Stepped(self._clock.now(), self._step, seconds, 0.0, 0.0, 0.0, 0.0, *sizes, "plain DDP"))
+    def stepped(self) -> None:
+        """A step ended. The one before it is written now: DDP has its statistics when the next forward pass begins."""
+        now = self._clock.now()
+        if self._seconds is not None:
+            self._write(now, self._step - 1, self._seconds, self._exposed())
+        self._seconds = None if self._last is None else now - self._last
+        self._last = now
         self._step += 1
+
+    def _exposed(self) -> float:
+        """Seconds of the last backward pass in which communication was not hidden behind computation."""
+        facts = self._model._get_ddp_logging_data()
+        spent = facts.get("backward_comm_time", 0) - facts.get("backward_compute_comm_overlap_time", 0)
+        return max(0.0, float(spent) / 1e9)
+
+    def _write(self, at: float, step: int, seconds: float, exposed: float) -> None:
+        wire = min(exposed, seconds)
+        sizes = (self._gradient, self._plain, self._plain)
+        self._watch.emit(Stepped(at, step, seconds, seconds - wire, 0.0, wire, 0.0, *sizes, "plain DDP"))
 
     def note(
         self,
+        loss: float | None = None,
         *,
         accuracy: float | None = None,
         epoch: float | None = None,
         total_steps: int | None = None,
         **values: float,
     ) -> None:
-        self._watch.note(self._step, Told(None, accuracy, epoch, total_steps, values))
+        self._watch.note(self._step, Told(loss, accuracy, epoch, total_steps, values))
 
     def close(self) -> None:
+        """The last step has no statistics: only its whole time is written."""
+        if self._seconds is not None:
+            sizes = (self._gradient, self._plain, self._plain)
+            at, step = self._clock.now(), self._step - 1
+            self._watch.emit(Stepped(at, step, self._seconds, 0.0, 0.0, 0.0, 0.0, *sizes, "plain DDP"))
         self._watch.close(self._step)

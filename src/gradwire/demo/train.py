@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.demo.data import Dataset, load
 from gradwire.demo.plain import PlainLog
+from gradwire.flow import all_reduce_bytes
 from gradwire.transport.quiet import wait_until_quiet
 
 
@@ -64,7 +65,7 @@ def train(options: argparse.Namespace, data: Dataset) -> None:
         import gradwire
 
         handle = gradwire.attach(model, options.level, record=options.record or None)
-    log = handle or PlainLog(options.record, sum(p.numel() for p in net.parameters()))
+    log = handle or PlainLog(options.record, model)
     optimizer = torch.optim.SGD(model.parameters(), lr=options.rate, momentum=0.9)
     count = min(options.samples or len(data.train_images), len(data.train_images))
     per_epoch = count // (options.batch * world)
@@ -84,10 +85,10 @@ def train(options: argparse.Namespace, data: Dataset) -> None:
             spent += took
             step += 1
             if isinstance(log, PlainLog):
-                log.stepped(took)
+                log.stepped()
             if step % 5 == 0 or step == total:
                 say(rank, step=step, total=total, epoch=epoch, loss=loss.item(), seconds=spent)
-                log.note(total_steps=total, training_loss=loss.item())
+                log.note(loss.item(), total_steps=total)
         share = accuracy(net, data.test_images, data.test_labels)
         log.note(accuracy=share, epoch=epoch + 1, total_steps=total)
         say(rank, epoch=epoch + 1, accuracy=share, seconds=spent)
@@ -103,7 +104,7 @@ def finish(rank: int, net: nn.Module, handle: Any, step_seconds: float, per_step
     alike = torch.tensor([float(torch.equal(flat, first))])
     dist.all_reduce(alike, dist.ReduceOp.MIN)
     world = dist.get_world_size()
-    told: dict[str, Any] = {"wire_bytes": 2 * per_step * (world - 1) // world, "reasons": ["plain DDP"], "saved": 1.0}
+    told: dict[str, Any] = {"wire_bytes": all_reduce_bytes(per_step, world), "reasons": ["plain DDP"], "saved": 1.0}
     if handle is not None:
         summary = handle.summary()
         told["wire_bytes"] = summary.wire_bytes // max(summary.steps, 1)

@@ -16,6 +16,7 @@ from gradwire.compress.build import build_codec
 from gradwire.decide.buckets import MEGABYTE, advise
 from gradwire.doctor.nouns import Finding, Prediction
 from gradwire.errors import ConfigError
+from gradwire.flow import all_reduce_bytes
 from gradwire.level import Level
 from gradwire.units import Bytes, Rate, Seconds
 
@@ -67,7 +68,7 @@ def parse_model(text: str, compute_ms: float | None = None) -> Work:
 def wire_bytes(level: Level, parameters: int, world_size: int) -> Bytes:
     """What each rank sends in a step: 2 (W-1)/W of the gradient or of its frames."""
     size = 4 * parameters if level.off else build_codec(level).size_of(parameters)
-    return Bytes(2 * size * (world_size - 1) // world_size)
+    return Bytes(all_reduce_bytes(size, world_size))
 
 
 def predict(work: Work, path: Path, world_size: int, costs: Mapping[str, float]) -> list[Prediction]:

@@ -49,6 +49,9 @@ def spec_values(spec: LinkSpec) -> str:
         f"delay={_ns(spec.delay)}",
         f"jitter={_ns(spec.jitter)}",
         f"loss={spec.loss!r}",
+        f"reorder={spec.reorder!r}",
+        f"reorder_by={_ns(spec.reorder_by)}",
+        f"duplicate={spec.duplicate!r}",
         f"queue={_number(spec.queue_bytes)}",
         f"mtu={spec.mtu}",
     ]
@@ -63,8 +66,11 @@ def change_values(change: Change) -> str:
         parts.append(f"delay={_ns(change.delay)}")
     if change.jitter is not None:
         parts.append(f"jitter={_ns(change.jitter)}")
-    if change.loss is not None:
-        parts.append(f"loss={change.loss!r}")
+    parts += [
+        f"{name}={value!r}" for name in ("loss", "reorder", "duplicate") if (value := getattr(change, name)) is not None
+    ]
+    if change.reorder_by is not None:
+        parts.append(f"reorder_by={_ns(change.reorder_by)}")
     if change.queue is not None:
         parts.append(f"queue={_number(float(change.queue))}")
     parts += _burst(change.burst)

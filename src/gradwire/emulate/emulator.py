@@ -61,7 +61,7 @@ class Emulator:
         if not words or words[0] != "ok":
             reason = answer.removeprefix("error ")
             if "congestion" in reason:
-                raise ConfigError(reason)
+                raise ConfigError(f"{reason.partition(';')[0]}; this machine has {', '.join(congestion_controls())}")
             raise NoPrivilegesError(
                 f"lab: this machine does not let us make a network ({reason}); run as root, allow unprivileged "
                 "user namespaces and access to /dev/net/tun, or use --mode loopback"
@@ -148,3 +148,11 @@ class Emulator:
             self._process.wait()
         if self._process.stdout:
             self._process.stdout.close()
+
+
+def congestion_controls() -> list[str]:
+    """TCP congestion controls that the kernel has now; root may load more (modprobe tcp_NAME)."""
+    try:
+        return sorted(Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split())
+    except OSError:
+        return ["cubic", "reno"]

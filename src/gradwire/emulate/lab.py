@@ -19,7 +19,9 @@ from typing import Literal, Self
 
 from gradwire.emulate.cross import CrossFlows
 from gradwire.emulate.emulator import Emulator, NoPrivilegesError
+from gradwire.emulate.interrupts import Interrupts
 from gradwire.emulate.loopback import WHAT_IT_IS, Loopback
+from gradwire.emulate.machine import MachineUse
 from gradwire.emulate.process import HostProcess, HostResult, OnLine, Watch
 from gradwire.emulate.state import LabRecord, sweep
 from gradwire.emulate.stats import EmulatorStats
@@ -46,6 +48,7 @@ class RunResult:
     stats: EmulatorStats
     timed_out: bool = False
     stolen: float = 0.0  # cores that the machine's host took away meanwhile; explains a lab that was late
+    others: float = 0.0  # cores that other programs and other virtual machines used; explains ranks that were slow
 
 
 class Lab:
@@ -61,18 +64,22 @@ class Lab:
         self._record: LabRecord | None = None
 
     def __enter__(self) -> Self:
-        for leftover in sweep():
-            self._note(f"cleaned up after lab {leftover}, which had been killed")
-        self._emulator = self._make()
         try:
-            self._record = LabRecord.create(self.network.name, self._emulator.pid, self._hosts_text())
-            self._emulator.hosts_file = self._record.hosts_file
+            with Interrupts():
+                self._open()
+                return self
         except BaseException:
             self.close()
             raise
+
+    def _open(self) -> None:
+        for leftover in sweep():
+            self._note(f"cleaned up after lab {leftover}, which had been killed")
+        self._emulator = self._make()
+        self._record = LabRecord.create(self.network.name, self._emulator.pid, self._hosts_text())
+        self._emulator.hosts_file = self._record.hosts_file
         if self._emulator.unprivileged:
             self._note("no root: running in an unprivileged user namespace, without real-time priority")
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -93,12 +100,13 @@ class Lab:
             return Loopback(self.network)
 
     def close(self) -> None:
-        if self._emulator:
-            self._emulator.close()
-            self._emulator = None
-        if self._record:
-            self._record.remove()
-            self._record = None
+        with Interrupts():
+            if self._emulator:
+                self._emulator.close()
+                self._emulator = None
+            if self._record:
+                self._record.remove()
+                self._record = None
 
     @property
     def mode(self) -> str:
@@ -167,43 +175,35 @@ class Lab:
         deadline = None if timeout is None else time.monotonic() + timeout
         chosen_port = self.emulator.port(port)
         before = self.emulator.stats()
-        stolen = stolen_seconds()
+        machine = MachineUse.now()
         start = time.monotonic()  # the schedule's zero; every namespace shares this clock
+        shared = {"GRADWIRE_LAB_START": f"{start:.6f}", **(env or {})}
         self.emulator.begin()
         flows = CrossFlows(self, self.network.cross, start)
         watch = Watch([], on_line)
-        try:
-            entries = []
-            for rank, host in enumerate(self.network.ranks):
-                merged = {
-                    **os.environ,
-                    **self.rank_env(rank, chosen_port),
-                    "GRADWIRE_LAB_START": f"{start:.6f}",
-                    **(env or {}),
-                }
-                entries.append(self.spawn(host.name, command, merged))
-                watch.processes = entries
-            watch = Watch(entries, on_line)
-            timed_out = self._follow(watch, flows, deadline)
-        except KeyboardInterrupt:
-            watch.end_all(signal.SIGINT)
-            raise
-        finally:
-            watch.end_all()
-            flows.close()
-            watch.close()
+        with Interrupts() as interrupts:
+            try:
+                for rank, host in enumerate(self.network.ranks):
+                    watch.add(
+                        self.spawn(host.name, command, {**os.environ, **self.rank_env(rank, chosen_port), **shared})
+                    )
+                timed_out = self._follow(watch, flows, deadline, interrupts)
+            finally:
+                watch.end_all(signal.SIGINT if interrupts.noted == signal.SIGINT else signal.SIGTERM)
+                flows.close()
+                watch.close()
         after = self.emulator.stats()
         code = watch.failed[0].process.returncode if watch.failed else 124 if timed_out else 0
         results = tuple(entry.result() for entry in watch.processes)
-        seconds = time.monotonic() - start
-        stolen = (stolen_seconds() - stolen) / seconds
-        return RunResult(code, seconds, results, after.since(before), timed_out, stolen)
+        used = MachineUse.now()
+        stolen, others = used.stolen_since(machine), used.others_since(machine)
+        return RunResult(code, time.monotonic() - start, results, after.since(before), timed_out, stolen, others)
 
-    def _follow(self, watch: Watch, flows: CrossFlows, deadline: float | None) -> bool:
-        """Until all have ended, or somebody failed and the grace is over. True when time was up."""
+    def _follow(self, watch: Watch, flows: CrossFlows, deadline: float | None, interrupts: Interrupts) -> bool:
+        """Until all have ended, somebody failed and the grace is over, or a signal came. True when time was up."""
         failed_at: float | None = None
         lonely = False
-        while watch.running:
+        while watch.running and interrupts.noted is None:
             self.emulator.check()
             flows.step(time.monotonic())
             watch.step(0.05)
@@ -220,7 +220,8 @@ class Lab:
                 self._note("time is up; ending all hosts")
                 return True
             lonely = lonely or self._notice_lonely(watch, now)
-        watch.drain()
+        if interrupts.noted is None:
+            watch.drain()
         return False
 
     def _notice_lonely(self, watch: Watch, now: float) -> bool:
@@ -238,10 +239,3 @@ class Lab:
             if entry.name == host:
                 return index
         raise ConfigError(f"lab: there is no host {host!r} in {self.network.name}")
-
-
-def stolen_seconds() -> float:
-    """Processor time that a hypervisor gave to others, from the kernel's first line of counters."""
-    with open("/proc/stat") as file:
-        fields = file.readline().split()
-    return int(fields[8]) / os.sysconf("SC_CLK_TCK") if len(fields) > 8 else 0.0

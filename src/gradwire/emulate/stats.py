@@ -21,6 +21,8 @@ class LinkStats(msgspec.Struct, frozen=True):
     loss_drops: int
     mtu_drops: int
     queue_peak: int
+    reordered: int = 0  # held back on purpose
+    duplicated: int = 0  # copies made on purpose; they count as delivered, too
 
     def since(self, before: LinkStats) -> LinkStats:
         names = [name for name in self.__struct_fields__ if name != "queue_peak"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gradwire.errors import ConfigError
-from gradwire.link.spec import Burst, LinkSpec
+from gradwire.link.spec import REORDER_BY, Burst, LinkSpec
 from gradwire.link.trace import RateTrace, load_trace
 from gradwire.units import Bytes, Rate, Seconds, parse_bytes, parse_fraction, parse_rate, parse_seconds
 
@@ -106,6 +106,9 @@ _READERS: dict[str, Callable[..., Any]] = {
     "jitter": parse_seconds,
     "loss": parse_fraction,
     "queue": parse_bytes,
+    "reorder": parse_fraction,
+    "reorder_by": parse_seconds,
+    "duplicate": parse_fraction,
 }
 
 
@@ -118,6 +121,7 @@ def read_spec(fields: Fields) -> LinkSpec:
     jitter: Seconds | None = fields.link_value("jitter")
     queue: Bytes | None = fields.link_value("queue")
     burst: Burst | None = fields.link_value("burst")
+    reorder_by: Seconds | None = fields.link_value("reorder_by")
     try:
         return LinkSpec(
             rate=Rate("inf") if rate is None else rate,
@@ -128,6 +132,9 @@ def read_spec(fields: Fields) -> LinkSpec:
             queue=queue,
             mtu=fields.take("mtu", int, 1500),
             trace=trace,
+            reorder=fields.link_value("reorder") or 0.0,
+            reorder_by=REORDER_BY if reorder_by is None else reorder_by,
+            duplicate=fields.link_value("duplicate") or 0.0,
         )
     except ConfigError as error:
         if str(error).startswith(fields.where):

@@ -25,6 +25,7 @@ from typing import Any
 from gradwire.errors import ConfigError
 from gradwire.link.fields import Fields, read_spec
 from gradwire.link.network import (
+    CHANGEABLE,
     SWITCH,
     Change,
     CrossTraffic,
@@ -198,7 +199,7 @@ def _change(fields: Fields) -> Change:
         change = Change(
             at=fields.take("at", parse_seconds),
             link=fields.take("link", str),
-            **{name: fields.link_value(name) for name in ("rate", "delay", "jitter", "loss", "burst", "queue")},
+            **{name: fields.link_value(name) for name in ("rate", *CHANGEABLE)},
         )
     fields.finish()
     return change

@@ -17,6 +17,8 @@ from gradwire.units import Bytes, Rate, Seconds
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.]{0,30}$")
 SWITCH = "switch"
 Protocol = Literal["tcp", "udp"]
+# What a change may set beside the rate, by the names that LinkSpec has for them.
+CHANGEABLE = ("delay", "jitter", "loss", "burst", "queue", "reorder", "reorder_by", "duplicate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,9 @@ class Change:
     loss: float | None = None
     burst: Burst | None = None
     queue: Bytes | None = None
+    reorder: float | None = None
+    reorder_by: Seconds | None = None
+    duplicate: float | None = None
 
     def __post_init__(self) -> None:
         if self.at < 0:
@@ -67,7 +72,7 @@ class Change:
         """The spec after this change; ConfigError when that is not a link."""
         if self.rate is not None:
             spec = replace(spec, rate=self.rate, trace=None)
-        for name in ("delay", "jitter", "loss", "burst", "queue"):
+        for name in CHANGEABLE:
             if (value := getattr(self, name)) is not None:
                 spec = replace(spec, **{name: value})
         return spec

@@ -14,6 +14,9 @@ ETHERNET_OVERHEAD = 38
 MIN_MTU, MAX_MTU = 576, 65535
 UNLIMITED = Rate(math.inf)
 AT_ONCE = Seconds(0)
+# How long a packet is held back unless told otherwise: at 50 Mbit/s and more at least four full packets overtake it,
+# and TCP takes three for a loss.
+REORDER_BY = Seconds(0.001)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,8 @@ class LinkSpec:
     """Rate and queue, then one-way delay with jitter, then loss. `queue` None means 50 ms at the rate.
 
     `jitter` is the standard deviation of the delay; it wanders with a memory of 50 ms and never reorders.
-    A `trace` takes the place of `rate`.
+    A `trace` takes the place of `rate`. At random, a share of `reorder` of the packets is held back by `reorder_by`, so
+    that packets sent later overtake them, and a share of `duplicate` arrives twice.
     """
 
     rate: Rate = UNLIMITED
@@ -56,15 +60,21 @@ class LinkSpec:
     queue: Bytes | None = None
     mtu: int = 1500
     trace: RateTrace | None = None
+    reorder: float = 0.0
+    reorder_by: Seconds = REORDER_BY
+    duplicate: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.rate > 0:
             raise ConfigError(f"rate: {self.rate} carries nothing; write for example '100mbit', or leave the link out")
-        for name in ("delay", "jitter"):
+        for name in ("delay", "jitter", "reorder_by"):
             if not 0 <= getattr(self, name) < 60:
                 raise ConfigError(f"{name}: {float(getattr(self, name)):g} s is not between 0 and 60 s")
         if not 0 <= self.loss < 1:
             raise ConfigError(f"loss: {self.loss:g} is not in 0..1 (1 excluded: nothing would ever arrive)")
+        for name in ("reorder", "duplicate"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name}: {getattr(self, name):g} is a share of the packets, in 0..1")
         if not MIN_MTU <= self.mtu <= MAX_MTU:
             raise ConfigError(f"mtu: {self.mtu} is not in {MIN_MTU}..{MAX_MTU}; 1500 is Ethernet's")
         if self.queue is not None and self.queue < self.mtu + ETHERNET_OVERHEAD:
@@ -95,4 +105,8 @@ class LinkSpec:
             parts.append(f"{self.delay}" + (f" ± {self.jitter}" if self.jitter else ""))
         if self.mean_loss:
             parts.append(f"loss {self.mean_loss:.2%}" + (" in bursts" if self.burst else ""))
+        if self.reorder:
+            parts.append(f"{self.reorder:.2%} reordered by {self.reorder_by}")
+        if self.duplicate:
+            parts.append(f"{self.duplicate:.2%} duplicated")
         return ", ".join(parts)

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from gradwire.observe.state import PARTS, RunState
+from gradwire.observe.outcome import Status
+from gradwire.observe.state import RunState
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 # Accuracies asked for when the user names none: shares of the best that any run reached.
@@ -24,7 +25,8 @@ class DecisionFact(msgspec.Struct, frozen=True):
 
 
 class RunFacts(msgspec.Struct, frozen=True):
-    """One run in numbers. Seconds and bytes; `parts` are the lowest rank's sums over all steps."""
+    """One run in numbers. Seconds and bytes. `split` is the mean step over all ranks: `seconds` and the parts that add
+    up to it, all 0 where only the whole step was recorded; quantiles are the lowest rank's."""
 
     name: str
     world_size: int
@@ -32,9 +34,10 @@ class RunFacts(msgspec.Struct, frozen=True):
     steps: int
     elapsed: float
     ended: bool
+    status: Status
     step_mean: float
     step_quantiles: dict[str, float]
-    parts: dict[str, float]
+    split: dict[str, float]
     gradient_bytes: int
     wire_bytes: int
     plain_bytes: int
@@ -61,7 +64,7 @@ class RunFacts(msgspec.Struct, frozen=True):
 def facts(name: str, state: RunState, targets: tuple[float, ...] = (), damage: str = "") -> RunFacts:
     """`targets` are the accuracies whose time is told."""
     start = state.started or 0.0
-    sums = state.transport
+    sums, split = state.transport, state.whole_split
     transport = {name: getattr(sums, name) for name in ("transfers", "nbytes", "missing", "returned", "retransmitted")}
     return RunFacts(
         name=name,
@@ -70,9 +73,10 @@ def facts(name: str, state: RunState, targets: tuple[float, ...] = (), damage: s
         steps=state.steps,
         elapsed=state.elapsed,
         ended=state.ended,
-        step_mean=state.spread.mean,
+        status=state.status,
+        step_mean=split.seconds if split else 0.0,
         step_quantiles={label: state.spread.quantile(share) for label, share in QUANTILES.items()},
-        parts={part: state.parts[part] for part in PARTS},
+        split=split._asdict() if split else {},
         gradient_bytes=state.gradient_bytes,
         wire_bytes=state.wire_bytes,
         plain_bytes=state.plain_bytes,

@@ -70,8 +70,15 @@ def segments(folder: Path) -> list[Segment]:
 
 
 def recording(run: str | Path) -> list[Segment]:
-    """The files of a recording named by its directory or by one of its files. ConfigError where there is none."""
-    path = Path(run)
+    """The files of a recording named by its directory or by one of its files. ConfigError where there is none, or none
+    that may be read."""
+    try:
+        return _recording(Path(run))
+    except OSError as error:
+        raise ConfigError(f"{run}: {error.strerror}; name a directory that you may read") from error
+
+
+def _recording(path: Path) -> list[Segment]:
     if path.is_dir():
         found = segments(path)
         if not found:

@@ -33,6 +33,7 @@ class Following:
         """Take in what was written since the last look."""
         for record in self._follower.poll():
             self.state.take(record)
+        self.state.heard(time.time(), self._follower.touched)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         now = time.monotonic()

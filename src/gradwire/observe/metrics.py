@@ -19,7 +19,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from gradwire.events import Event
 from gradwire.observe.reader import Record
-from gradwire.observe.state import PARTS, RunState
+from gradwire.observe.split import PARTS
+from gradwire.observe.state import RunState
 from gradwire.observe.words import clean
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST

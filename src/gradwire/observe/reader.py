@@ -116,7 +116,7 @@ class Parser:
 
 
 def read(run: str | Path, damage: Damage | None = None) -> Iterator[Record]:
-    """All records of a recording, in the order of their times. ConfigError where no file can be read."""
+    """All records of a recording, in the order of their times. ConfigError where no file can be read or holds any."""
     damage = Damage() if damage is None else damage
     found = recording(run)
     by_rank: dict[int, list[Segment]] = {}
@@ -124,9 +124,13 @@ def read(run: str | Path, damage: Damage | None = None) -> Iterator[Record]:
         by_rank.setdefault(segment.rank, []).append(segment)
     errors: list[ConfigError] = []
     whole = [_rank(segments, damage, errors) for segments in by_rank.values()]
-    yield from heapq.merge(*whole, key=lambda record: record.time)
+    count = 0
+    for count, record in enumerate(heapq.merge(*whole, key=lambda record: record.time), 1):  # noqa: B007
+        yield record
     if len(errors) == len(found):
         raise errors[0]
+    if not count:
+        raise ConfigError(f"{run}: no event can be read: {damage or 'its files are empty'}")
 
 
 def _rank(found: list[Segment], damage: Damage, errors: list[ConfigError]) -> Iterator[Record]:
@@ -165,19 +169,29 @@ class Follower:
         self._folder = folder
         self._places: dict[tuple[int, int], _Place] = {}
         self.damage = Damage()
+        # When a file of the recording was last written to or touched, in Unix seconds.
+        self.touched = 0.0
 
     def poll(self) -> list[Record]:
         """New records in the order of their times; empty while there is no recording yet."""
         fresh: list[Record] = []
-        for segment in segments(self._folder) if self._folder.is_dir() else []:
+        for segment in self._segments():
             key = (segment.rank, segment.number)
             place = self._places.get(key)
             if place is None:
                 place = self._places[key] = _Place(Parser(segment, self.damage))
             if not place.done:
+                self.touched = max(self.touched, touched(segment))
                 fresh += self._advance(segment, place)
         fresh.sort(key=lambda record: record.time)
         return fresh
+
+    def _segments(self) -> list[Segment]:
+        try:
+            return segments(self._folder) if self._folder.is_dir() else []
+        except OSError as error:
+            self.damage.note(f"{self._folder}: {error.strerror}")
+            return []
 
     def _advance(self, segment: Segment, place: _Place) -> list[Record]:
         """Whole lines after what was read; a packed segment holds what the plain one held, and no more will come."""
@@ -197,6 +211,14 @@ class Follower:
             place.done = True
             self.damage.note(f"{segment.path} is damaged or cut short")
         return found
+
+
+def touched(segment: Segment) -> float:
+    """When a file was last written to or touched; 0 where it is gone."""
+    try:
+        return segment.path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _new_lines(segment: Segment, place: _Place) -> Iterator[bytes | None]:

@@ -9,6 +9,7 @@ never hears of either.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -22,6 +23,8 @@ import msgspec
 from gradwire.clock import Clock
 from gradwire.errors import ConfigError
 from gradwire.events import FORMAT, VERSION, Attached, Dropped, Event, Opened, Synchronised, Warned
+from gradwire.fork import void_in_child
+from gradwire.observe.announcement import announce
 from gradwire.observe.files import PACKED, PLAIN, pack, segment_path, segments
 
 log = logging.getLogger("gradwire.recorder")
@@ -32,6 +35,8 @@ INTERVAL: Final = 0.5
 CAPACITY: Final = 65_536
 # Bytes of JSON after which a segment is finished: small enough to compress in one go in memory.
 SEGMENT: Final = 8 << 20
+# A file that nothing was written to is touched this often, in seconds: a rank in a long step lives.
+BEAT: Final = 5.0
 # Seconds before a disk that failed is tried again.
 RETRY: Final = 10.0
 
@@ -60,7 +65,7 @@ class Recorder:
         self._attached: Attached | None = None
         self._dropped = self._told = 0
         self._warning: Warned | None = None
-        self._silent_until = 0.0
+        self._silent_until = self._beaten = 0.0
         self._said: set[type[Exception]] = set()
         try:
             tape.folder.mkdir(parents=True, exist_ok=True)
@@ -72,9 +77,13 @@ class Recorder:
                 f"record: cannot write to {tape.folder} ({error.strerror}); name a writable directory"
             ) from error
         self._write(b"")  # the head, so that views know of the run at once
+        if tape.rank == 0:
+            announce(tape.folder)
         self._stop = threading.Event()
+        self._void = False
         self._thread = threading.Thread(target=self._run, name="gradwire-recorder", daemon=True)
         self._thread.start()
+        void_in_child(self, Recorder._in_child)
 
     @property
     def dropped(self) -> int:
@@ -82,7 +91,7 @@ class Recorder:
         return self._dropped
 
     def emit(self, event: Event) -> None:
-        if type(event) is Synchronised and not self._tape.buckets:
+        if self._void or (type(event) is Synchronised and not self._tape.buckets):
             return
         if len(self._ring) >= self._tape.capacity:
             self._dropped += 1
@@ -109,6 +118,8 @@ class Recorder:
 
     def close(self, timeout: float = 10.0) -> None:
         """Write everything, compress the last segment. A disk that hangs is left behind after `timeout` seconds."""
+        if self._void:
+            return
         self._stop.set()
         self._thread.join(timeout)
         if self._thread.is_alive():
@@ -117,12 +128,23 @@ class Recorder:
         self.flush()
         self._finish()
 
+    def _in_child(self) -> None:
+        """In a forked child: file and events are the parent's, who writes them."""
+        self._void = True
+        self._ring.clear()
+
     def _run(self) -> None:
         while not self._stop.wait(self._interval):
             try:
                 self.flush()
+                self._beat()
             except Exception as error:  # the top of this thread: a recorder must not end training
                 self._fail(error)
+
+    def _beat(self) -> None:
+        if self._clock.now() - self._beaten >= BEAT:
+            self._beaten = self._clock.now()
+            os.utime(self._file.path)
 
     def _lines(self, events: list[Event]) -> bytes:
         """The events' JSON; one that has none, for what a user put into it, is dropped alone."""

@@ -6,6 +6,7 @@ policy says so. Every string that came from a recording is escaped.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -15,13 +16,17 @@ from typing import Final
 import msgspec
 
 from gradwire.observe.facts import DecisionFact, RunFacts, facts, targets_for
+from gradwire.observe.files import recording
 from gradwire.observe.plot import Line, line_plot, split_bars
-from gradwire.observe.reader import Damage, read
-from gradwire.observe.state import PARTS, RunState
+from gradwire.observe.reader import Damage, read, touched
+from gradwire.observe.split import PARTS
+from gradwire.observe.state import RunState
 from gradwire.observe.words import clean, percent, rate, seconds, span
 from gradwire.units import Bytes
 
 MOST_DECISIONS: Final = 50
+# Characters of one incident: gradwire's longest errors, whole.
+MOST_DETAIL: Final = 1000
 STYLE: Final = """
 :root{--ink:#1c2330;--dim:#657085;--page:#fff;--card:#f6f7f9;--rule:#dde1e8;color-scheme:light dark;
 --s0:#2563eb;--s1:#d9480f;--s2:#0f9d58;--s3:#9333ea;--s4:#b8860b;--s5:#0e7490;--s6:#be185d;--s7:#4b5563}
@@ -59,6 +64,7 @@ def load(paths: Sequence[str | Path], accuracy: Sequence[float] = ()) -> list[Ru
         state, damage = RunState(), Damage()
         for record in read(path, damage):
             state.take(record)
+        state.heard(time.time(), max(map(touched, recording(path)), default=0.0))
         name = clean(Path(path).resolve().name.split(".jsonl")[0], 40)
         taken = sum(other == name or other.startswith(f"{name} (") for other, _, _ in folded)
         folded.append((f"{name} ({taken + 1})" if taken else name, state, damage))
@@ -78,6 +84,10 @@ def to_markdown(runs: Sequence[Run]) -> str:
     for run in runs:
         lines += ["", f"## {_md_text(run.facts.name)}: decisions", ""]
         lines += [f"- step {d.step}: **{_md_text(d.level)}**: {_md_text(d.reason)}" for d in _last(run)]
+        if run.state.incidents:
+            lines += ["", f"## {_md_text(run.facts.name)}: incidents", ""]
+        for one in list(run.state.incidents)[-MOST_DECISIONS:]:
+            lines.append(f"- step {one.step}, {one.who}: {_md_text(clean(one.detail, MOST_DETAIL))}")
     lines += [f"\n> {_md_text(run.facts.name)}: {_md_text(run.facts.damage)}" for run in runs if run.facts.damage]
     return "\n".join(lines) + "\n"
 
@@ -111,6 +121,7 @@ def table(runs: Sequence[Run]) -> list[list[str]]:
     every = [run.facts for run in runs]
     base = every[0].step_mean
     rows = [["", *(run.name for run in every)]]
+    rows.append(["status", *(run.status for run in every)])
     rows.append(["ranks", *(str(run.world_size) for run in every)])
     rows.append(["steps", *(str(run.steps) for run in every)])
     rows.append(["time", *(span(run.elapsed) for run in every)])
@@ -180,9 +191,7 @@ def _cdf(runs: Sequence[Run]) -> list[Line]:
 
 
 def _split(runs: Sequence[Run]) -> str:
-    rows = [
-        (run.facts.name, [(part, run.facts.parts[part] / max(1, run.facts.steps)) for part in PARTS]) for run in runs
-    ]
+    rows = [(run.facts.name, [(part, run.facts.split.get(part, 0.0)) for part in PARTS]) for run in runs]
     return split_bars(rows, seconds, "mean step split into compute, encode, wire and wait")
 
 
@@ -216,7 +225,8 @@ def _details(run: Run) -> str:
     incidents = [["after", "rank", "step", "kind", "what"]]
     start = run.state.started or 0.0
     for one in list(run.state.incidents)[-MOST_DECISIONS:]:
-        row = [span(one.time - start), str(one.rank), str(one.step), clean(one.kind, 40), clean(one.detail, 300)]
+        who = ", ".join(map(str, one.ranks or (one.rank,)))
+        row = [span(one.time - start), who, str(one.step), clean(one.kind, 40), clean(one.detail, MOST_DETAIL)]
         incidents.append(row)
     config = msgspec.json.format(msgspec.json.encode(run.facts.config), indent=2).decode()[:20_000]
     parts = [_html_table(levels)]

@@ -38,6 +38,7 @@ from gradwire.events import (
     Transferred,
     TreeDrawn,
 )
+from gradwire.flow import all_reduce_bytes
 from gradwire.observe.files import PACKED, PLAIN, pack, segment_path
 
 # A model of 11 million parameters whose step computes for 0.25 s; the run begins at a fixed second.
@@ -122,7 +123,7 @@ def _advance(story: _Story, done: float) -> None:
     story.congested = _congestion(done)
     story.rate = 125e6 * (1 - 0.93 * story.congested) * story.chance.uniform(0.93, 1.07)
     share, encoding = LEVELS[story.level]
-    plain = 2 * 4 * PARAMETERS * (story.shape.ranks - 1) // story.shape.ranks
+    plain = all_reduce_bytes(4 * PARAMETERS, story.shape.ranks)
     sent = int(plain * share)
     late = story.chance.expovariate(1 / 0.004)
     wire = max(0.002, sent / story.rate - 0.6 * COMPUTE) + 0.02

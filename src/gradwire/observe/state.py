@@ -29,18 +29,15 @@ from gradwire.events import (
     Transferred,
     Warned,
 )
+from gradwire.observe.outcome import SILENCE, Incident, RankOutcome, Status, status_of
 from gradwire.observe.reader import Record
 from gradwire.observe.series import Series, Spread
+from gradwire.observe.split import PARTS, RECENT, SplitSum, StepSplit, mean_split
 
 MOST_RANKS: Final = 4096
 MOST_LINKS: Final = 65_536
 MOST_LEVELS: Final = 64
 KEPT: Final = 500
-# Steps over which "now" is meant where one step would be too few.
-COMPARED: Final = 20
-# The pace of late: about the last twenty steps.
-PACE_GAIN: Final = 0.1
-PARTS: Final = ("compute", "encode", "wire", "wait")
 
 
 @dataclass(slots=True)
@@ -50,23 +47,13 @@ class RankState:
     host: str = ""
     site: str = ""
     last: Stepped | None = None
+    recent: deque[Stepped] = field(default_factory=lambda: deque(maxlen=RECENT))
     time: float = 0.0
     steps: int = 0
     gradient_bytes: int = 0
     wire_bytes: int = 0
     plain_bytes: int = 0
-    ended: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Incident:
-    """Something that went wrong, and when."""
-
-    time: float
-    rank: int
-    step: int
-    kind: str
-    detail: str
+    outcome: RankOutcome = field(default_factory=RankOutcome)
 
 
 @dataclass(slots=True)
@@ -103,7 +90,6 @@ class RunState:
     step: int = 0
     steps: int = 0
     level: str = ""
-    pace: float = 0.0
     total_steps: int | None = None
     ranks: dict[int, RankState] = field(default_factory=dict)
     decisions: deque[tuple[float, Decided]] = field(default_factory=lambda: deque(maxlen=KEPT))
@@ -124,12 +110,16 @@ class RunState:
     level_seconds: dict[str, float] = field(default_factory=dict)
     parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     spread: Spread = field(default_factory=Spread)
+    whole: SplitSum = field(default_factory=SplitSum)
     series: dict[str, Series] = field(default_factory=dict)
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=60))
     recent_rates: deque[float] = field(default_factory=lambda: deque(maxlen=60))
-    # Seconds of a step: as plain DDP would take by the cost model, and as it took.
-    compared: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=COMPARED))
+    # What the cost model expected a step of plain DDP to take, in seconds, at each of the last steps.
+    plain_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    # Nobody writes to the recording any more; whoever follows one finds out (`heard`).
+    silent: bool = False
     _lead: int | None = None
+    _failure: Incident | None = None
 
     def take(self, record: Record) -> None:  # noqa: PLR0912 - one branch for each kind of event
         """Add one record; order matters only as far as 'last' does."""
@@ -157,11 +147,15 @@ class RunState:
                 self._attached(event)
             case Opened():
                 self.run, self.world_size = event.run or self.run, max(self.world_size, event.world_size)
+                self._rank(rank)  # a rank that is killed before its first events are written is missing all the same
             case Dropped():
                 self.dropped += event.count
             case Ended():
-                self._rank(rank).ended = True
-            case Faulted() | Failed() | NonFinite() | Warned():
+                self._rank(rank).outcome.ended = True
+                self.step = max(self.step, event.step) if rank == self._lead else self.step
+            case Failed():
+                self._failed(rank, time, event)
+            case Faulted() | NonFinite() | Warned():
                 self._incident(rank, time, event)
 
     @property
@@ -169,15 +163,43 @@ class RunState:
         return 0.0 if self.started is None else self.time - self.started
 
     @property
+    def status(self) -> Status:
+        return status_of((rank.outcome for rank in self.ranks.values()), self.silent)
+
+    @property
     def ended(self) -> bool:
-        return bool(self.ranks) and all(rank.ended for rank in self.ranks.values())
+        """In order, on every rank that was not lost on the way."""
+        return self.status == "ended"
+
+    @property
+    def missing(self) -> list[int]:
+        """Ranks of a run that is over that recorded neither an end nor a failure: they, or their hosts, were killed."""
+        if self.status == "running":
+            return []
+        own = {rank: known.outcome for rank, known in self.ranks.items()}
+        return sorted(rank for rank, one in own.items() if not one.ended and one.failed is None)
+
+    def heard(self, now: float, touched: float) -> None:
+        """The recording's files were written or touched at `touched`; both in Unix seconds."""
+        self.silent = now - max(self.time, touched) > SILENCE
 
     @property
     def time_left(self) -> float | None:
-        """Seconds until `total_steps` at the pace of late; None where nobody said how many there are."""
-        if self.total_steps is None or not self.pace:
+        """Seconds until `total_steps` at the speed of the last steps; None where that is unknown or the run is over."""
+        split = self.split
+        if self.total_steps is None or split is None or self.status != "running":
             return None
-        return max(0, self.total_steps - self.step) * self.pace
+        return max(0, self.total_steps - self.step) * split.seconds
+
+    @property
+    def split(self) -> StepSplit | None:
+        """A step now: the mean of all ranks' last RECENT steps."""
+        return mean_split(step for rank in self.ranks.values() for step in rank.recent)
+
+    @property
+    def whole_split(self) -> StepSplit | None:
+        """A step of the whole run: the mean over all ranks and steps."""
+        return self.whole.mean()
 
     @property
     def gradient_bytes(self) -> int:
@@ -197,14 +219,20 @@ class RunState:
 
     @property
     def predicted_plain(self) -> float | None:
-        """What a step of plain DDP would take, by the cost model: the mean of the last ones; None where it is mute."""
-        return sum(plain for plain, _ in self.compared) / len(self.compared) if self.compared else None
+        """Seconds that the cost model expects of a step of plain DDP now; None where it has no estimate."""
+        return sum(self.plain_seconds) / len(self.plain_seconds) if self.plain_seconds else None
 
     @property
     def predicted_speedup(self) -> float | None:
-        """How much longer the last steps would have taken with plain DDP, by the cost model."""
-        took = sum(seconds for _, seconds in self.compared)
-        return sum(plain for plain, _ in self.compared) / took if took > 0 else None
+        """How many times as long a step would take now with plain DDP, by the cost model: `predicted_plain` divided by
+        the seconds of `split`, so that a reader can check it with the numbers beside it."""
+        plain, split = self.predicted_plain, self.split
+        return plain / split.seconds if plain is not None and split is not None and split.seconds > 0 else None
+
+    def noted(self, name: str) -> float | None:
+        """The last value that was noted under this name: `loss`, `accuracy` or `epoch`."""
+        values = (getattr(note.noted, name) for note in reversed(self.notes))
+        return next((value for value in values if value is not None), None)
 
     def reached(self, accuracy: float) -> float | None:
         """Seconds from the start until this accuracy was first noted."""
@@ -220,14 +248,17 @@ class RunState:
     def _attached(self, event: Attached) -> None:
         self._follow(event.rank)
         known = self._rank(event.rank)
-        known.host, known.site = event.host, event.site
+        known.host, known.site, known.outcome = event.host, event.site, RankOutcome()
         self.world_size = max(self.world_size, event.world_size)
         self.parameters, self.config = event.parameters, event.config
         self.versions = {"gradwire": event.gradwire, "torch": event.torch}
 
     def _stepped(self, rank: int, time: float, event: Stepped) -> None:
         known = self._rank(rank)
-        known.last, known.time, known.steps, known.ended = event, time, known.steps + 1, False
+        known.last, known.time, known.steps = event, time, known.steps + 1
+        known.outcome.stepped(event.step)
+        known.recent.append(event)
+        self.whole.add(event)
         known.gradient_bytes += event.gradient_bytes
         known.wire_bytes += event.wire_bytes
         known.plain_bytes += event.plain_bytes
@@ -241,7 +272,7 @@ class RunState:
             return
         self._lead = rank
         if self.steps:
-            self.steps, self.pace = 0, 0.0
+            self.steps = 0
             self.level_steps.clear()
             self.level_seconds.clear()
             self.recent.clear()
@@ -251,7 +282,6 @@ class RunState:
 
     def _job_step(self, time: float, event: Stepped) -> None:
         self.step, self.steps, self.level = event.step, self.steps + 1, event.level
-        self.pace += (event.seconds - self.pace) * (PACE_GAIN if self.pace else 1.0)
         if event.level in self.level_steps or len(self.level_steps) < MOST_LEVELS:
             self.level_steps[event.level] += 1
             self.level_seconds[event.level] = self.level_seconds.get(event.level, 0.0) + event.seconds
@@ -274,7 +304,7 @@ class RunState:
         if event.rtprop is not None:
             self._plot("rtt", time, event.rtprop + event.queueing)
         if event.predicted_plain is not None:
-            self.compared.append((event.predicted_plain, event.seconds))
+            self.plain_seconds.append(event.predicted_plain)
             self._plot("predicted_plain", time, event.predicted_plain)
 
     def _links_sensed(self, event: LinksSensed) -> None:
@@ -319,16 +349,31 @@ class RunState:
         if event.loss is not None:
             self._plot("loss", time, event.loss)
 
-    def _incident(self, rank: int, time: float, event: Faulted | Failed | NonFinite | Warned) -> None:
+    def _failed(self, rank: int, time: float, event: Failed) -> None:
+        """One failure is told by every rank, and for every bucket that was under way: it is one incident."""
+        outcome = self._rank(rank).outcome
+        if not any(known.outcome.failed is not None for known in self.ranks.values()):
+            self._failure = None
+        outcome.failed = event.step if outcome.failed is None else outcome.failed
+        if self._failure is not None:
+            self._failure.also(rank, event.error)
+            return
+        self._failure = Incident(time, rank, event.step, "failed", event.error, (rank,))
+        self._add(self._failure)
+
+    def _incident(self, rank: int, time: float, event: Faulted | NonFinite | Warned) -> None:
         match event:
-            case Faulted(step=step, kind=kind, detail=detail):
+            case Faulted(step=step, kind=kind, detail=detail, peer=peer):
                 found = Incident(time, rank, step, kind, detail)
-            case Failed(step=step, error=error):
-                found = Incident(time, rank, step, "failed", error)
+                if peer is not None and kind in ("peer_lost", "peer_back"):
+                    self._rank(peer).outcome.lost = kind == "peer_lost"
             case NonFinite(step=step, elements=elements):
                 found = Incident(time, rank, step, "non_finite", f"{elements} elements were NaN or infinite")
             case Warned(message=message):
                 found = Incident(time, rank, self.step, "warned", message)
+        self._add(found)
+
+    def _add(self, found: Incident) -> None:
         self.incidents.append(found)
         if found.kind in self.faults or len(self.faults) < MOST_LEVELS:
             self.faults[found.kind] += 1

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from gradwire.events import Advised, Attached, Decided, Event, Failed, NonFinite, Sensed, Synchronised
+from gradwire.flow import all_reduce_bytes
 from gradwire.units import Bytes, Rate, Seconds
 
 
@@ -105,7 +106,7 @@ class Tally:
                 attached.parameters,
                 self._count,
                 self._gradient,
-                2 * self._gradient * (world - 1) // world,
+                all_reduce_bytes(self._gradient, world),
                 self._wire,
                 self._seconds,
                 dict(self._levels),

@@ -5,6 +5,7 @@ Good at 80 columns; the parts of a step differ by pattern as well as by colour.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from typing import Final
 
@@ -13,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gradwire.events import Link
-from gradwire.observe.state import PARTS, RunState
+from gradwire.observe.split import PARTS, StepSplit
+from gradwire.observe.state import RunState
 from gradwire.observe.words import clean, count, percent, rate, seconds, span, spark
 from gradwire.units import Bytes
 
@@ -22,6 +24,8 @@ PATTERNS: Final = {"compute": ("█", "green"), "encode": ("▓", "magenta"), "w
 MOST_LINKS: Final = 6
 MOST_DECISIONS: Final = 5
 MOST_INCIDENTS: Final = 3
+# Characters of one incident: gradwire's longest errors, whole.
+MOST_DETAIL: Final = 1000
 LABEL: Final = 10
 
 
@@ -31,7 +35,7 @@ def draw(state: RunState, width: int = 80) -> RenderableType:
         return Text("waiting for the first event", style="dim")
     rows: list[RenderableType] = [_title(state, width), *_progress(state, width)]
     if state.steps:
-        rows += [_step(state), _bar(state, width), *_network(state), _level(state)]
+        rows += [_step(state), *_bar(state.split, width), *_learning(state), *_network(state), _level(state)]
     else:
         rows.append(Text("waiting for the first step", style="dim"))
     if state.links:
@@ -47,9 +51,10 @@ def _title(state: RunState, width: int) -> Text:
     left = Text.assemble(("gradwire ", "bold cyan"), (clean(state.run, 24) or "run", "bold"))
     left.append(f"  {state.world_size} ranks, {count(state.parameters)} parameters", "dim")
     total = "" if state.total_steps is None else f" of {state.total_steps}"
-    right = f"step {state.step}{total}" + ("  ended" if state.ended else "")
+    over = state.status if state.status in ("ended", "failed") else ""
+    right = f"step {state.step}{total}" + (f"  {over}" if over else "")
     left.append(" " * max(2, width - left.cell_len - len(right)))
-    left.append(right, "bold")
+    left.append(right, "bold red" if over == "failed" else "bold")
     return left
 
 
@@ -57,7 +62,7 @@ def _progress(state: RunState, width: int) -> list[Text]:
     if state.total_steps is None or state.total_steps <= 0:
         return [_row("time", Text(span(state.elapsed)))]
     share = min(1.0, state.step / state.total_steps)
-    left = "" if state.ended else f", {span(state.time_left)} left"
+    left = f", {span(state.time_left)} left" if state.status == "running" else ""
     words = f" {100 * share:3.0f} %  {span(state.elapsed)}{left}"
     room = max(10, width - LABEL - len(words))
     full = round(share * room)
@@ -65,16 +70,18 @@ def _progress(state: RunState, width: int) -> list[Text]:
 
 
 def _step(state: RunState) -> Text:
-    text = Text.assemble((f"{seconds(state.pace):>12} ", "bold"), (spark(state.recent, 20), "cyan"))
+    now = state.split
+    took = seconds(None if now is None else now.seconds)
+    text = Text.assemble((f"{took:>12} ", "bold"), (spark(state.recent, 20), "cyan"))
     text.append(f"  median {seconds(state.spread.quantile(0.5))}, 99 % < {seconds(state.spread.quantile(0.99))}", "dim")
     return _row("step", text)
 
 
-def _bar(state: RunState, width: int) -> Group:
-    """How the lowest rank's last step was spent."""
-    last = state.ranks[min(rank for rank, known in state.ranks.items() if known.last is not None)].last
-    assert last is not None
-    spent = {part: max(0.0, getattr(last, part)) for part in PARTS}
+def _bar(split: StepSplit | None, width: int) -> list[RenderableType]:
+    """What the step above was spent on; nothing where only its whole time is known."""
+    if split is None or not split.known:
+        return []
+    spent = {part: max(0.0, getattr(split, part)) for part in PARTS}
     whole = sum(spent.values()) or 1.0
     room = max(10, width - LABEL)
     bar, legend, begun = Text(), Text(), 0.0
@@ -83,7 +90,16 @@ def _bar(state: RunState, width: int) -> Group:
         first, begun = round(begun / whole * room), begun + value
         bar.append(pattern * (round(begun / whole * room) - first), color)
         legend.append_text(Text.assemble((pattern, color), f" {part} {seconds(value)}  "))
-    return Group(_row("", bar), _row("", legend))
+    return [_row("", bar), _row("", legend)]
+
+
+def _learning(state: RunState) -> list[Text]:
+    """The last loss and accuracy that the script noted."""
+    losses = [note.noted.loss for note in state.notes if note.noted.loss is not None]
+    accuracies = [note.noted.accuracy for note in state.notes if note.noted.accuracy is not None]
+    rows = [("loss", f"{state.noted('loss'):.4g}", losses)] if losses else []
+    rows += [("accuracy", percent(state.noted("accuracy")), accuracies)] if accuracies else []
+    return [_row(name, Text.assemble((f"{now:>12} ", "bold"), (spark(past, 20), "cyan"))) for name, now, past in rows]
 
 
 def _network(state: RunState) -> list[Text]:
@@ -168,9 +184,13 @@ def _hang(text: Text, room: int) -> Text:
 
 def _incidents(state: RunState, width: int) -> Iterable[Text]:
     for number, incident in enumerate(list(state.incidents)[-MOST_INCIDENTS:][::-1]):
-        text = Text(f"step {incident.step:<6} rank {incident.rank}: {clean(incident.detail, 200)}", "red")
-        text.truncate(width - LABEL, overflow="ellipsis")
-        yield _row("incidents" if not number else "", text)
+        text = f"step {incident.step:<6} {incident.who}: {clean(incident.detail, MOST_DETAIL)}"
+        lines = textwrap.wrap(text, max(20, width - LABEL), subsequent_indent=" " * 12)
+        for place, line in enumerate(lines):
+            yield _row("incidents" if not number and not place else "", Text(line, "red"))
+    if state.status == "failed" and state.missing:
+        killed = ", ".join(map(str, state.missing))
+        yield _row("lost", Text(f"rank {killed}: recorded neither an end nor a failure", "red"))
     if state.dropped:
         yield _row("recorder", Text(f"{state.dropped} events were dropped", "yellow"))
 

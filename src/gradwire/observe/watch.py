@@ -13,14 +13,20 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, Final
 
 from gradwire.clock import Clock
-from gradwire.events import Attached, Ended, Event, Noted, Sink, finite, finite_values
+from gradwire.errors import ConfigError
+from gradwire.events import Attached, Ended, Event, Noted, Sink, finite
 from gradwire.observe.recorder import Recorder
 from gradwire.observe.tally import Tally
+from gradwire.suggest import nearest
 
 log = logging.getLogger("gradwire")
+
+# What `note` knows by name, and how alike (difflib's ratio) another name must be to be a slip: one letter of four.
+NOTED: Final = ("loss", "accuracy", "epoch", "total_steps")
+SLIP: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +71,10 @@ class Watch:
             self._hand(take, self._attached)
 
     def note(self, step: int, told: Told) -> None:
-        values = finite_values(told.values)
-        loss, accuracy, epoch, total = map(_number, (told.loss, told.accuracy, told.epoch, told.total_steps))
+        _check_names(told.values)
+        own = ((name, _number(name, value)) for name, value in told.values.items())
+        values = {name: value for name, value in own if value is not None}
+        loss, accuracy, epoch, total = (_number(name, getattr(told, name)) for name in NOTED)
         total_steps = None if total is None else int(total)
         self.emit(Noted(self._clock.now(), step, loss, accuracy, epoch, total_steps, values))
 
@@ -85,14 +93,31 @@ class Watch:
 
 def attached(at: float, place: tuple[int, int], parameters: int, config: dict[str, Any]) -> Attached:
     """The event with what this process knows of itself; `place` is (rank, world size)."""
-    host = os.environ.get("GRADWIRE_HOST") or socket.gethostname()
     site = os.environ.get("GRADWIRE_SITE", "")
-    return Attached(at, *place, parameters, config, host, site, _version("gradwire"), _version("torch"))
+    return Attached(at, *place, parameters, config, host_name(), site, _version("gradwire"), _version("torch"))
 
 
-def _number(given: float | None) -> float | None:
+def host_name() -> str:
+    """What views and errors call this host."""
+    return os.environ.get("GRADWIRE_HOST") or socket.gethostname()
+
+
+def _number(name: str, given: float | None) -> float | None:
     """What a user calls a number may be a tensor or numpy's; files and views get Python's."""
-    return None if given is None else finite(float(given))
+    if given is None:
+        return None
+    try:
+        return finite(float(given))
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ConfigError(f"note: {name} must be one number, not {given!r:.60}") from error
+
+
+def _check_names(values: Mapping[str, float]) -> None:
+    """A number of one's own may have any name; what is nearly `loss` is a slip, `loss2` and `val_loss` are not."""
+    for name in values:
+        meant = nearest(name, NOTED, SLIP)
+        if meant and meant not in name:
+            raise ConfigError(f"note: {name!r} is not known; did you mean {meant!r}? Own numbers need other names")
 
 
 def _version(package: str) -> str:

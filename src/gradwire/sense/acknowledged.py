@@ -15,12 +15,14 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gradwire.flow import Acks, LinkView, View
-from gradwire.sense.estimate import BEST_WINDOW, RATES
+from gradwire.sense.estimate import BEST_WINDOW
 from gradwire.sense.filters import WindowedMax
 
 # Bytes a rank must have moved since the last look, and seconds that must have taken, to say something of a rate.
 LEAST_BYTES: Final = 64 * 1024
 LEAST_SECONDS: Final = 1e-4
+# Median of three: one outlier is ignored, and what acknowledgements say of a change is believed at its second step.
+RATES: Final = 3
 
 # Bytes acknowledged while data was under way, and the seconds that took, since the connection began.
 Moved = tuple[float, float]
@@ -61,9 +63,12 @@ class Acknowledged:
 
     _rates: deque[float] = field(default_factory=lambda: deque(maxlen=RATES))
     _best: WindowedMax = field(default_factory=lambda: WindowedMax(BEST_WINDOW))
+    _changes: int = 0
 
     def update(self, view: View, rank: int, links: Mapping[int, LinkView], told: Iterable[Acks], now: float) -> View:
         """`links` are rank 0's own; `told` are the sums of every rank, its own among them."""
+        if view.changes != self._changes:
+            self._forget(view.changes)
         sums = [acks for acks in told if acks.rtprop is not None]
         if not sums:
             return view
@@ -80,4 +85,11 @@ class Acknowledged:
             self._best.add(bandwidth, now)
             group = replace(group, bandwidth=bandwidth, best=self._best.value, confidence=len(self._rates) / RATES)
         known = {(rank, peer): link for peer, link in links.items() if link.rtprop is not None and link.confidence > 0}
-        return View(group, {**view.links, **known})
+        return replace(view, group=group, links={**view.links, **known})
+
+    def _forget(self, changes: int) -> None:
+        """Another network: what was best on the old one says nothing, and only the last rate may be of the new one."""
+        self._changes = changes
+        self._best = WindowedMax(BEST_WINDOW)
+        while len(self._rates) > 1:
+            self._rates.popleft()

@@ -8,10 +8,12 @@ Ranks stamp when their last bucket was ready (`Observation.ready`, all in one cl
 
 RTprop comes from the pulses' round trips. A step whose bytes should pass in less time than its latency says little
 about bandwidth: it counts only together with steps of another size, or when it took longer or shorter than expected by
-far more than delays vary anyway, and then it raises the estimate by a bounded factor. (Taken at its word, a small
-exchange that happened to be quick makes a slow network look fast, compression ends, and the next step shows the
-mistake: a level that swings.) The delivery rate is the median of the last few steps, so that one disturbed step changes
-nothing and a real change is believed at its second.
+far more than times vary anyway. Then it raises the estimate by a bounded factor, and lowers it only where its bytes, at
+the lower rate and with the round trip of now, take a good part of the time: a small exchange that took long because of
+latency does not make a network slow. (Taken at its word, one that happened to be quick makes a slow network look fast,
+compression ends, and the next step shows the mistake: a level that swings.)
+The delivery rate is the median of the last few steps, so that one disturbed step changes nothing. When the network
+changes (sense/change.py) everything learnt before is dropped, and the View's number of changes says so to others.
 """
 
 from __future__ import annotations
@@ -23,23 +25,24 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gradwire.flow import LinkView, StepFacts, View
+from gradwire.sense.change import LEAST_MOVING, ChangeDetector, Sample
 from gradwire.sense.filters import Ewma, WindowedMax
 from gradwire.sense.overhead import Overhead
 from gradwire.sense.peer import Peer
 
 # NetSenseML's window for the best rate seen.
 BEST_WINDOW: Final = 5.0
-# Median of three: one outlier is ignored, a change is believed at its second step.
-RATES: Final = 3
+# Steps whose median is the rate: noise of 20 % leaves it within 30 %; what changes for good is the detector's.
+RATES: Final = 5
+# Steps of one network after which its estimate is as sure as it gets: fewer may all be outliers.
+SURE: Final = 3
 # Bytes must take this many times the latency before a step's rate is taken at its word.
 IDENTIFIES: Final = 0.5
-# Otherwise a step must differ from what was expected by this many mean deviations, and may raise the rate this much.
+# Otherwise a step must differ from what was expected by this many deviations, and may raise the rate this much.
 UNUSUAL: Final = 4.0
 RAISE: Final = 4.0
-# However wrong the stamps, this much of a busy time was the network...
+# However wrong the stamps, this much of a busy time was the network.
 LEAST_NETWORK: Final = 0.02
-# ... and this much of the network's time was bytes moving.
-LEAST_MOVING: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +59,15 @@ class Estimator:
     """Keeps the filters; `update` is called once per step."""
 
     _rtprop: float | None = None
+    _last_trip: float = 0.0
     _best: WindowedMax = field(default_factory=lambda: WindowedMax(BEST_WINDOW))
     _rates: deque[float] = field(default_factory=lambda: deque(maxlen=RATES))
     _delay: Ewma = field(default_factory=lambda: Ewma(1 / 8))
     _deviation: Ewma = field(default_factory=lambda: Ewma(1 / 4))
     _trip: Ewma = field(default_factory=lambda: Ewma(1 / 4))
     _overhead: Overhead = field(default_factory=Overhead)
+    _detector: ChangeDetector = field(default_factory=ChangeDetector)
+    _changes: int = 0
     _samples: int = 0
     _updated: float = 0.0
 
@@ -70,8 +76,8 @@ class Estimator:
         least = [peer.rtprop for peer in peers if peer.rtprop is not None]
         last = [peer.last for peer in peers if peer.last is not None]
         if least and last:  # an exchange is as slow as its farthest pair
-            self._rtprop = max(least)
-            self._trip.add(max(last))
+            self._rtprop, self._last_trip = max(least), max(last)
+            self._trip.add(self._last_trip)
         if observations:
             self._take(observations, now)
         return self.view(now)
@@ -81,16 +87,20 @@ class Estimator:
         smooth = self._trip.value
         link = LinkView(
             rtprop=rtprop,
-            bandwidth=statistics.median(self._rates) if self._rates else None,
+            bandwidth=self._known,
             best=self._best.value,
             overhead=self._overhead.seconds,
             queueing=max(0.0, smooth - rtprop) if rtprop is not None and smooth is not None else 0.0,
             delay=self._delay.value or 0.0,
             variation=self._deviation.value or 0.0,
             age=now - self._updated if self._samples else 0.0,
-            confidence=min(1.0, self._samples / RATES),
+            confidence=min(1.0, self._samples / SURE),
         )
-        return View(link)
+        return View(link, changes=self._changes)
+
+    @property
+    def _known(self) -> float | None:
+        return statistics.median(self._rates) if self._rates else None
 
     def _take(self, observations: Sequence[Observation], now: float) -> None:
         latest = max((seen.ready for seen in observations if seen.ready is not None), default=0.0)
@@ -103,20 +113,47 @@ class Estimator:
         wire = max(seen.facts.wire_bytes for seen in observations)
         if busy <= 0 or wire <= 0:
             return
+        hops = max(seen.facts.hops for seen in observations)
+        sample = Sample(wire, busy, hops * (self._rtprop or 0.0) / 2)
+        since, known = self._detector.take(sample), self._known
+        if since:
+            self._forget()
+        for one in since or [sample]:
+            self._learn(one, known, now, hops * self._last_trip / 2)
+        if not self._rates and known is not None:
+            self._rates.append(known)  # nothing that came since says more
+
+    def _forget(self) -> None:
+        """The network is another one now."""
+        self._changes += 1
+        self._samples = 0
+        self._rates.clear()
+        self._best, self._overhead = WindowedMax(BEST_WINDOW), Overhead()
+        self._delay, self._deviation = Ewma(1 / 8), Ewma(1 / 4)
+
+    def _learn(self, sample: Sample, known: float | None, now: float, latest: float) -> None:
         self._samples += 1
-        delay, usual = self._delay.value, self._deviation.value or 0.0
-        self._deviation.add(0.0 if delay is None else abs(busy - delay))
-        self._delay.add(busy)
-        latency = max(seen.facts.hops for seen in observations) * (self._rtprop or 0.0) / 2
-        waiting = max(latency, self._overhead.take(wire, busy))
-        moving = max(busy - waiting, LEAST_MOVING * busy)
-        rate = wire / moving
-        known = statistics.median(self._rates) if self._rates else None
-        if known is not None and wire / known < IDENTIFIES * waiting:
-            usually = abs(busy - waiting - wire / known) <= UNUSUAL * usual
-            if usually and self._overhead.rate is None:
-                return
-            rate = self._overhead.rate if usually and self._overhead.rate else min(rate, RAISE * known)
-        self._updated = now
-        self._rates.append(rate)
-        self._best.add(rate, now)
+        delay = self._delay.value
+        self._deviation.add(0.0 if delay is None else abs(sample.busy - delay))
+        self._delay.add(sample.busy)
+        waiting = max(sample.latency, self._overhead.take(sample.nbytes, sample.busy))
+        rate = self._rate(sample, known, waiting, latest)
+        if rate is not None:
+            self._updated = now
+            self._rates.append(rate)
+            self._best.add(rate, now)
+
+    def _rate(self, sample: Sample, known: float | None, waiting: float, latest: float) -> float | None:
+        """What the step says of the bandwidth; None where it says nothing. `latest` is its latency by the last trip."""
+        moving = max(sample.busy - waiting, LEAST_MOVING * sample.busy)
+        rate = sample.nbytes / moving
+        if known is None or sample.nbytes / known >= IDENTIFIES * waiting:
+            return rate
+        expected = waiting + sample.nbytes / known
+        if abs(sample.busy - expected) <= UNUSUAL * self._detector.noise * expected:
+            return self._overhead.rate
+        if sample.busy < expected:
+            return min(rate, RAISE * known)
+        waiting = max(waiting, latest)
+        moving = sample.busy - waiting
+        return sample.nbytes / moving if moving >= IDENTIFIES * waiting else None

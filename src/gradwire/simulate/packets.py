@@ -165,6 +165,7 @@ def _values(spec: LinkSpec) -> PacketLink:
     values = PacketLink()
     values.rate = float(spec.mean_rate)
     values.delay, values.jitter, values.loss = float(spec.delay), float(spec.jitter), spec.loss
+    values.reorder, values.reorder_by, values.duplicate = spec.reorder, float(spec.reorder_by), spec.duplicate
     values.queue, values.mtu = spec.queue_bytes, spec.mtu
     if spec.burst is not None:
         values.burst_enter, values.burst_leave, values.burst_loss = spec.burst.enter, spec.burst.leave, spec.burst.loss

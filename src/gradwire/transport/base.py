@@ -12,6 +12,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from gradwire.flow import all_reduce_bytes
+
 # Byte ranges (offset, length) of one part.
 Ranges = tuple[tuple[int, int], ...]
 
@@ -66,7 +68,7 @@ class AllReduce:
     maximum: bool = False
 
     def wire_bytes(self, world_size: int) -> int:
-        return 2 * self.tensor.nbytes * (world_size - 1) // world_size
+        return all_reduce_bytes(self.tensor.nbytes, world_size)
 
 
 Op = AllToAll | AllGather | AllReduce

@@ -21,6 +21,8 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 
 # What torch wraps around the reason: where in its sources, through how many callbacks, and its guess at the cause.
 _INSIDE = re.compile(r"Got the following error when running the callback: |\bRuntimeError: |\[/[^\]]*:\d+\] ")
+# Gloo names the connection that broke. The port identifies no rank; `presence` names it.
+_SOCKET = re.compile(r" ?\[[0-9a-fA-F.:%a-z]+\]:\d+")
 _GUESS = "This is typically caused by"
 
 
@@ -83,7 +85,7 @@ class CollectiveLane:
 def explain(error: RuntimeError, kind: str) -> str:
     """One line for a failed operation: what, why, and what to try."""
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    text = _INSIDE.sub("", text).partition(_GUESS)[0].rstrip(". ")
+    text = _SOCKET.sub("", _INSIDE.sub("", text)).partition(_GUESS)[0].rstrip(". ")
     return (
         f"{kind} did not complete: {text}. A peer stopped or cannot be reached; "
         "GRADWIRE_TRANSPORT_TIMEOUT sets how long to wait"

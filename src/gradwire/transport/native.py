@@ -17,6 +17,7 @@ import numpy as np
 from gradwire._native import LtpResult
 from gradwire.errors import ConfigError, FarewellError, LinkError, NoAnswerError
 from gradwire.flow import LinkView
+from gradwire.fork import keep_forever, void_in_child
 from gradwire.transport.ledger import Ledger
 from gradwire.transport.wire import RELIABLE, Contract, Delivery, Reason
 
@@ -67,17 +68,27 @@ class Loop(Protocol):
     def close(self) -> None: ...
 
 
+class VoidLoop:
+    """The loop of a wire that a forked process inherited; it can be closed, and all else is a LinkError."""
+
+    def close(self) -> None:
+        """Nothing of it is this process's to close."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise LinkError("this wire belongs to the process that this one was forked from; open another one here")
+
+
 class NativeTransfer:
-    """One transfer under way. Keeps its buffer alive until `wait` returns a Delivery or `cancel` has run."""
+    """One transfer under way. Keeps its memory where it is until `wait` returns a Delivery or `cancel` has run."""
 
-    __slots__ = ("_buffer", "_inbound", "_result", "_wire", "peer", "token")
+    __slots__ = ("_inbound", "_keeper", "_result", "_wire", "peer", "token")
 
-    def __init__(self, wire: NativeWire, peer: int, token: int, buffer: object, inbound: bool) -> None:
+    def __init__(self, wire: NativeWire, peer: int, token: int, keeper: object, inbound: bool) -> None:
         self.peer = peer
         self.token = token
         self._inbound = inbound
         self._wire = wire
-        self._buffer: object | None = buffer
+        self._keeper: object | None = keeper
         self._result: LtpResult | None = None
 
     def wait(self, timeout: float | None = None) -> Delivery:
@@ -112,8 +123,12 @@ class NativeTransfer:
             self._release()
             self._wire.enter(result, self._inbound)
 
+    def let_go(self) -> None:
+        """Native code no longer uses the memory: its owner may change it again."""
+        self._keeper = None
+
     def _release(self) -> None:
-        self._buffer = None
+        self.let_go()
         self._wire.pending.pop(self.token, None)
 
     def _delivery(self, result: LtpResult) -> Delivery:
@@ -142,6 +157,7 @@ class NativeWire:
         self.places: dict[int, tuple[str, int]] = {}
         # Also at interpreter exit: the native thread must be gone before buffers are.
         self._finalizer = weakref.finalize(self, loop.close)
+        void_in_child(self, NativeWire._void)
 
     @property
     def port(self) -> int:
@@ -187,14 +203,14 @@ class NativeWire:
 
     def send(self, peer: int, buffer: Any, contract: Contract = RELIABLE, tag: int = 0) -> NativeTransfer:
         """Starts sending `buffer` (bytes-like or a contiguous CPU tensor); `tag` pairs it with the peer's receive."""
-        address, size = memory_of(buffer, writable=False)
+        address, size, keeper = memory_of(buffer, writable=False)
         contract.check(size)
         self._order += 1
         token = self.loop.send(
             peer, address, size, tag, (contract.element, contract.record), round(contract.tolerance * _WHOLE),
             list(contract.critical), self._order & (2**63 - 1),
         )  # fmt: skip
-        return self._track(peer, token, buffer, inbound=False)
+        return self._track(peer, token, keeper, inbound=False)
 
     def post(
         self, peer: int, buffer: Any, tag: int = 0, *, threshold: float = 0.0, deadline: float = 0.0
@@ -203,9 +219,9 @@ class NativeWire:
 
         `threshold` and `deadline` (seconds after the first packet) replace Early Close's learned limits when not 0.
         """
-        address, size = memory_of(buffer, writable=True)
+        address, size, keeper = memory_of(buffer, writable=True)
         token = self.loop.receive(peer, address, size, tag, threshold, deadline)
-        return self._track(peer, token, buffer, inbound=True)
+        return self._track(peer, token, keeper, inbound=True)
 
     def receive(self, peer: int, buffer: Any, tag: int = 0, timeout: float | None = None) -> Delivery:
         """Posts `buffer` and waits for it. On a timeout the receive is withdrawn."""
@@ -234,8 +250,18 @@ class NativeWire:
 
     def close(self) -> None:
         """Says goodbye to all peers and stops the thread. Unfinished transfers end with LinkError."""
-        self._finalizer()
-        self.pending.clear()
+        # Not through the finalizer, which runs once: who comes second must wait, too, until the thread is gone.
+        self.loop.close()
+        self._finalizer.detach()
+        pending, self.pending = self.pending, {}
+        for transfer in pending.values():
+            transfer.let_go()
+
+    def _void(self) -> None:
+        """In a forked child: the native thread is not there, and the loop's locks may be held by it for ever."""
+        self._finalizer.detach()
+        keep_forever(self.loop)
+        self.loop = VoidLoop()
 
     def __enter__(self) -> Self:
         return self
@@ -253,8 +279,8 @@ class NativeWire:
         elif arrived < size:
             self.ledger.returned(result.rank, size - arrived)
 
-    def _track(self, peer: int, token: int, buffer: object, inbound: bool) -> NativeTransfer:
-        transfer = self.pending[token] = NativeTransfer(self, peer, token, buffer, inbound)
+    def _track(self, peer: int, token: int, keeper: object, inbound: bool) -> NativeTransfer:
+        transfer = self.pending[token] = NativeTransfer(self, peer, token, keeper, inbound)
         return transfer
 
 
@@ -278,14 +304,18 @@ def check_identity(rank: int, secret: bytes) -> None:
         raise ConfigError(f"secret: {len(secret)} bytes are too few; use 16 or more random ones (GRADWIRE_SECRET)")
 
 
-def memory_of(buffer: Any, *, writable: bool) -> tuple[int, int]:
-    """Address and size of a tensor or of anything with the buffer protocol; torch itself is not needed."""
+def memory_of(buffer: Any, *, writable: bool) -> tuple[int, int, object]:
+    """Address and size of a tensor or of anything with the buffer protocol, and what keeps that memory in its place.
+
+    The object alone would not: a bytearray moves when it grows, a tensor can be given another storage. An exported
+    memoryview makes the first a BufferError, a reference to the storage outlives the second. Torch is not needed.
+    """
     if hasattr(buffer, "data_ptr"):
         if buffer.device.type != "cpu" or not buffer.is_contiguous():
             raise ConfigError("buffer: a tensor must be contiguous and on the CPU; call .contiguous() or .cpu() first")
-        return buffer.data_ptr(), buffer.numel() * buffer.element_size()
+        return buffer.data_ptr(), buffer.numel() * buffer.element_size(), buffer.untyped_storage()
     view = memoryview(buffer)
     if not view.c_contiguous or (writable and view.readonly):
         raise ConfigError("buffer: needs contiguous memory, writable for a receive (a bytearray, not bytes)")
     array = np.frombuffer(view.cast("B"), dtype=np.uint8)
-    return int(array.__array_interface__["data"][0]), array.size
+    return int(array.__array_interface__["data"][0]), array.size, view

@@ -9,6 +9,7 @@ join its threads, but DDP keeps the group alive to the end. So a process that is
 from __future__ import annotations
 
 import atexit
+import os
 import time
 import weakref
 from collections.abc import Callable
@@ -27,6 +28,8 @@ _WORKER: Final = "pt_gloo_runloop"
 _TASKS: Final = Path("/proc/self/task")
 
 _lent: dict[int, weakref.ref[Any]] = {}
+# A forked child has no thread that would let go of anything.
+os.register_at_fork(after_in_child=_lent.clear)
 
 
 def lend(function: F) -> F:

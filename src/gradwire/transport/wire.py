@@ -19,7 +19,7 @@ Reason = Literal["complete", "threshold", "deadline", "refused", "cancelled"]
 
 # What one packet of LTP carries on the smallest path: 1200 bytes less header, tag and the data frame's header. Every
 # wire keeps to it, so that a contract valid on one is valid on all.
-RECORD_MOST: Final = 1161
+RECORD_MOST: Final = 1157
 CRITICAL_MOST: Final = 8
 
 

@@ -208,7 +208,7 @@ def _quantise(
 def _scale_cap(levels: float) -> float:
     cap = torch.tensor(_LARGEST, dtype=torch.float32) / levels
     while not torch.isfinite(cap * levels):
-        cap = torch.nextafter(cap, torch.zeros(()))
+        cap = torch.nextafter(cap, torch.zeros_like(cap))
     return float(cap)
 
 

@@ -1,0 +1,114 @@
+"""Low-rank factors: orthonormal, exact in their order, and the same bits whatever the processor's libraries choose."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradwire.compress.kernels import factors
+from gradwire.compress.lowrank import LowRank
+from gradwire.flow import ParameterSlice
+from gradwire.level import Level
+
+SHAPES = [(1, 1), (2, 2), (7, 3), (64, 4), (513, 4), (4096, 16), (300, 8)]
+
+
+def drawn(rows: int, rank: int, seed: int = 1) -> Tensor:
+    return torch.randn(rows, rank, generator=torch.Generator().manual_seed(seed))
+
+
+def degenerate(rows: int, rank: int, kind: str) -> Tensor:
+    if kind == "zero":
+        return torch.zeros(rows, rank)
+    if kind == "equal columns":
+        return drawn(rows, 1).expand(rows, rank).contiguous()
+    if kind == "tiny":
+        return 1e-30 * drawn(rows, rank)
+    return drawn(rows, rank) * torch.logspace(0, -12, rank)
+
+
+@pytest.mark.parametrize(("rows", "rank"), SHAPES)
+def test_the_basis_is_orthonormal_and_spans_the_columns(rows: int, rank: int) -> None:
+    given = drawn(rows, rank)
+    basis = given.clone()
+    factors.orthonormalise(basis)
+    wide = basis.double()
+    torch.testing.assert_close(wide.T @ wide, torch.eye(rank, dtype=torch.float64), atol=1e-6, rtol=0)
+    torch.testing.assert_close(wide @ (wide.T @ given.double()), given.double(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["zero", "equal columns", "tiny", "graded"])
+@pytest.mark.parametrize(("rows", "rank"), [(64, 4), (513, 8)])
+def test_columns_that_depend_on_each_other_become_directions_of_their_own(rows: int, rank: int, kind: str) -> None:
+    basis = degenerate(rows, rank, kind)
+    factors.orthonormalise(basis)
+    wide = basis.double()
+    torch.testing.assert_close(wide.T @ wide, torch.eye(rank, dtype=torch.float64), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["normal", "zero", "equal columns", "tiny", "graded"])
+@pytest.mark.parametrize(("rows", "rank"), SHAPES)
+def test_native_code_and_its_reference_write_the_same_bits(rows: int, rank: int, kind: str) -> None:
+    native = drawn(rows, rank) if kind == "normal" else degenerate(rows, rank, kind)
+    reference = native.clone()
+    factors.orthonormalise(native)
+    factors.reference_orthonormalise(reference)
+    assert torch.equal(native, reference)
+
+
+@pytest.mark.parametrize(("rows", "rank"), SHAPES)
+@pytest.mark.parametrize("columns", [1, 255, 256, 257, 1000])
+def test_the_product_is_the_sum_in_the_order_of_the_rank(rows: int, rank: int, columns: int) -> None:
+    p, q = drawn(rows, rank), drawn(rank, columns, seed=2)
+    native, reference = torch.empty(rows, columns), torch.empty(rows, columns)
+    factors.multiply_factors(p, q, native)
+    factors.reference_multiply(p, q, reference)
+    assert torch.equal(native, reference)
+    torch.testing.assert_close(native, p @ q, atol=1e-4, rtol=1e-4)
+
+
+def test_factors_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="shapes differ"):
+        factors.multiply_factors(drawn(4, 2), drawn(3, 5), torch.empty(4, 5))
+
+
+def restored() -> str:
+    """What a rank computes from sums that all ranks share: a digest of its bytes."""
+    generator = torch.Generator().manual_seed(3)
+    shapes = {"a": (512, 300), "b": (64, 1000), "c": (33, 47)}
+    slices, offset = [], 0
+    for name, shape in shapes.items():
+        slices.append(ParameterSlice(name, offset, shape, shape[0] * shape[1]))
+        offset += shape[0] * shape[1]
+    lowrank = LowRank(Level.parse("lowrank:4"))
+    layout = lowrank.layout(slices)
+    # Multiples of 1/256: sums that no library can round in two ways, as the sums over ranks are given.
+    left = torch.randint(-512, 512, (layout.left_numel,), generator=generator) / 256.0
+    right = torch.randint(-512, 512, (layout.right_numel,), generator=generator) / 256.0
+    lowrank.right(torch.zeros(offset), layout, left)
+    out = torch.empty(offset)
+    lowrank.restore(layout, left, right, out)
+    return hashlib.sha256(left.numpy().tobytes() + out.numpy().tobytes()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "processor",
+    [
+        {"ATEN_CPU_CAPABILITY": "default"},
+        {"MKL_CBWR": "COMPATIBLE"},
+        {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2"},
+    ],
+)
+def test_replicas_on_unlike_processors_restore_the_same_bytes(processor: dict[str, str]) -> None:
+    """torch and MKL are told to behave as on another processor; their own QR and product differ then."""
+    command = [sys.executable, "-c", "from tests.compress.test_factors import restored; print(restored())"]
+    done = subprocess.run(
+        command, env={**os.environ, **processor}, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.strip() == restored()

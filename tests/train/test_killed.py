@@ -1,0 +1,81 @@
+"""A rank is killed in a real job that cannot go on without it: what the others raise, and what the views say."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from datetime import timedelta
+from pathlib import Path
+from signal import SIGKILL
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.distributed import TCPStore
+from torch.nn.parallel import DistributedDataParallel
+
+from gradwire.errors import LinkError
+from tests.observe.recordings import fold
+from tests.observe.test_terminal import shown
+from tests.train import jobs
+
+WORLD, DEAD, LAST = 3, 1, 6
+
+
+def train(rank: int, port: int, folder: str, config: dict[str, Any]) -> None:
+    """Rank 1 kills itself; the others write down what they were told."""
+    import gradwire
+
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "GRADWIRE_IFNAME": "lo", "GRADWIRE_HOST": f"machine{rank}"}
+    store = TCPStore("127.0.0.1", port, is_master=False)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD, timeout=timedelta(seconds=60))
+    model = DistributedDataParallel(jobs.small_net(), bucket_cap_mb=0.02)
+    handle = gradwire.attach(model, config, record=Path(folder) / "run")
+    try:
+        for step in range(100):
+            if rank == DEAD and step == LAST:
+                os.kill(os.getpid(), SIGKILL)
+            inputs, labels = jobs.batch(rank, step)
+            F.cross_entropy(model(inputs), labels).backward()
+            handle.note(total_steps=100)
+    except LinkError as error:
+        (Path(folder) / str(rank)).write_text(str(error))
+    handle.close()
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"level": "off"},
+        {"level": "auto"},
+        {"level": "int8", "plan": "star", "transport": {"kind": "ltp", "dead_after": 2.5}},
+    ],
+    ids=["off", "auto", "plan"],
+)
+def test_everybody_names_the_killed_rank_and_its_host_and_the_run_is_failed(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    context = multiprocessing.get_context("spawn")
+    ranks = [context.Process(target=train, args=(rank, store.port, str(tmp_path), config)) for rank in range(WORLD)]
+    for process in ranks:
+        process.start()
+    try:
+        for process in ranks:
+            process.join(120)
+        assert [process.exitcode for process in ranks] == [0, -SIGKILL, 0]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.join()
+    for rank in (0, 2):
+        told = (tmp_path / str(rank)).read_text()
+        assert told.startswith(f"rank {DEAD} on machine{DEAD} is gone"), told
+        assert "]:" not in told, "a port is nobody's name"
+    state, _ = fold(tmp_path / "run")
+    assert (state.status, state.time_left, state.missing) == ("failed", None, [DEAD])
+    (incident,) = [one for one in state.incidents if one.kind == "failed"]
+    assert incident.ranks == (0, 2)
+    assert f"rank {DEAD} on machine{DEAD} is gone" in " ".join(shown(state, 200).split())
