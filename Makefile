@@ -74,7 +74,7 @@ fuzz:
 	native/tests/fuzz/run $(SECONDS)
 
 # Tests that neither measure nor make a network run beside torch's own; the rest has the machine to itself.
-UNTIMED := tests/aggregate tests/compress tests/decide tests/link tests/plan tests/release tests/sense tests/sim tests/simulate
+UNTIMED := tests/exchange tests/compress tests/decide tests/network tests/plan tests/release tests/sense tests/simulate tests/tree
 BESIDE := tests/torch_suite tests/clients tests/observe
 test-python: setup $(VENV)/.extras
 	@mkdir -p build

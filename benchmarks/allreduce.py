@@ -5,7 +5,7 @@ No compute: the whole step is DDP's all-reduce. `ddp` has torch's 25 MB buckets,
 
 from dataclasses import replace
 
-from gradwire.link import Change, Network, preset
+from gradwire.network import Change, Network, preset
 from gradwire.units import Rate, Seconds
 from harness.case import Case, main
 

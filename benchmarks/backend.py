@@ -149,9 +149,9 @@ def on_loopback(ranks: int, program: str, argument: str, options: argparse.Names
 
 def in_lab(ranks: int, program: str, argument: str, options: argparse.Namespace) -> str:
     """One emulated host per rank."""
-    from gradwire.emulate import Lab
-    from gradwire.link import LinkSpec, Network
-    from gradwire.link.network import SWITCH, as_hosts, host_names, star
+    from gradwire.lab import Lab
+    from gradwire.network import LinkSpec, Network
+    from gradwire.network.network import SWITCH, as_hosts, host_names, star
     from gradwire.units import Bytes, Rate, Seconds
 
     machines = as_hosts(host_names(ranks))

@@ -27,9 +27,9 @@ from rich.console import Console
 from rich.table import Table
 
 from gradwire.decide.ladder import LADDER
-from gradwire.emulate import Lab
 from gradwire.events import Decided, Sensed
-from gradwire.link import Change, Network, load_network, parse_network
+from gradwire.lab import Lab
+from gradwire.network import Change, Network, load_network, parse_network
 from gradwire.observe.reader import read
 from gradwire.units import Rate, Seconds
 from harness import facts

@@ -5,7 +5,7 @@ delays that wander by 8 ms. Uniform compression is gradwire's own top-k at a fix
 error feedback: the best uniform compression there is here, not the hook a user would find elsewhere.
 """
 
-from gradwire.link import Network, parse_network
+from gradwire.network import Network, parse_network
 from harness.case import Case, main
 
 

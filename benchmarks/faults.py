@@ -21,7 +21,7 @@ from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP
 from typing import Any
 
-from gradwire.link import preset
+from gradwire.network import preset
 from harness.facts import machine_facts
 from harness.faulty import CUT, WHOLE, Case, Expectation, Fault, Outcome, Scene, run
 

@@ -10,7 +10,7 @@ has two ranks, one a core; four share the machine with the emulator in the other
 import sys
 from dataclasses import replace
 
-from gradwire.link import parse_network
+from gradwire.network import parse_network
 from harness.case import Case, main
 
 TEN = parse_network('hosts = 4\n[access]\nrate = "10gbit"\ndelay = "25us"\nqueue = "4MB"\n', "10gbit")

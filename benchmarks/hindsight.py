@@ -18,11 +18,11 @@ from typing import Any
 
 from rich.console import Console
 
-from gradwire.aggregate.footprint import Footprints
 from gradwire.decide.ladder import LADDER, Rung
 from gradwire.errors import GradwireError
-from gradwire.flow import Bucket, ParameterSlice
-from gradwire.link import Network, parse_network
+from gradwire.exchange.select import FootprintTable
+from gradwire.network import Network, parse_network
+from gradwire.types import Bucket, ParameterSlice
 from gradwire.units import Rate
 from harness.case import Case, measure, options_of
 from harness.result import Row, as_json, table
@@ -47,7 +47,7 @@ def contenders(mbit: int) -> list[Rung]:
     work = WorkloadSpec.parse(WORKLOAD)
     shape = (512, work.numel // 512)
     bucket = Bucket(0, 0, work.numel, 4, (ParameterSlice("all", 0, shape, shape[0] * shape[1]),), True)
-    rate, sizes = float(Rate.from_mbit(mbit)), Footprints(HOSTS)
+    rate, sizes = float(Rate.from_mbit(mbit)), FootprintTable(HOSTS)
     times = {rung: sizes(rung.level, bucket).wire_bytes / rate for rung in LADDER}
     best = max(work.seconds, min(times.values()))
     return [rung for rung, seconds in times.items() if seconds <= HOPELESS * best]

@@ -15,11 +15,11 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gradwire.emulate import Lab
-from gradwire.emulate.measure import wanted_mbit
-from gradwire.emulate.process import Watch
-from gradwire.link import LinkSpec, Network
-from gradwire.link.network import as_hosts, both
+from gradwire.lab import Lab
+from gradwire.lab.measure import wanted_mbit
+from gradwire.lab.process import ProcessWatcher
+from gradwire.network import LinkSpec, Network
+from gradwire.network.network import as_hosts, both
 from gradwire.units import Rate, Seconds
 
 
@@ -47,12 +47,12 @@ def pairs_network(pairs: int, mbit: float) -> Network:
 def measure(pairs: int, mbit: float, seconds: float) -> Row:
     network = pairs_network(pairs, mbit)
     with Lab(network) as lab:
-        servers = Watch([lab.spawn(f"b{i}", ["iperf3", "-s", "-1"]) for i in range(pairs)])
+        servers = ProcessWatcher([lab.spawn(f"b{i}", ["iperf3", "-s", "-1"]) for i in range(pairs)])
         time.sleep(0.5)
         commands = [
             ["iperf3", "-c", lab.address(f"b{i}"), "-J", "-t", f"{seconds + 2:g}", "-O", "1"] for i in range(pairs)
         ]
-        clients = Watch([lab.spawn(f"a{i}", command) for i, command in enumerate(commands)])
+        clients = ProcessWatcher([lab.spawn(f"a{i}", command) for i, command in enumerate(commands)])
         clients_until(clients, time.monotonic() + 1.5)
         before, start = lab.stats(), time.monotonic()
         clients_until(clients, start + seconds)
@@ -69,7 +69,7 @@ def measure(pairs: int, mbit: float, seconds: float) -> Row:
     return Row(pairs, mbit, wanted, got, used.cpu_seconds / elapsed, used.late_share, used.verdict)
 
 
-def clients_until(clients: Watch, deadline: float) -> None:
+def clients_until(clients: ProcessWatcher, deadline: float) -> None:
     while clients.running and time.monotonic() < deadline:
         clients.step(0.05)
 

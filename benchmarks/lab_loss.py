@@ -12,10 +12,10 @@ import json
 import math
 from pathlib import Path
 
-from gradwire.emulate import Lab
-from gradwire.emulate.measure import tcp_mbit
-from gradwire.link import LinkSpec, Network
-from gradwire.link.network import as_hosts, both
+from gradwire.lab import Lab
+from gradwire.lab.measure import tcp_mbit
+from gradwire.network import LinkSpec, Network
+from gradwire.network.network import as_hosts, both
 from gradwire.units import Rate, Seconds
 
 LOSSES = (0.0, 0.001, 0.01, 0.02, 0.05)

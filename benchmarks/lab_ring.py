@@ -12,9 +12,9 @@ import json
 import sys
 from pathlib import Path
 
-from gradwire.emulate import Lab
-from gradwire.link import LinkSpec, Network
-from gradwire.link.network import SWITCH, as_hosts, host_names, star
+from gradwire.lab import Lab
+from gradwire.network import LinkSpec, Network
+from gradwire.network.network import SWITCH, as_hosts, host_names, star
 from gradwire.units import Bytes, Rate, Seconds
 
 ELEMENTS = 11_173_962  # ResNet-18 for 32 x 32 images and ten classes

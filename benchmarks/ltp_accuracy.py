@@ -21,15 +21,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradwire.aggregate.chunk import Chunk
-from gradwire.aggregate.scratch import Lease, Scratch
-from gradwire.aggregate.shard import shard
-from gradwire.compress.base import Stretch
+from gradwire.compress.base import ChunkSpan
 from gradwire.compress.build import build_codec
 from gradwire.demo.data import Dataset, load
 from gradwire.demo.train import ConvNet
+from gradwire.exchange.buffer_pool import BufferLease, BufferPool
+from gradwire.exchange.chunk import Chunk
+from gradwire.exchange.sharded import sharded
 from gradwire.level import Level
-from gradwire.transport.loopback import Loopback, seeded_loss
+from gradwire.transport.lanes.loopback import Loopback, seeded_loss
 
 # name, loss rate, packets in a burst, contributors counted, losses returned
 CASES: list[tuple[str, float, int, bool, bool]] = [
@@ -55,7 +55,7 @@ class World:
         self._ranks, self._codec = ranks, build_codec(Level.parse("fp16"))
         self._residuals = [torch.zeros(numel) for _ in range(ranks)]
         self._owned: list[dict[tuple[int, int], Tensor]] = [{} for _ in range(ranks)]
-        self._scratch = [Scratch() for _ in range(ranks)]
+        self._scratch = [BufferPool() for _ in range(ranks)]
         self._loopback = Loopback(ranks, loss=seeded_loss(rate, seed, burst))
         self._lanes = [self._loopback.lane(rank) for rank in range(ranks)]
 
@@ -69,12 +69,12 @@ class World:
             thread.join(60)
 
     def _one(self, rank: int, gradient: Tensor, step: int) -> None:
-        lease = Lease(self._scratch[rank], gradient.device)
-        stretch = Stretch(step, 0, 0, gradient.numel())
+        lease = BufferLease(self._scratch[rank], gradient.device)
+        stretch = ChunkSpan(step, 0, 0, gradient.numel())
         owner = lambda at, numel: self._owned[rank].setdefault((at, numel), torch.zeros(numel))  # noqa: E731
         chunk = Chunk(stretch, gradient, self._residuals[rank], owner, rank, self._ranks, lambda *_: None, lease,
                       True, 0.5, self._count, self._return)  # fmt: skip
-        for op in shard(chunk, self._codec):
+        for op in sharded(chunk, self._codec):
             self._lanes[rank].start(op).wait()
         lease.end()
 

@@ -26,9 +26,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gradwire.emulate import Lab
-from gradwire.link import Burst, Change, LinkSpec, Network
-from gradwire.link.network import Link, as_hosts, both, star
+from gradwire.lab import Lab
+from gradwire.network import Burst, Change, LinkSpec, Network
+from gradwire.network.network import Link, as_hosts, both, star
 from gradwire.units import Bytes, Rate, Seconds
 
 NODE = Path(__file__).with_name("ltp_node.py")

@@ -12,7 +12,7 @@ import secrets
 import socket
 import time
 
-from gradwire.transport.ltp import Endpoint, LtpConfig
+from gradwire.transport.wires.ltp import Endpoint, LtpConfig
 
 RANK_SENDER, RANK_RECEIVER = 0, 1
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gradwire.transport.ltp import RELIABLE, Contract, Endpoint, LtpConfig
+from gradwire.transport.wires.ltp import RELIABLE, Contract, Endpoint, LtpConfig
 
 SECRET = b"a secret that only this benchmark uses"
 PORT = 29700

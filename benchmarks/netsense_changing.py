@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gradwire.errors import GradwireError
-from gradwire.link import Change, CrossTraffic, Network, load_network
+from gradwire.network import Change, CrossTraffic, Network, load_network
 from gradwire.units import Rate, Seconds
 from harness import facts
 from harness.job import Block, Job

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from gradwire.cli.networks import network
-from gradwire.plan.job import Job
+from gradwire.plan.job import ReductionJob
 from gradwire.plan.matrix import Matrix
-from gradwire.plan.matrix_io import generated, netstorm9
-from gradwire.plan.registry import PLANNERS, make_plan
+from gradwire.plan.model.matrix_io import generated, netstorm9
+from gradwire.plan.planners.registry import PLANNERS, make_plan
 from gradwire.simulate.compare import compare
 from gradwire.simulate.models import gradient_bytes
 
@@ -40,7 +40,7 @@ def sparse(size: int, degree: int = 6) -> Matrix:
 def planning_times() -> bool:
     """CPU time (planning is one thread), best of several runs, as others use the machine too; whether limits hold."""
     kept = True
-    job = Job(gradient_bytes("vgg16"))
+    job = ReductionJob(gradient_bytes("vgg16"))
     kinds = {
         "mesh with uplinks": lambda size: generated(size, 1).matrix,
         "mesh of pipes": lambda size: Matrix.of(generated(size, 1).matrix.rate, generated(size, 1).matrix.rtprop),
@@ -67,7 +67,7 @@ def netstorm(seeds: int, chunk: int) -> str:
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "plan"))
     from bound import least_time
 
-    job = Job(gradient_bytes("alexnet"), chunk=chunk)
+    job = ReductionJob(gradient_bytes("alexnet"), chunk=chunk)
     times: dict[str, list[float]] = {name: [] for name in (*PLANNERS, "LP bound")}
     for seed in range(seeds):
         matrix = netstorm9(seed).matrix
@@ -104,7 +104,7 @@ def main() -> int:
         return 0
     named = network(options.csv, options.latency)
     print(f"{named.name}, {named.matrix.size} members, {options.model}")
-    for row in compare(named.matrix, Job(gradient_bytes(options.model), chunk=options.chunk), PLANNERS):
+    for row in compare(named.matrix, ReductionJob(gradient_bytes(options.model), chunk=options.chunk), PLANNERS):
         simulated = f"{row.simulated:.3f}" if row.simulated is not None else "-"
         print(
             f"| {row.planner} | {simulated} | {row.predicted:.3f} | {row.trees} | {row.planning * 1e3:.0f} ms |",

@@ -24,14 +24,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gradwire.aggregate.deal import chunk_for
-from gradwire.emulate import Lab
-from gradwire.link import Change, Network, preset
-from gradwire.plan.job import Job
-from gradwire.plan.registry import make_plan
+from gradwire.lab import Lab
+from gradwire.network import Change, Network, preset
+from gradwire.plan.job import ReductionJob
+from gradwire.plan.planners.registry import make_plan
 from gradwire.simulate.compare import simulate
 from gradwire.simulate.models import gradient_bytes
 from gradwire.simulate.underlay import matrix_of
+from gradwire.tree.partition import chunk_for
 from gradwire.units import Rate, Seconds
 from harness.case import command
 from harness.facts import machine_facts
@@ -93,7 +93,7 @@ def summary(result: dict[str, Any]) -> str:
 
 def expected(network: Network, planner: str, nbytes: int) -> dict[str, float]:
     """What cost model and simulator say of the same plan on the same links."""
-    matrix, job = matrix_of(network), Job(nbytes, chunk_for(nbytes))
+    matrix, job = matrix_of(network), ReductionJob(nbytes, chunk_for(nbytes))
     plan = make_plan(matrix, job, planner)
     seen = simulate(matrix, plan, job)
     return {"predicted": plan.predicted, "simulated": seen.seconds if seen else float("nan")}
@@ -163,7 +163,7 @@ def drop(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     network = slowed(preset("netstorm9"), SLOWED)
     net = described(network, folder)
     nbytes = gradient_bytes(arguments.model) // arguments.divide
-    job = Job(nbytes, chunk_for(nbytes))
+    job = ReductionJob(nbytes, chunk_for(nbytes))
     plan = make_plan(matrix_of(network), job)
     reason = plan.reason.partition("of which link ")[2].split()[0]
     source, target = (network.ranks[int(place)].name for place in reason.split("->"))

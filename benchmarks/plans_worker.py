@@ -17,15 +17,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gradwire.aggregate.parcel import Parcel
 from gradwire.clock import MonotonicClock
 from gradwire.compress import kernels
 from gradwire.config import resolve
 from gradwire.events import Event
 from gradwire.events import Planned as PlannedEvent
-from gradwire.flow import Bucket
 from gradwire.level import Level
-from gradwire.planned import open_planned
+from gradwire.sites.reducer import open_reducer
+from gradwire.tree.request import BucketRequest
+from gradwire.types import Bucket
 
 BUCKET = 1 << 20  # elements: DDP with bucket_cap_mb=4
 
@@ -63,7 +63,7 @@ class OnTrees:
 
     def __init__(self, spec: dict[str, Any], numel: int, notes: Notes) -> None:
         group = dist.distributed_c10d._get_default_group()
-        planned = open_planned(resolve(spec["config"]), group, numel, MonotonicClock(), notes)
+        planned = open_reducer(resolve(spec["config"]), group, numel, MonotonicClock(), notes)
         assert planned is not None
         self._planned = planned
         self._residual = torch.zeros(numel)
@@ -82,7 +82,7 @@ class OnTrees:
 
         for index, (part, residual) in enumerate(zip(parts, residuals, strict=True)):
             bucket = Bucket(index, number, part.numel(), 4, (), index == len(parts) - 1)
-            self._planned.submit(Parcel(bucket, self._level, part, residual, done))
+            self._planned.submit(BucketRequest(bucket, self._level, part, residual, done))
         for _ in parts:
             if not left.acquire(timeout=200):
                 raise TimeoutError("a bucket was not restored within 200 s")

@@ -28,13 +28,13 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import gradwire.assemble
+import gradwire.runtime.builder
 from gradwire.demo.train import ConvNet
 from gradwire.events import Event
 from gradwire.observe import recorder as module
-from gradwire.traffic import Traffic
-from gradwire.transport.ledger import Ledger
-from gradwire.transport.native import NativeWire
+from gradwire.transport.traffic import Traffic
+from gradwire.transport.wires.ledger import Ledger
+from gradwire.transport.wires.native import NativeWire
 from harness.facts import machine_facts
 from hook import Shapes, resnet18_shapes
 
@@ -87,7 +87,7 @@ def worker(rank: int, options: argparse.Namespace, port: int, folder: str, resul
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=options.ranks)
-    gradwire.assemble.Recorder = Clocked  # type: ignore[misc]
+    gradwire.runtime.builder.Recorder = Clocked  # type: ignore[misc]
     for owner, name in ((NativeWire, "enter"), (Traffic, "tell")):
         Clock.around(owner, name)
     if options.transport == "group":

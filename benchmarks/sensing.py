@@ -80,8 +80,8 @@ def worker(steps: int) -> None:
 
 
 def measure(name: str, steps: int) -> dict[str, Any]:
-    from gradwire.emulate import Lab
-    from gradwire.link import preset
+    from gradwire.lab import Lab
+    from gradwire.network import preset
     from gradwire.sense.pulse import SIZE
 
     lines: list[str] = []

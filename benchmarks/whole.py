@@ -27,8 +27,8 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
-from gradwire.emulate import Lab
-from gradwire.link import Network, preset
+from gradwire.lab import Lab
+from gradwire.network import Network, preset
 from gradwire.units import Seconds
 from harness.contestants import OPTIONAL
 from harness.facts import machine_facts

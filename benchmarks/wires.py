@@ -22,10 +22,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gradwire.transport.ltp import Endpoint, LtpConfig
-from gradwire.transport.shm import ShmEndpoint
-from gradwire.transport.tcp import TcpConfig, TcpEndpoint
-from gradwire.transport.wire import Wire
+from gradwire.transport.wires.base import Wire
+from gradwire.transport.wires.ltp import Endpoint, LtpConfig
+from gradwire.transport.wires.shm import ShmEndpoint
+from gradwire.transport.wires.tcp import TcpConfig, TcpEndpoint
 
 SIZES = {"4 KiB": 4096, "1 MB": 1_000_000, "45 MB": 45_000_000}
 COUNTS = {"4 KiB": 2000, "1 MB": 200, "45 MB": 8}

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 
 from gradwire.decide.base import Job
-from gradwire.flow import Decision, StepFacts, View
 from gradwire.level import Level
+from gradwire.types import Decision, StepFacts, View
 
 # Least lossy first.
 LEVELS = [Level.parse(text) for text in ("off", "fp16", "int8", "int4", "topk:0.03+int8", "topk:0.003+int8")]

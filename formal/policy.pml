@@ -1,4 +1,4 @@
-/* How members change plans (src/gradwire/plan/policy.py), small enough to look at every interleaving.
+/* How members change plans (src/gradwire/plan/membership/member.py), small enough to look at every interleaving.
  *
  * Three members do STEPS steps. Member 0 may propose plan 2 and member 1, a rival, plan 3, at any time. Control messages
  * may be lost, late, doubled or reordered: "hears" below is a choice that may be taken at any later time, or never.

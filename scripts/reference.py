@@ -31,10 +31,10 @@ LAYOUTS = {
     "Frames": "gradwire.compress.frame",
     "Squeezed frames": "gradwire.compress.lossless",
     "Pulses": "gradwire.sense.pulse",
-    "Frames on a tree": "gradwire.aggregate.envelope",
-    "Pieces on a side route": "gradwire.aggregate.sides",
-    "Messages between a plan's members": "gradwire.plan.news",
-    "Calls of the backend": "gradwire.collective.call",
+    "Frames on a tree": "gradwire.tree.frame_header",
+    "Pieces on a side route": "gradwire.tree.side_routes",
+    "Messages between a plan's members": "gradwire.plan.membership.control_messages",
+    "Calls of the backend": "gradwire.backend.call",
 }
 # Pages of the site that live in the repository's top folder.
 TOP = {

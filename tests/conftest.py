@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.attempts import INCONCLUSIVE
 from tests.train.ranks import Ranks
+from tests.trials import INCONCLUSIVE
 
 UNDECIDED = pytest.StashKey[list[str]]()
 

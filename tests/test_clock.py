@@ -10,7 +10,7 @@ WALL = re.compile(r"\btime\.time\b|\bdatetime\.(now|utcnow)\b|\btime_ns\(|system
 # Dates of recordings, and whether a recording's file is fresh: for people, not for training.
 FOR_PEOPLE = {
     "src/gradwire/observe/recorder.py",
-    "src/gradwire/observe/live.py",
+    "src/gradwire/observe/follow.py",
     "src/gradwire/observe/report.py",
     "src/gradwire/dashboard/library.py",
 }

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.attempts import Trial, decide
+from tests.trials import Trial, decide
 
 HEAVY = ("torch", "numpy", "msgspec", "click", "rich")
 PROBE = "import time; began = time.process_time(); {}; used = time.process_time() - began; import sys; print(used, {})"

@@ -1,4 +1,4 @@
-"""The house keeps its shape: imports point down the list below, and thinking rooms touch neither torch nor sockets."""
+"""Imports point down the list of layers below; packages that decide import neither torch nor sockets."""
 
 from __future__ import annotations
 
@@ -13,26 +13,20 @@ import gradwire
 ROOT = Path(gradwire.__file__).parent
 # From the ground up. A module may import from its own layer and from those before it.
 LAYERS = [
-    {"units", "errors", "clock", "closing", "level", "flow", "events", "fork", "suggest", "_native"},
-    {"link"},
+    {"units", "errors", "clock", "closing", "level", "types", "events", "fork", "suggest", "_native"},
+    {"network"},
     {"sense", "decide", "compress", "plan", "transport", "observe"},
-    {"aggregate", "collective"},
-    {"config", "trace"},
-    {"pipeline", "joint", "handover", "loss_scaling", "bucket_order"},
-    {"traffic"},
-    {"carry", "crossing", "planned", "resume", "site", "succession", "standing"},
-    {"pulses", "look"},
-    {"govern", "plan_governor"},
-    {"session"},
-    {"assemble"},
-    {"hook", "unused"},
-    {"ddp", "fsdp", "fsdp_unit", "backend", "entry", "rejoin", "run"},
-    {"emulate", "simulate", "demo", "doctor", "dashboard"},
+    {"config"},
+    {"exchange", "tree", "backend"},
+    {"sites"},
+    {"runtime"},
+    {"integrations", "run"},
+    {"lab", "simulate", "demo", "doctor", "dashboard"},
     {"cli"},
 ]
-# These rooms know nouns, not each other.
-ROOMS = {"sense", "decide", "compress", "plan", "transport", "observe"}
-NO_TORCH_NO_SOCKETS = {"sense", "decide", "plan", "link", "simulate", "emulate"}
+# These packages know the types of `types.py`, not each other.
+STAGES = {"sense", "decide", "compress", "plan", "transport", "observe"}
+NO_TORCH_NO_SOCKETS = {"sense", "decide", "plan", "network", "simulate", "lab"}
 OUTSIDE_THE_RULE = {"__init__", "__main__"}
 
 
@@ -65,15 +59,15 @@ FILES = sorted(
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_point_down_the_flow(path: Path) -> None:
-    room = path.relative_to(ROOT).parts[0].removesuffix(".py")
+    package = path.relative_to(ROOT).parts[0].removesuffix(".py")
     for name in imports(path):
         parts = name.split(".")
-        if parts[0] == "gradwire" and len(parts) > 1 and parts[1] not in ("__version__", room):
+        if parts[0] == "gradwire" and len(parts) > 1 and parts[1] not in ("__version__", package):
             other = parts[1]
-            assert layer_of(other) <= layer_of(room), f"{room} imports {name}, which lies above it"
-            assert not {room, other} <= ROOMS, f"{room} imports {name}: rooms know nouns, not each other"
-        if room in NO_TORCH_NO_SOCKETS:
-            assert parts[0] not in ("torch", "socket"), f"{room} must not import {name}"
+            assert layer_of(other) <= layer_of(package), f"{package} imports {name}, which lies above it"
+            assert not {package, other} <= STAGES, f"{package} imports {name}: stages know types, not each other"
+        if package in NO_TORCH_NO_SOCKETS:
+            assert parts[0] not in ("torch", "socket"), f"{package} must not import {name}"
 
 
 def test_the_table_in_the_architecture_names_every_module_in_the_order_of_the_layers() -> None:

@@ -6,7 +6,7 @@ link; the slowest direction decides. Only networks with one switch are bounded l
 
 from __future__ import annotations
 
-from gradwire.link import Network
+from gradwire.network import Network
 from gradwire.units import Rate, Seconds
 
 IP_TCP_HEADERS = 52  # with timestamps

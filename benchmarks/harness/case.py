@@ -20,9 +20,9 @@ from typing import Any
 
 from rich.console import Console
 
-from gradwire.emulate.lab import Mode
 from gradwire.errors import GradwireError
-from gradwire.link import Network, load_network
+from gradwire.lab.lab import Mode
+from gradwire.network import Network, load_network
 from harness import facts, page
 from harness.contestants import NO_SYNC, RING, find
 from harness.job import Job, interleaved

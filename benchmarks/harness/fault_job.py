@@ -59,7 +59,7 @@ class NoMemory:
 
 
 def encoder_without_memory(step: int) -> None:
-    from gradwire.compress import codecs
+    from gradwire.compress import codec_cache as codecs
 
     build = codecs.build_codec
     codecs.build_codec = lambda *given, **named: NoMemory(build(*given, **named), step)  # type: ignore[assignment]

@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from gradwire.emulate import Lab
-from gradwire.emulate.process import Watch
-from gradwire.emulate.state import state_folder
-from gradwire.link import Change, Network
+from gradwire.lab import Lab
+from gradwire.lab.open_labs import state_folder
+from gradwire.lab.process import ProcessWatcher
+from gradwire.network import Change, Network
 from gradwire.units import Seconds
 
 MARK = "FAULT "
@@ -245,7 +245,7 @@ def _play(case: Case, scene: Scene, story: Story, job: Path, place: str, limit: 
             story.injected = time.monotonic()
             fault.act(scene, fault.rank)
 
-    watch = Watch([], heard)
+    watch = ProcessWatcher([], heard)
 
     def start(rank: int, own: Mapping[str, str]) -> None:
         env = {**os.environ, **lab.rank_env(rank), "TMPDIR": str(job.parent), "PYTHONPATH": str(FOLDER), **own}

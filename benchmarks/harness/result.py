@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.table import Table
 
-from gradwire.link import Network
+from gradwire.network import Network
 from gradwire.units import Bytes, Seconds
 from harness.bound import ring_seconds, ring_step, wire_share
 from harness.contestants import BOUND_SETTINGS, NO_SYNC, RING, find

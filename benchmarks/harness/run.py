@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gradwire.emulate import EmulatorStats, Lab
-from gradwire.emulate.lab import Mode
-from gradwire.link import Network
+from gradwire.lab import EmulatorStats, Lab
+from gradwire.lab.lab import Mode
+from gradwire.network import Network
 from harness.job import MARK, Block, Job
 
 Note = Callable[[str], None]

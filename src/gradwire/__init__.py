@@ -11,11 +11,12 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from gradwire.config import Config
-    from gradwire.ddp import Handle, attach
     from gradwire.errors import ConfigError, GradwireError, IntegrityError, LinkError
-    from gradwire.fsdp import attach_fsdp
+    from gradwire.integrations.ddp import attach
+    from gradwire.integrations.fsdp import attach_fsdp
+    from gradwire.integrations.handle import Handle
+    from gradwire.integrations.rejoin import init_process_group
     from gradwire.level import Level
-    from gradwire.rejoin import init_process_group
 
 __all__ = [
     "Config",
@@ -31,10 +32,10 @@ __all__ = [
 ]
 
 _HOME = {
-    "attach": "gradwire.ddp",
-    "attach_fsdp": "gradwire.fsdp",
-    "init_process_group": "gradwire.rejoin",
-    "Handle": "gradwire.ddp",
+    "attach": "gradwire.integrations.ddp",
+    "attach_fsdp": "gradwire.integrations.fsdp",
+    "init_process_group": "gradwire.integrations.rejoin",
+    "Handle": "gradwire.integrations.handle",
     "Config": "gradwire.config",
     "Level": "gradwire.level",
     "ConfigError": "gradwire.errors",

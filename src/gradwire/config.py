@@ -19,8 +19,9 @@ import msgspec
 from gradwire.decide.registry import controller_names, is_controller
 from gradwire.errors import ConfigError
 from gradwire.level import Level
-from gradwire.plan.registry import PLANNERS
+from gradwire.plan.planners.registry import PLANNERS
 from gradwire.suggest import did_you_mean
+from gradwire.transport.config import TransportConfig
 
 PREFIX = "GRADWIRE_"
 
@@ -42,26 +43,6 @@ class CompressConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     warmup: Count = 0
     # "hold" keeps pruned coordinates' gradient for later, "zero" really prunes the weights.
     prune: Literal["hold", "zero"] = "hold"
-
-
-class TransportConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How bytes travel."""
-
-    # Seconds before an operation whose peer does not answer becomes a LinkError on every rank. Long enough for one rank
-    # to evaluate or save while the others wait for it; a process that died is noticed much sooner.
-    timeout: Positive = 600.0
-    # "group" uses the collectives of the model's process group, "ltp" gradwire's own loss-tolerant transport over UDP.
-    # Plans need a wire of their own: "ltp" (also where "group" is written) or "tcp".
-    kind: Literal["group", "ltp", "tcp"] = "group"
-    # LTP: the share of each frame's values that is waited for on the way up, until a deadline; the rest waits in the
-    # sender's residual.
-    tolerance: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.98
-    # LTP: encrypt payloads, not only authenticate them.
-    encrypt: bool = True
-    # LTP: seconds of silence after which a peer counts as lost; a paused process is waited for that long.
-    dead_after: Annotated[float, msgspec.Meta(gt=2)] = 15.0
-    # LTP: seconds to wait for the first answer of a peer.
-    connect: Positive = 30.0
 
 
 class PlanningConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from gradwire.flow import LinkView, Plan, StepFacts, View, all_reduce_bytes
+from gradwire.types import LinkView, Plan, StepFacts, View, all_reduce_bytes
 
 FORMAT: Final = "gradwire-events"
 VERSION: Final = 1
@@ -164,7 +164,7 @@ class Sensed(Fact, frozen=True):
         return cls(at, step, *network, *work, link.best, link.loss, link.confidence, finite(predicted_plain))
 
 
-class Link(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class LinkSample(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One directed link as its source knows it; None where nothing identifies a value. Seconds, bytes per second.
 
     `loss` is a share of packets, `window` what may be in flight in bytes, `age` how old the estimate is.
@@ -181,7 +181,7 @@ class Link(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     age: float = 0.0
 
     @classmethod
-    def of(cls, source: int, destination: int, view: LinkView) -> Link:
+    def of(cls, source: int, destination: int, view: LinkView) -> LinkSample:
         trip = None if view.rtprop is None else view.rtprop + view.queueing
         return cls(source, destination, view.bandwidth, trip, view.rtprop, view.loss, view.queueing, None, view.age)
 
@@ -190,7 +190,7 @@ class LinksSensed(Fact, frozen=True):
     """This rank's links to its peers; at most once a second."""
 
     step: int
-    links: tuple[Link, ...]
+    links: tuple[LinkSample, ...]
 
 
 class TreeDrawn(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -202,7 +202,7 @@ class TreeDrawn(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     sources: dict[int, int] = {}
 
 
-class Route(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class PlannedRoute(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Members that relay from the first to the last; `side` where it is used beside the direct link."""
 
     path: tuple[int, ...]
@@ -218,7 +218,7 @@ class Planned(Fact, frozen=True):
     reason: str
     predicted: float
     trees: tuple[TreeDrawn, ...]
-    routes: tuple[Route, ...] = ()
+    routes: tuple[PlannedRoute, ...] = ()
     chunk: int = 0
 
     @classmethod
@@ -230,8 +230,8 @@ class Planned(Fact, frozen=True):
             return {rank(member): rank(other) for member, other in edges.items()}
 
         trees = tuple(TreeDrawn(rank(t.root), t.share, renamed(t.parents), renamed(t.sources)) for t in plan.trees)
-        relays = [Route(tuple(map(rank, path))) for path in plan.routes.values()]
-        sides = [Route(tuple(map(rank, path)), side=True) for paths in plan.auxiliary.values() for path in paths]
+        relays = [PlannedRoute(tuple(map(rank, path))) for path in plan.routes.values()]
+        sides = [PlannedRoute(tuple(map(rank, path)), side=True) for paths in plan.auxiliary.values() for path in paths]
         return cls(
             at, step, plan.version, plan.planner, plan.reason, plan.predicted, trees, (*relays, *sides), plan.chunk
         )

@@ -23,16 +23,16 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.config import Config, resolve
-from gradwire.ddp import attach
 from gradwire.errors import ConfigError
-from gradwire.observe.tally import Tally
+from gradwire.integrations.ddp import attach
+from gradwire.observe.summary import SummarySink
 from gradwire.suggest import did_you_mean
-from gradwire.transport.secret import VARIABLE, given_secret, one_machine, shared_file, shared_secret
+from gradwire.transport.bootstrap.secret import VARIABLE, given_secret, one_machine, shared_file, shared_secret
 
 USAGE = "usage: torchrun [options] -m gradwire.run script.py [arguments]   (or: -m gradwire.run -m module [arguments])"
 
 
-def attach_to_every_model(tallies: list[Tally]) -> Callable[[], None]:
+def attach_to_every_model(tallies: list[SummarySink]) -> Callable[[], None]:
     """Make DDP's constructor attach; the models' tallies are appended. Returns the function that undoes it."""
     original = DistributedDataParallel.__init__
 
@@ -109,7 +109,7 @@ def main(arguments: list[str]) -> None:
         raise ConfigError(f"no script {target[0]!r}; {USAGE}")
     config = resolve()  # a wrong setting should stop every rank before the script loads its data
     provide_secret(config, os.environ)
-    tallies: list[Tally] = []
+    tallies: list[SummarySink] = []
     process = os.getpid()
     restore = use_backend(os.environ)
     undo = attach_to_every_model(tallies)
@@ -127,7 +127,7 @@ def main(arguments: list[str]) -> None:
             _tell(tallies)
 
 
-def _tell(tallies: list[Tally]) -> None:
+def _tell(tallies: list[SummarySink]) -> None:
     for tally in tallies:
         summary = tally.summary()
         if summary.rank == 0 and summary.steps:

@@ -9,13 +9,13 @@ import time
 import torch
 import torch.distributed as dist
 
-from gradwire.aggregate.parcel import Parcel
 from gradwire.clock import MonotonicClock
 from gradwire.config import resolve
 from gradwire.events import Event
-from gradwire.flow import Bucket
 from gradwire.level import Level
-from gradwire.planned import open_planned
+from gradwire.sites.reducer import open_reducer
+from gradwire.tree.request import BucketRequest
+from gradwire.types import Bucket
 
 
 class Nowhere:
@@ -31,7 +31,7 @@ def main(planner: str, net: str, numel: int, steps: int) -> None:
         "transport": {"kind": "ltp", "tolerance": 1.0},
     }  # fmt: skip
     group = dist.distributed_c10d._get_default_group()
-    planned = open_planned(resolve(config), group, numel, MonotonicClock(), Nowhere())
+    planned = open_reducer(resolve(config), group, numel, MonotonicClock(), Nowhere())
     assert planned is not None
     residual = torch.zeros(numel)
     for number in range(steps):
@@ -40,7 +40,7 @@ def main(planner: str, net: str, numel: int, steps: int) -> None:
         dist.barrier()
         start = time.monotonic()
         bucket = Bucket(0, number, numel, 4, (), is_last=True)
-        planned.submit(Parcel(bucket, Level(), gradient, residual, lambda _, done=done: done.set()))  # type: ignore[misc]
+        planned.submit(BucketRequest(bucket, Level(), gradient, residual, lambda _, done=done: done.set()))  # type: ignore[misc]
         assert done.wait(60)
         seconds = torch.tensor([time.monotonic() - start], dtype=torch.float64)
         dist.all_reduce(seconds, dist.ReduceOp.MAX)

@@ -15,19 +15,19 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.aggregate.deal import chunk_for
-from gradwire.emulate import Lab
-from gradwire.link import LinkSpec, Network
-from gradwire.link.network import as_hosts
-from gradwire.link.network import matrix as full_matrix
-from gradwire.plan.job import Job
+from gradwire.lab import Lab
+from gradwire.network import LinkSpec, Network
+from gradwire.network.network import as_hosts
+from gradwire.network.network import matrix as full_matrix
+from gradwire.plan.job import ReductionJob
 from gradwire.plan.matrix import Matrix
-from gradwire.plan.registry import make_plan
+from gradwire.plan.planners.registry import make_plan
 from gradwire.simulate.compare import simulate
 from gradwire.simulate.underlay import matrix_of
+from gradwire.tree.partition import chunk_for
 from gradwire.units import Rate, Seconds
-from tests.attempts import Trial, decide
 from tests.lab.conftest import missing
+from tests.trials import Trial, decide
 
 pytestmark = pytest.mark.lab
 GRADIENT_SHARE = 1424 / 1538
@@ -70,7 +70,7 @@ def test_lab_simulator_and_cost_model_agree(planner: str, tmp_path: Path) -> Non
         pytest.skip(why)
     net = network()
     known = matrix_of(net)
-    job = Job(NBYTES, chunk_for(NBYTES))
+    job = ReductionJob(NBYTES, chunk_for(NBYTES))
     plan = make_plan(known, job, planner)
     true = Matrix.of(known.rate * GRADIENT_SHARE, known.rtprop)
     simulated = simulate(true, plan, job)

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.errors import ConfigError
-from gradwire.link import preset
+from gradwire.network import preset
 from harness.bound import ring_seconds, ring_step
 from harness.contestants import CONTESTANTS, find
 from harness.job import Block, Job, interleaved

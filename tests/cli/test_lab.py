@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from gradwire.cli.lab_live import LabView
-from gradwire.link import PRESETS, preset
+from gradwire.network import PRESETS, preset
 
 GRADWIRE = [sys.executable, "-m", "gradwire"]
 

@@ -15,9 +15,9 @@ from rich.console import Console
 from gradwire.cli import bench
 from gradwire.cli.main import cli
 from gradwire.cli.watch import follow
-from gradwire.emulate.emulator import NoPrivilegesError, congestion_controls
 from gradwire.errors import ConfigError
-from gradwire.observe.live import Following
+from gradwire.lab.emulator import NoPrivilegesError, congestion_controls
+from gradwire.observe.follow import FollowedRun
 from tests.observe.recordings import small
 
 VIEWS = [["watch"], ["watch", "--once"], ["watch", "--once", "--json"], ["report"], ["replay"], ["replay", "--json"]]
@@ -82,7 +82,7 @@ def test_watch_waits_for_a_recording_that_is_not_there_yet(tmp_path: Path, monke
             small(tmp_path)
 
     monkeypatch.setattr("time.sleep", sleep)
-    following = Following(tmp_path / "small")
+    following = FollowedRun(tmp_path / "small")
     follow(Console(file=io.StringIO(), force_terminal=True), following)
     assert len(looks) >= 3
     assert following.state.ended

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradwire.compress import kernels
-from gradwire.compress.base import Stretch
+from gradwire.compress.base import ChunkSpan
 from gradwire.compress.build import build_codec, check_chain
 from gradwire.compress.frame import HEADER
 from gradwire.compress.lossless import VERSION
-from gradwire.compress.masked import Masked
 from gradwire.compress.prune import Orders
-from gradwire.compress.sparse import index_bound
+from gradwire.compress.shared_mask import SharedMaskCodec
+from gradwire.compress.topk import index_bound
 from gradwire.errors import ConfigError, IntegrityError
 from gradwire.level import Level
 
@@ -38,8 +38,8 @@ class FakeWeights:
         self.data[places] = 0.0
 
 
-def stretch(numel: int, step: int = 0) -> Stretch:
-    return Stretch(step, 1, 0, numel, FakeWeights(numel))
+def stretch(numel: int, step: int = 0) -> ChunkSpan:
+    return ChunkSpan(step, 1, 0, numel, FakeWeights(numel))
 
 
 def made(level: str, gradient: torch.Tensor, residual: torch.Tensor | None, step: int = 0) -> torch.Tensor:
@@ -193,7 +193,7 @@ def test_held_back_coordinates_travel_within_a_full_turn() -> None:
     weights = FakeWeights(400)
     residual, restored = torch.zeros(400), torch.zeros(400)
     for step in range(32):
-        place = Stretch(step, 0, 0, 400, weights)
+        place = ChunkSpan(step, 0, 0, 400, weights)
         frame = torch.zeros(codec.size_of(400), dtype=torch.uint8)
         codec.encode(torch.ones(400), residual, frame, place, seed=None)
         codec.decode(frame, restored, place, add=True)
@@ -216,7 +216,7 @@ def test_levels_that_prune_share_one_order_of_the_weights() -> None:
 
 
 def test_a_leader_that_names_too_many_places_is_refused() -> None:
-    modest, greedy = (Masked(Level.parse(f"sharedk:{share}")) for share in (0.1, 0.9))
+    modest, greedy = (SharedMaskCodec(Level.parse(f"sharedk:{share}")) for share in (0.1, 0.9))
     frame = torch.zeros(greedy.mask_size(1000), dtype=torch.uint8)
     greedy.lead(torch.randn(1000), None, frame)
     with pytest.raises(IntegrityError):
@@ -237,7 +237,7 @@ def test_zero_mode_really_prunes() -> None:
     smallest = weights.data.abs().argsort()[:100]
     residual = torch.zeros(400)
     frame = torch.zeros(codec.size_of(400), dtype=torch.uint8)
-    place = Stretch(0, 0, 0, 400, weights)
+    place = ChunkSpan(0, 0, 0, 400, weights)
     codec.encode(torch.ones(400), residual, frame, place, seed=None)
     out = torch.empty(400)
     codec.decode(frame, out, place)

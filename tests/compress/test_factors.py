@@ -13,8 +13,8 @@ from torch import Tensor
 
 from gradwire.compress.kernels import factors
 from gradwire.compress.lowrank import LowRank
-from gradwire.flow import ParameterSlice
 from gradwire.level import Level
+from gradwire.types import ParameterSlice
 
 SHAPES = [(1, 1), (2, 2), (7, 3), (64, 4), (513, 4), (4096, 16), (300, 8)]
 

@@ -12,10 +12,10 @@ import torch
 
 from gradwire.clock import MonotonicClock
 from gradwire.errors import LinkError
-from gradwire.transport.base import AllGather, AllReduce, AllToAll, Lane, Losses
-from gradwire.transport.loopback import Loopback
-from gradwire.transport.ltp import Endpoint, LtpConfig
-from gradwire.transport.ltp_lane import LtpLane
+from gradwire.transport.lanes.base import AllGather, AllReduce, AllToAll, Lane, Losses
+from gradwire.transport.lanes.loopback import Loopback
+from gradwire.transport.lanes.wire import WireLane
+from gradwire.transport.wires.ltp import Endpoint, LtpConfig
 
 WORLD = 3
 SECRET = b"0123456789abcdef0123456789abcdef"
@@ -33,7 +33,7 @@ def ltp(timeout: float) -> Iterator[list[Lane]]:
         ends = [stack.enter_context(Endpoint(rank, SECRET, LtpConfig())) for rank in range(WORLD)]
         where = {end.rank: ("127.0.0.1", end.port) for end in ends}
         together(lambda rank: ends[rank].connect({r: w for r, w in where.items() if r != rank}))
-        yield [LtpLane(end, WORLD, 1, timeout, MonotonicClock()) for end in ends]
+        yield [WireLane(end, WORLD, 1, timeout, MonotonicClock()) for end in ends]
 
 
 def together(job: Callable[[int], Any]) -> list[Any]:

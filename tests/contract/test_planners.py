@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gradwire.errors import ConfigError, LinkError
-from gradwire.flow import Plan, Tree
-from gradwire.plan.job import Job
+from gradwire.plan.job import ReductionJob
 from gradwire.plan.matrix import Matrix
-from gradwire.plan.registry import PLANNERS, make_plan
-from gradwire.plan.routes import require_connected
+from gradwire.plan.model.routes import require_connected
+from gradwire.plan.planners.registry import PLANNERS, make_plan
 from gradwire.plan.trees import children_of, sources_of
 from gradwire.simulate.compare import simulate
+from gradwire.types import Plan, Tree
 
 MBIT = 1e6 / 8
 # Planning many small networks is quick; one slow machine must not turn that into a failure.
@@ -43,8 +43,8 @@ def matrices(draw: st.DrawFn, sizes: tuple[int, int] = (2, 9), links: float = 1.
     return Matrix.of(rate, random.uniform(0, 0.2) * random.random((size, size)), members, **caps)
 
 
-def jobs(least: int = 10_000) -> st.SearchStrategy[Job]:
-    return st.builds(Job, st.integers(least, 60_000_000), st.sampled_from([1 << 20, 2 << 20]))
+def jobs(least: int = 10_000) -> st.SearchStrategy[ReductionJob]:
+    return st.builds(ReductionJob, st.integers(least, 60_000_000), st.sampled_from([1 << 20, 2 << 20]))
 
 
 def contributions(tree: Tree) -> dict[int, int]:
@@ -102,20 +102,22 @@ def planner(request: pytest.FixtureRequest) -> str:
 @given(matrix=matrices(), job=jobs())
 @QUIET
 def test_on_full_meshes_every_contribution_counts_once_and_everybody_hears(
-    planner: str, matrix: Matrix, job: Job
+    planner: str, matrix: Matrix, job: ReductionJob
 ) -> None:
     check(matrix, make_plan(matrix, job, planner))
 
 
 @given(matrix=matrices(sizes=(2, 10), links=0.25), job=jobs())
 @QUIET
-def test_with_links_missing_or_one_way_relays_carry(planner: str, matrix: Matrix, job: Job) -> None:
+def test_with_links_missing_or_one_way_relays_carry(planner: str, matrix: Matrix, job: ReductionJob) -> None:
     check(matrix, make_plan(matrix, job, planner))
 
 
 @given(matrix=matrices(sizes=(2, 7)), job=jobs(least=16_000_000))
 @settings(QUIET, max_examples=12)
-def test_the_predicted_time_is_the_simulated_one_within_a_tenth(planner: str, matrix: Matrix, job: Job) -> None:
+def test_the_predicted_time_is_the_simulated_one_within_a_tenth(
+    planner: str, matrix: Matrix, job: ReductionJob
+) -> None:
     plan = make_plan(matrix, job, planner)
     run = simulate(matrix, plan, job)
     assert run is not None
@@ -127,7 +129,7 @@ def test_the_predicted_time_is_the_simulated_one_within_a_tenth(planner: str, ma
 def test_after_a_member_left_or_joined_the_plan_is_whole_again(
     planner: str, matrix: Matrix, data: st.DataObject
 ) -> None:
-    job = Job(1_000_000)
+    job = ReductionJob(1_000_000)
     left = data.draw(st.sampled_from(matrix.members))
     smaller = matrix.only([member for member in matrix.members if member != left])
     check(smaller, make_plan(smaller, job, planner))
@@ -138,15 +140,15 @@ def test_a_member_that_cannot_be_reached_is_named(planner: str) -> None:
     rate = np.full((4, 4), 10 * MBIT)
     rate[:, 2] = 0
     with pytest.raises(LinkError, match=r"cannot be reached: 12\b"):
-        make_plan(Matrix.of(rate, members=(10, 11, 12, 13)), Job(1_000_000), planner)
+        make_plan(Matrix.of(rate, members=(10, 11, 12, 13)), ReductionJob(1_000_000), planner)
     rate = np.full((4, 4), 10 * MBIT)
     rate[3, :] = 0
     with pytest.raises(LinkError, match=r"cannot send to the others: 13\b"):
-        make_plan(Matrix.of(rate, members=(10, 11, 12, 13)), Job(1_000_000), planner)
+        make_plan(Matrix.of(rate, members=(10, 11, 12, 13)), ReductionJob(1_000_000), planner)
 
 
 def test_one_member_has_nothing_to_send(planner: str) -> None:
-    plan = make_plan(Matrix.of([[0.0]], members=(7,)), Job(1_000_000), planner)
+    plan = make_plan(Matrix.of([[0.0]], members=(7,)), ReductionJob(1_000_000), planner)
     assert plan.predicted == 0
     assert plan.trees[0].parents == {7: 7}
 
@@ -154,12 +156,12 @@ def test_one_member_has_nothing_to_send(planner: str) -> None:
 def test_the_same_input_gives_the_same_plan(planner: str) -> None:
     random = np.random.default_rng(3)
     matrix = Matrix.of(random.uniform(1, 9, (8, 8)) * MBIT, 0.02)
-    assert make_plan(matrix, Job(9_000_000), planner) == make_plan(matrix, Job(9_000_000), planner)
+    assert make_plan(matrix, ReductionJob(9_000_000), planner) == make_plan(matrix, ReductionJob(9_000_000), planner)
 
 
 def test_an_unknown_planner_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="loadaware"):
-        make_plan(Matrix.of(np.ones((2, 2))), Job(1), "best")
+        make_plan(Matrix.of(np.ones((2, 2))), ReductionJob(1), "best")
 
 
 @given(matrix=matrices(sizes=(2, 8), links=0.1))

@@ -21,11 +21,11 @@ import pytest
 import torch
 
 from gradwire.errors import ConfigError, LinkError
-from gradwire.transport.ltp import Endpoint, LtpConfig
-from gradwire.transport.native import NativeWire
-from gradwire.transport.shm import ShmConfig, ShmEndpoint
-from gradwire.transport.tcp import TcpConfig, TcpEndpoint
-from gradwire.transport.wire import Contract, Delivery, Transfer, Wire
+from gradwire.transport.wires.base import Contract, Delivery, Transfer, Wire
+from gradwire.transport.wires.ltp import Endpoint, LtpConfig
+from gradwire.transport.wires.native import NativeWire
+from gradwire.transport.wires.shm import ShmConfig, ShmEndpoint
+from gradwire.transport.wires.tcp import TcpConfig, TcpEndpoint
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 LIMIT = 20.0
@@ -42,19 +42,19 @@ class Kind:
 WIRES = {
     "ltp": Kind(
         lambda rank, secret, **settings: Endpoint(rank, secret, LtpConfig(**settings)),
-        "from gradwire.transport.ltp import Endpoint as Wire, LtpConfig as Config",
+        "from gradwire.transport.wires.ltp import Endpoint as Wire, LtpConfig as Config",
     ),
     "tcp": Kind(
         lambda rank, secret, **settings: TcpEndpoint(rank, secret, TcpConfig(**settings)),
-        "from gradwire.transport.tcp import TcpEndpoint as Wire, TcpConfig as Config",
+        "from gradwire.transport.wires.tcp import TcpEndpoint as Wire, TcpConfig as Config",
     ),
     "tcp, authenticated only": Kind(
         lambda rank, secret, **settings: TcpEndpoint(rank, secret, TcpConfig(encrypt=False, **settings)),
-        "from gradwire.transport.tcp import TcpEndpoint as Wire, TcpConfig as Config",
+        "from gradwire.transport.wires.tcp import TcpEndpoint as Wire, TcpConfig as Config",
     ),
     "shm": Kind(
         lambda rank, secret, **settings: ShmEndpoint(rank, secret, ShmConfig(**settings)),
-        "from gradwire.transport.shm import ShmEndpoint as Wire, ShmConfig as Config",
+        "from gradwire.transport.wires.shm import ShmEndpoint as Wire, ShmConfig as Config",
     ),
 }
 

@@ -17,7 +17,7 @@ import uvicorn
 from gradwire.dashboard.app import build_app
 from gradwire.dashboard.library import Library
 from gradwire.dashboard.serve import Server, bind
-from gradwire.observe.sample import Shape, write
+from gradwire.observe.sample import SampleShape, write
 
 SHOTS = Path(__file__).parents[2] / "build" / "dashboard-screenshots"
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
@@ -60,9 +60,9 @@ def serve_folder(folder: Path, token: str | None = None) -> Served:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Two small recordings and an hour of sixteen ranks, all read."""
     folder = tmp_path_factory.mktemp("runs")
-    write(folder / "one", Shape(ranks=4, seconds=600.0, seed=3))
-    write(folder / "two", Shape(ranks=4, seconds=500.0, seed=5), packed=False)
-    write(folder / "hour", Shape(ranks=16, seconds=3600.0, seed=1))
+    write(folder / "one", SampleShape(ranks=4, seconds=600.0, seed=3))
+    write(folder / "two", SampleShape(ranks=4, seconds=500.0, seed=5), packed=False)
+    write(folder / "hour", SampleShape(ranks=16, seconds=3600.0, seed=1))
     running = serve_folder(folder)
     for run in ("one", "two", "hour"):
         running.wait_until_read(run, 100)

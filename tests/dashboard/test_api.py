@@ -10,7 +10,7 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, assume, given, settings
 
-from gradwire.dashboard.answers import Pulse
+from gradwire.dashboard.answers import RunsChanged
 from gradwire.dashboard.openapi import document
 from gradwire.dashboard.routes import ROUTES
 from gradwire.events import Decided, LinksSensed, Noted, Planned, Stepped, Transferred
@@ -150,5 +150,5 @@ def test_the_live_stream_begins_with_every_run(served: Served) -> None:
             if "\n\n" in text:
                 break
     assert text.startswith("event: pulse\ndata: ")
-    pulse = msgspec.json.decode(text.partition("data: ")[2].partition("\n")[0], type=Pulse)
+    pulse = msgspec.json.decode(text.partition("data: ")[2].partition("\n")[0], type=RunsChanged)
     assert {run.id for run in pulse.runs} == {"one", "two", "hour"}

@@ -10,7 +10,7 @@ import pytest
 
 from gradwire.cli.main import cli
 from gradwire.dashboard.guard import POLICY, is_loopback
-from gradwire.observe.sample import Shape, write
+from gradwire.observe.sample import SampleShape, write
 from tests.dashboard.conftest import Served
 
 TOKEN = "a-token-of-some-length"
@@ -18,7 +18,7 @@ TOKEN = "a-token-of-some-length"
 
 @pytest.fixture
 def guarded(serve: Callable[..., Served], tmp_path: Path) -> Served:
-    write(tmp_path / "run", Shape(ranks=2, seconds=10.0))
+    write(tmp_path / "run", SampleShape(ranks=2, seconds=10.0))
     return serve(tmp_path, TOKEN)
 
 

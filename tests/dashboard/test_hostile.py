@@ -13,9 +13,9 @@ import httpx
 import msgspec
 import pytest
 
-from gradwire.dashboard.book import MAX_COLUMNS, Book
+from gradwire.dashboard.book import MAX_COLUMNS, RunData
 from gradwire.dashboard.routes import ROUTES
-from gradwire.events import FORMAT, VERSION, Attached, Decided, Event, Faulted, Link, LinksSensed, Opened, Stepped
+from gradwire.events import FORMAT, VERSION, Attached, Decided, Event, Faulted, LinkSample, LinksSensed, Opened, Stepped
 from gradwire.observe.files import pack
 from gradwire.observe.reader import Record
 from tests.dashboard.conftest import Served, Tab
@@ -55,7 +55,7 @@ def test_script_in_every_text_is_shown_as_text(
         Decided(0.5, 0, 0, SCRIPT, SCRIPT, 1),
         Stepped(1.0, 0, *ONE_STEP, SCRIPT),
         Faulted(1.5, 0, SCRIPT, SCRIPT),
-        LinksSensed(1.6, 0, (Link(0, 1, 1e6, 0.01),)),
+        LinksSensed(1.6, 0, (LinkSample(0, 1, 1e6, 0.01),)),
     )
     served, seen = serve(tmp_path), tab()
     served.wait_until_read("run", 1)
@@ -115,7 +115,7 @@ def test_a_huge_line_fills_no_memory(serve: Callable[..., Served], tmp_path: Pat
 def test_numbers_beyond_reason_break_no_answer(serve: Callable[..., Served], tmp_path: Path) -> None:
     far = Stepped(1e300, 1, *ONE_STEP)
     odd = Stepped(2.0, -5, 1e308, -1e308, 0.0, 0.0, 0.0, -1, 2**62, 1)
-    links = LinksSensed(3.0, 0, (Link(-1, 2**40, 1e308, -1.0), Link(0, 1, 0.0, 0.0)))
+    links = LinksSensed(3.0, 0, (LinkSample(-1, 2**40, 1e308, -1.0), LinkSample(0, 1, 0.0, 0.0)))
     write(tmp_path / "run" / "rank00000.0000.jsonl", opened(), far, odd, odd, links, Stepped(4.0, 2, *ONE_STEP))
     served = serve(tmp_path)
     served.wait_until_read("run", 3)
@@ -127,9 +127,9 @@ def test_numbers_beyond_reason_break_no_answer(serve: Callable[..., Served], tmp
 
 
 def test_a_book_stays_bounded_whatever_it_is_told() -> None:
-    book = Book()
+    book = RunData()
     for rank in range(2000):
         book.take(Record(rank, 100.0, Stepped(0.0, 0, *ONE_STEP)))
-        book.take(Record(rank, 101.0, LinksSensed(0.0, 0, tuple(Link(rank, peer) for peer in range(300, 400)))))
+        book.take(Record(rank, 101.0, LinksSensed(0.0, 0, tuple(LinkSample(rank, peer) for peer in range(300, 400)))))
     assert len(book.columns) <= MAX_COLUMNS
     assert len(book.sensed_links) == 0

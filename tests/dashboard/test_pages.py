@@ -14,7 +14,7 @@ from gradwire.events import (
     VERSION,
     Attached,
     Decided,
-    Link,
+    LinkSample,
     LinksSensed,
     Opened,
     Planned,
@@ -23,9 +23,9 @@ from gradwire.events import (
 )
 from gradwire.observe.files import segment_path
 from gradwire.observe.reader import Record, read
-from tests.attempts import Trial, decide
 from tests.dashboard.conftest import Served, Tab
 from tests.dashboard.shown import events, number
+from tests.trials import Trial, decide
 
 VIEWS = ("overview", "timeline", "topology", "links", "transport", "faults", "configuration")
 
@@ -218,7 +218,7 @@ def test_links_that_nobody_measured_show_no_made_up_scale(
     told = [
         Opened(1.0, FORMAT, VERSION, 0, 2, 50.0, "quiet"),
         Attached(1.0, 0, 2, 10, {}, "host0"),
-        LinksSensed(2.0, 1, (Link(0, 1, rtt=0.01), Link(1, 0, rtt=0.01))),
+        LinksSensed(2.0, 1, (LinkSample(0, 1, rtt=0.01), LinkSample(1, 0, rtt=0.01))),
     ]
     folder = tmp_path / "a-run-with-quite-a-long-name-of-its-own"
     folder.mkdir()

@@ -12,15 +12,15 @@ from gradwire.dashboard import answers as a
 SOURCE = (Path(__file__).parents[2] / "dashboard" / "src" / "lib" / "api.ts").read_text()
 PAIRS = {
     "RunBrief": a.RunBrief,
-    "Split": a.StepSplit,
+    "Split": a.StepSplitView,
     "Decision": a.DecisionMade,
     "Overview": a.Overview,
-    "Series": a.Series,
+    "Series": a.SeriesView,
     "SeriesData": a.SeriesData,
     "Decisions": a.Decisions,
     "Tree": a.TreeShown,
     "Plan": a.PlanShown,
-    "Member": a.Member,
+    "Member": a.MemberView,
     "Topology": a.Topology,
     "Link": a.LinkNow,
     "Links": a.Links,

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gradwire.observe.sample import Shape, write
+from gradwire.observe.sample import SampleShape, write
 
 
 def start(*arguments: str) -> tuple[subprocess.Popen[str], str]:
@@ -25,7 +25,7 @@ def start(*arguments: str) -> tuple[subprocess.Popen[str], str]:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 def test_it_says_where_it_is_and_ends_with_ctrl_c_while_a_page_is_open(tmp_path: Path, host: str) -> None:
-    write(tmp_path / "run", Shape(ranks=2, seconds=5.0))
+    write(tmp_path / "run", SampleShape(ranks=2, seconds=5.0))
     process, said = start(str(tmp_path), "--host", host, "--port", "0")
     try:
         found = re.search(r"http://[\d.]+:(\d+)/(\?token=\S+)?", said)
@@ -49,7 +49,7 @@ def test_it_says_where_it_is_and_ends_with_ctrl_c_while_a_page_is_open(tmp_path:
 
 
 def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
-    write(tmp_path / "run", Shape(ranks=2, seconds=5.0))
+    write(tmp_path / "run", SampleShape(ranks=2, seconds=5.0))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

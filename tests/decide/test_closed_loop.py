@@ -13,16 +13,16 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from gradwire.aggregate.footprint import Footprints
+from gradwire.decide.accuracy_guard import expected_residual
 from gradwire.decide.auto import Auto
 from gradwire.decide.base import Controller, Job
-from gradwire.decide.guard import expected_residual
 from gradwire.decide.ladder import LADDER, index_of
-from gradwire.decide.summable import Summable
-from gradwire.flow import Bucket, Decision, ParameterSlice, StepFacts, View
+from gradwire.decide.summable_controller import SummableController
+from gradwire.exchange.select import FootprintTable
 from gradwire.level import Level
-from gradwire.sense.estimate import Estimator, Observation
-from gradwire.sense.peer import Peer
+from gradwire.sense.clock_sync import ClockSync
+from gradwire.sense.estimator import Estimator, StepObservation
+from gradwire.types import Bucket, Decision, ParameterSlice, StepFacts, View
 from gradwire.units import Rate
 
 RANKS = 4
@@ -30,7 +30,7 @@ NUMEL = 2_800_000
 BUCKETS = tuple(
     Bucket(i, 0, NUMEL, 4, (ParameterSlice(f"p{i}", 0, (500, NUMEL // 500), NUMEL),), i == 3) for i in range(4)
 )
-JOB = Job(RANKS, BUCKETS, Footprints(RANKS))
+JOB = Job(RANKS, BUCKETS, FootprintTable(RANKS))
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Machine:
     seconds: list[float] = field(default_factory=list)
 
     def run(self, controller: Controller, steps: int) -> Machine:
-        dice, estimator, peer, now = random.Random(self.seed), Estimator(), Peer(), 1000.0
+        dice, estimator, peer, now = random.Random(self.seed), Estimator(), ClockSync(), 1000.0
         coming: deque[Decision] = deque([Decision(Level(values="int8"), "")] * 2, maxlen=2)
         for _ in range(steps):
             level = coming[0].level
@@ -58,7 +58,7 @@ class Machine:
             self.levels.append(level)
             self.seconds.append(facts.seconds)
             peer.take(now - self.trip, now, now, now)
-            view: View = estimator.update([Observation(facts, now)] * RANKS, [peer], now)
+            view: View = estimator.update([StepObservation(facts, now)] * RANKS, [peer], now)
             coming.append(controller.decide(JOB, view, facts, now))
         return self
 
@@ -133,7 +133,7 @@ def test_a_restless_machine_does_not_make_auto_go_to_and_fro(
 
 def test_a_translated_auto_finds_its_way_back_when_the_network_got_faster() -> None:
     """Under a plan top-k runs as another level; auto must know it for its own."""
-    auto = Summable(Auto())
+    auto = SummableController(Auto())
     slow = Machine(40, 0.02, 0.002, 0.02).run(auto, 120)
     assert slow.levels[-1].select == "sharedk"
     fast = Machine(10_000, 0.02, 0.002, 0.02).run(auto, 280)

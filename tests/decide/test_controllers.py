@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gradwire.aggregate.footprint import Footprints
+from gradwire.decide.accuracy_guard import AccuracyGuard
 from gradwire.decide.auto import WORSE, Auto
 from gradwire.decide.base import Controller, Job
 from gradwire.decide.dc2 import Dc2
-from gradwire.decide.guard import Guard
 from gradwire.decide.ladder import LADDER, index_of
 from gradwire.decide.netsense import NetSense
-from gradwire.flow import Bucket, Decision, LinkView, ParameterSlice, StepFacts, View
+from gradwire.exchange.select import FootprintTable
 from gradwire.level import Level
-from gradwire.sense.change import ChangeDetector, Sample
+from gradwire.sense.change_detector import ChangeDetector, StepSample
+from gradwire.types import Bucket, Decision, LinkView, ParameterSlice, StepFacts, View
 from gradwire.units import Rate
 
 MB = 250_000  # elements of a megabyte
@@ -41,7 +41,7 @@ class World:
     trip: float = 0.002
     compute: float = 0.3
     span: float = 0.2
-    job: Job = field(default_factory=lambda: Job(8, buckets(), Footprints(8)))
+    job: Job = field(default_factory=lambda: Job(8, buckets(), FootprintTable(8)))
     levels: list[Level] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
@@ -63,7 +63,7 @@ class World:
             rates.append(rate)
             believed = statistics.median(rates)  # as an estimator does, which ignores one outlier
             link = LinkView(self.trip, believed, believed, delay=delay, variation=variation, confidence=1.0)
-            changes += bool(detector.take(Sample(wire, busy, hops * self.trip / 2)))
+            changes += bool(detector.take(StepSample(wire, busy, hops * self.trip / 2)))
             view = View(link, changes=changes)
             decision: Decision = self.controller.decide(self.job, view, facts, 1000.0 + step)
             self.levels.append(level)
@@ -179,7 +179,7 @@ def test_dc2_prepares_for_variation() -> None:
 
 
 def test_the_guard_forbids_what_hurts_and_forgives() -> None:
-    guard = Guard()
+    guard = AccuracyGuard()
     level = Level.parse("topk:0.01+int8")
     assert guard.check(1, level, 7, residual=500.0, loss=0.0) is None
     assert guard.check(2, level, 7, residual=5_000.0, loss=0.0) == 6
@@ -189,7 +189,7 @@ def test_the_guard_forbids_what_hurts_and_forgives() -> None:
 
 
 def test_the_guard_watches_the_loss() -> None:
-    guard = Guard()
+    guard = AccuracyGuard()
     level = Level.parse("topk:0.01+int8")
     limits = [guard.check(step, level, 7, 1.0, 2.0 if step < 50 else 4.0) for step in range(80)]
     assert limits[49] is None
@@ -198,7 +198,7 @@ def test_the_guard_watches_the_loss() -> None:
 
 
 def test_the_guard_counts_notes_and_passes_over_what_is_no_loss() -> None:
-    guard = Guard()
+    guard = AccuracyGuard()
     level = LADDER[7].level
     for step in range(100):
         assert guard.check(step, level, 7, residual=1.0, loss=1.0 if step % 20 == 0 else 0.0) is None
@@ -209,7 +209,7 @@ def test_the_guard_counts_notes_and_passes_over_what_is_no_loss() -> None:
 
 def test_auto_backs_off_when_the_guard_says_so() -> None:
     auto, ran = Auto(), Level.parse("topk:0.01+int8")
-    job = Job(8, buckets(), Footprints(8))
+    job = Job(8, buckets(), FootprintTable(8))
     view = View(LinkView(0.002, float(Rate.from_mbit(20)), 1e6, delay=1.0, confidence=1.0))
     facts = StepFacts(3.0, 2.0, 2.0, 10**6, 2, 0.0, 0.2, ((0.0, 1), (0.2, 1)), residual=50_000.0, level=ran)
     decision = auto.decide(job, view, facts, 1000.0)
@@ -220,7 +220,10 @@ def test_auto_backs_off_when_the_guard_says_so() -> None:
 
 def test_a_level_is_not_blamed_for_what_the_one_before_it_left_waiting() -> None:
     auto, sparse, mild = Auto(), Level.parse("topk:0.01+int8"), Level.parse("int8")
-    job, view = Job(8, buckets(), Footprints(8)), View(LinkView(0.002, float(Rate.from_mbit(400)), 1e6, confidence=1.0))
+    job, view = (
+        Job(8, buckets(), FootprintTable(8)),
+        View(LinkView(0.002, float(Rate.from_mbit(400)), 1e6, confidence=1.0)),
+    )
     times = tuple((0.02 * i, 16 * MB) for i in range(10))
     waiting = [(sparse, 40.0), (sparse, 40.0), (mild, 40.0), (mild, 0.001), (mild, 0.001)]
     for level, residual in waiting:
@@ -231,7 +234,7 @@ def test_a_level_is_not_blamed_for_what_the_one_before_it_left_waiting() -> None
 
 
 def test_auto_asks_now_and_then_when_its_traffic_tells_nothing_of_the_network() -> None:
-    auto, job = Auto(), Job(8, buckets(), Footprints(8))
+    auto, job = Auto(), Job(8, buckets(), FootprintTable(8))
     auto.decide(job, View.unknown(), StepFacts(level=Level.parse("topk:0.01+int8")), 999.0)
     stale = View(LinkView(0.02, float(Rate.from_mbit(10)), 1e6, delay=1.0, age=9.0, confidence=1.0))
     times = tuple((0.02 * i, 16 * MB) for i in range(10))

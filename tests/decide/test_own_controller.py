@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from gradwire.errors import ConfigError
-from gradwire.flow import Decision
-from gradwire.govern import sendable
 from gradwire.level import Level
+from gradwire.runtime.governor import sendable
+from gradwire.types import Decision
 from tests.train import jobs, sharded
 from tests.train.ranks import Ranks
 

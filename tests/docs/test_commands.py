@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.attempts import Trial, decide
 from tests.docs.blocks import Block, blocks
+from tests.trials import Trial, decide
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

@@ -7,7 +7,7 @@ from itertools import permutations
 import msgspec
 
 from gradwire.doctor.findings import find
-from gradwire.doctor.nouns import Flow, HostFacts, Interface, Reach
+from gradwire.doctor.types import FlowResult, HostFacts, Interface, Reach
 
 RATE = 12e6
 
@@ -19,13 +19,13 @@ def host(rank: int, **changes: object) -> HostFacts:
     return msgspec.structs.replace(facts, **changes)
 
 
-def healthy(count: int = 3) -> tuple[list[HostFacts], list[Reach], list[Flow]]:
+def healthy(count: int = 3) -> tuple[list[HostFacts], list[Reach], list[FlowResult]]:
     pairs = list(permutations(range(count), 2))
     reaches = [Reach(a, b, "", 0.001, True, 0.0, 150, 1500, 1500) for a, b in pairs]
-    return [host(rank) for rank in range(count)], reaches, [Flow(a, b, "", RATE) for a, b in pairs]
+    return [host(rank) for rank in range(count)], reaches, [FlowResult(a, b, "", RATE) for a, b in pairs]
 
 
-def codes(hosts: list[HostFacts], reaches: list[Reach], flows: list[Flow]) -> list[str]:
+def codes(hosts: list[HostFacts], reaches: list[Reach], flows: list[FlowResult]) -> list[str]:
     return [finding.code for finding in find(hosts, reaches, flows)]
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from gradwire.emulate import Lab, NoPrivilegesError
-from gradwire.link import Network, preset
+from gradwire.lab import Lab, NoPrivilegesError
+from gradwire.network import Network, preset
 from gradwire.units import Rate, Seconds
-from tests.attempts import Trial, decide
+from tests.trials import Trial, decide
 
 pytestmark = [pytest.mark.lab, pytest.mark.skipif(shutil.which("ip") is None, reason="needs iproute2")]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from gradwire.doctor.cost import encoding_costs
-from gradwire.doctor.nouns import Finding
-from gradwire.doctor.predict import HIDDEN, LADDER, Path, Work, parse_model, predict, recommend, wire_bytes
+from gradwire.doctor.predict import HIDDEN, LADDER, NetworkPath, Workload, parse_model, predict, recommend, wire_bytes
+from gradwire.doctor.types import Finding
 from gradwire.errors import ConfigError
 from gradwire.level import Level
 from gradwire.units import Rate, Seconds
 
-SLOW = Path(Rate.from_mbit(94), Seconds(0.0005))
+SLOW = NetworkPath(Rate.from_mbit(94), Seconds(0.0005))
 COSTS = {"off": 0.0, "fp16": 1e-9, "int8": 2e-9, "topk:0.1+int8": 3e-9, "topk:0.01+int8": 2e-9}
-FAST = Path(Rate.from_mbit(95_000), Seconds(0.00005))
+FAST = NetworkPath(Rate.from_mbit(95_000), Seconds(0.00005))
 
 
 def test_a_model_is_a_name_or_millions_of_parameters() -> None:
@@ -32,7 +32,7 @@ def test_uncompressed_bytes_are_those_of_a_ring() -> None:
 
 
 def test_communication_that_fits_behind_backward_costs_nothing() -> None:
-    work = Work("m", 1_000_000, Seconds(1.0))
+    work = Workload("m", 1_000_000, Seconds(1.0))
     plain = predict(work, SLOW, 4, {"off": 0.0})[0]
     assert plain.wire_bytes / SLOW.rate < HIDDEN
     assert plain.exposed == 0
@@ -40,14 +40,14 @@ def test_communication_that_fits_behind_backward_costs_nothing() -> None:
 
 
 def test_what_does_not_fit_is_exposed() -> None:
-    work = Work("m", 100_000_000, Seconds(0.1))
+    work = Workload("m", 100_000_000, Seconds(0.1))
     plain = predict(work, SLOW, 4, {"off": 0.0})[0]
     transfer = plain.wire_bytes / float(SLOW.rate)
     assert plain.exposed == pytest.approx(transfer + 3 * SLOW.rtt - HIDDEN * 0.1)
 
 
 def test_what_encoding_costs_counts_as_waiting() -> None:
-    work = Work("m", 10_000_000, Seconds(0.0))
+    work = Workload("m", 10_000_000, Seconds(0.0))
     cheap, dear = (predict(work, SLOW, 4, {"int8": cost})[0] for cost in (0.0, 1e-8))
     assert dear.seconds - cheap.seconds == pytest.approx(0.1)
 
@@ -74,8 +74,8 @@ def test_a_slow_network_gets_a_level_that_pays() -> None:
 
 
 def test_the_mildest_of_equals_is_chosen() -> None:
-    work = Work("small", 200_000, Seconds(0.05))
-    told = predict(work, Path(Rate.from_mbit(300), Seconds(0.0002)), 2, COSTS)
+    work = Workload("small", 200_000, Seconds(0.05))
+    told = predict(work, NetworkPath(Rate.from_mbit(300), Seconds(0.0002)), 2, COSTS)
     # Everything fits behind backward here, so nothing is gained by compressing.
     assert recommend(told, [], work, SLOW).startswith("Plain DDP")
 
@@ -87,8 +87,8 @@ def test_a_mistake_comes_before_any_level() -> None:
 
 
 def test_the_recommendation_names_smaller_buckets_where_the_default_spoils_the_overlap() -> None:
-    work = Work("resnet18", 11_174_000, Seconds(0.075))
-    path = Path(Rate.from_mbit(10_000), Seconds(0.0001))  # dense just hides behind backward, in small pieces
+    work = Workload("resnet18", 11_174_000, Seconds(0.075))
+    path = NetworkPath(Rate.from_mbit(10_000), Seconds(0.0001))  # dense just hides behind backward, in small pieces
     assert "bucket_cap_mb=" in recommend(predict(work, path, 4, COSTS), [], work, path)
-    vast = Path(Rate.from_mbit(100_000), Seconds(0.0001))
+    vast = NetworkPath(Rate.from_mbit(100_000), Seconds(0.0001))
     assert "bucket_cap_mb=" not in recommend(predict(work, vast, 4, COSTS), [], work, vast)

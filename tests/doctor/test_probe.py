@@ -10,9 +10,9 @@ import pytest
 
 from gradwire.doctor import probe
 from gradwire.doctor.facts import gloo_address, interfaces, route_address
-from gradwire.doctor.nouns import HostFacts, Interface
 from gradwire.doctor.responder import Responder, rate_after
-from gradwire.doctor.wire import Hello
+from gradwire.doctor.types import HostFacts, Interface
+from gradwire.doctor.wire import ProbeRequest
 from gradwire.errors import LinkError
 
 TOKEN = "ab" * 16
@@ -52,7 +52,7 @@ def test_a_transfer_stops_at_its_bytes_and_reports_a_rate(me: HostFacts, peer: H
 
 def test_a_stranger_without_the_token_is_dropped(peer: HostFacts) -> None:
     with pytest.raises(LinkError, match="connection ended"):
-        probe.connect("127.0.0.1", peer.tcp_port, Hello("00" * 16, "echo"), 1)
+        probe.connect("127.0.0.1", peer.tcp_port, ProbeRequest("00" * 16, "echo"), 1)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         stranger.connect(("127.0.0.1", peer.udp_port))
         assert probe.datagram_loss(stranger, bytes(16), 0.0) == 1.0

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.emulate import Lab, NoPrivilegesError
-from gradwire.link import LinkSpec, Network, preset
-from gradwire.link.network import as_hosts, both
+from gradwire.lab import Lab, NoPrivilegesError
+from gradwire.network import LinkSpec, Network, preset
+from gradwire.network.network import as_hosts, both
 from gradwire.units import Bytes, Rate, Seconds
 
 TOOLS = Path(__file__).parents[2] / "scripts" / "lab-tools"

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.emulate import Lab, LinkStats
-from gradwire.emulate.measure import end, iperf, ping_ms, tcp_mbit, udp_loss, wanted_mbit
-from gradwire.link import Change, LinkSpec, Network, RateTrace, preset
-from gradwire.link.network import as_hosts, both
+from gradwire.lab import Lab, LinkStats
+from gradwire.lab.measure import end, iperf, ping_ms, tcp_mbit, udp_loss, wanted_mbit
+from gradwire.network import Change, LinkSpec, Network, RateTrace, preset
+from gradwire.network.network import as_hosts, both
 from gradwire.units import Rate, Seconds
-from tests.attempts import Trial, decide
 from tests.lab.conftest import pair
 from tests.lab.scripts import COUNTED, INCAST, ORDER, PROBE
+from tests.trials import Trial, decide
 
 
 @pytest.mark.parametrize("mbit", [10, 100, 500, 1000])

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from faults import QUICK, limit, schedule
-from gradwire.link import preset
+from gradwire.network import preset
 from harness.faulty import Outcome, run
-from tests.attempts import Trial, decide
+from tests.trials import Trial, decide
 
 HOSTS = 3
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from gradwire.cli import ending
-from gradwire.cli.ending import run_to_end
-from gradwire.emulate import Lab
-from gradwire.emulate import lab as lab_module
-from gradwire.emulate.interrupts import Interrupts
-from gradwire.link import Network
-from gradwire.link.network import as_hosts
+from gradwire.cli import signals
+from gradwire.cli.signals import run_to_end
+from gradwire.lab import Lab
+from gradwire.lab import lab as lab_module
+from gradwire.lab.interrupts import Interrupts
+from gradwire.network import Network
+from gradwire.network.network import as_hosts
 
 FILES = {str(path) for path in Path(lab_module.__file__).parent.glob("*.py")} | {subprocess.__file__}
 Point = tuple[str, int]
@@ -158,7 +158,7 @@ def test_a_program_is_interrupted_once_and_waited_for(tmp_path: Path) -> None:
 def test_a_program_that_does_not_end_is_killed_with_the_processes_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ending, "PATIENCE", 0.2)
+    monkeypatch.setattr(signals, "PATIENCE", 0.2)
     ready = tmp_path / "ready"
     os.mkfifo(held := tmp_path / "held")
     code = (

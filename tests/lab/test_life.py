@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.emulate import Lab
-from gradwire.emulate.measure import ping_ms
-from gradwire.emulate.process import Watch
 from gradwire.errors import ConfigError, IntegrityError
-from gradwire.link import preset
-from tests.attempts import Trial, decide
+from gradwire.lab import Lab
+from gradwire.lab.measure import ping_ms
+from gradwire.lab.process import ProcessWatcher
+from gradwire.network import preset
 from tests.lab.conftest import pair
+from tests.trials import Trial, decide
 
 CLI = [sys.executable, "-m", "gradwire", "lab", "run", "--net", "lan100", "--hosts", "3", "--"]
 
@@ -189,7 +189,7 @@ def test_an_emulator_that_did_not_read_for_a_while_counts_that_as_lateness() -> 
     )
     with Lab(pair(100, 1)) as lab:
         before = lab.stats()
-        watch = Watch([lab.spawn("a", [sys.executable, "-c", flood, lab.address("b")])])
+        watch = ProcessWatcher([lab.spawn("a", [sys.executable, "-c", flood, lab.address("b")])])
         while lab.stats().since(before).received < 20:
             watch.step(0.01)
         os.kill(lab.emulator.pid, signal.SIGSTOP)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from gradwire.emulate import Lab
-from gradwire.link import preset
+from gradwire.lab import Lab
+from gradwire.network import preset
 
 TRAIN = """
 import torch, torch.distributed as dist

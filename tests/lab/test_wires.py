@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from gradwire.emulate import Lab
-from tests.attempts import Trial, decide
+from gradwire.lab import Lab
 from tests.lab.conftest import pair
+from tests.trials import Trial, decide
 
 SUM = """
 import logging, torch, torch.distributed as dist

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from gradwire.observe.reader import Record, read
-from gradwire.observe.sample import Shape, write
+from gradwire.observe.sample import SampleShape, write
 from gradwire.observe.state import RunState
 
-SMALL = Shape(ranks=4, seconds=120.0, seed=3)
-HOUR = Shape(ranks=16, seconds=3600.0, seed=1)
+SMALL = SampleShape(ranks=4, seconds=120.0, seed=3)
+HOUR = SampleShape(ranks=16, seconds=3600.0, seed=1)
 
 
-def small(folder: Path, *, packed: bool = False, shape: Shape = SMALL) -> Path:
+def small(folder: Path, *, packed: bool = False, shape: SampleShape = SMALL) -> Path:
     """Two minutes of four ranks."""
     return write(folder / "small", shape, packed=packed)
 

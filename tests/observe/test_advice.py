@@ -1,11 +1,11 @@
 """The summary passes on what another bucket size would gain."""
 
 from gradwire.events import Advised, Attached
-from gradwire.observe.tally import Tally
+from gradwire.observe.summary import SummarySink
 
 
 def test_the_summary_names_the_setting_and_the_gain() -> None:
-    tally = Tally()
+    tally = SummarySink()
     tally.emit(Attached(1.0, 0, 4, 1000, {}))
     assert "bucket_cap_mb" not in str(tally.summary())
     tally.emit(Advised(2.0, 16, 5, 0.12))

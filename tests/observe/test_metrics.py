@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.events import Attached, Link, LinksSensed, Stepped
+from gradwire.events import Attached, LinkSample, LinksSensed, Stepped
 from gradwire.observe.reader import Record
 from gradwire.observe.state import RunState
 from tests.observe.recordings import fold, small
@@ -48,7 +48,7 @@ def test_two_runs_share_their_families(tmp_path: Path) -> None:
 
 def test_labels_are_bounded_and_hostile_names_are_escaped() -> None:
     state = RunState()
-    links = tuple(Link(source, 0, 1.0) for source in range(3 * MOST_LINKS))
+    links = tuple(LinkSample(source, 0, 1.0) for source in range(3 * MOST_LINKS))
     state.take(Record(0, 1.0, LinksSensed(1.0, 0, links)))
     for step in range(500):
         state.take(Record(0, 1.0, Stepped(1.0, step, 0.1, 0.1, 0.0, 0.0, 0.0, 1, 1, 1, f'x"{step}\n')))

@@ -12,7 +12,7 @@ from gradwire.errors import ConfigError
 from gradwire.events import Decided, Opened, Stepped
 from gradwire.observe.files import MOST_LINE, PACKED, PLAIN, Readable, opened, pack, segment_path, segments, zstd
 from gradwire.observe.reader import Damage, Follower, read
-from gradwire.observe.sample import Shape
+from gradwire.observe.sample import SampleShape
 from tests.observe.recordings import small
 
 HEAD = b'{"event":"opened","at":1.0,"format":"gradwire-events","version":1,"rank":0,"world_size":1,"wall":50.0}\n'
@@ -92,7 +92,7 @@ def test_a_line_without_end_is_skipped_in_bounded_memory(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.9, 0.999])
 def test_any_cut_of_a_packed_file_gives_every_whole_line_before_it(tmp_path: Path, share: float) -> None:
-    whole = segments(small(tmp_path, packed=True, shape=Shape(ranks=1, seconds=600.0)))[0].path.read_bytes()
+    whole = segments(small(tmp_path, packed=True, shape=SampleShape(ranks=1, seconds=600.0)))[0].path.read_bytes()
     cut = whole[: int(share * len(whole))]
     put(tmp_path, cut, PACKED)
     left = zstd.ZstdDecompressor().decompress(cut).count(b"\n")
@@ -105,7 +105,7 @@ def test_any_cut_of_a_packed_file_gives_every_whole_line_before_it(tmp_path: Pat
 
 
 def test_damage_inside_a_packed_file_keeps_what_is_before_it(tmp_path: Path) -> None:
-    path = segments(small(tmp_path, packed=True, shape=Shape(ranks=1, seconds=600.0)))[0].path
+    path = segments(small(tmp_path, packed=True, shape=SampleShape(ranks=1, seconds=600.0)))[0].path
     body, whole = bytearray(path.read_bytes()), len(list(read(path)))
     body[len(body) // 2 :] = bytes(255 - byte for byte in body[len(body) // 2 :])
     put(tmp_path, bytes(body), PACKED)

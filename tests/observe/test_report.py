@@ -14,7 +14,7 @@ from gradwire.cli.main import cli
 from gradwire.errors import ConfigError
 from gradwire.observe.plot import Line, line_plot, split_bars, thinned, ticks
 from gradwire.observe.report import load, table, to_html, to_json, to_markdown
-from gradwire.observe.sample import Shape
+from gradwire.observe.sample import SampleShape
 from tests.observe.recordings import fold, small
 
 EVIL = "<script>alert(1)</script>\"'`|*[x](http://evil)"
@@ -65,7 +65,7 @@ def test_time_to_accuracy_is_the_first_note_that_reached_it(tmp_path: Path) -> N
 
 
 def test_runs_are_compared_with_the_first(tmp_path: Path) -> None:
-    first, second = small(tmp_path / "a"), small(tmp_path / "b", shape=Shape(4, 90.0, 8))
+    first, second = small(tmp_path / "a"), small(tmp_path / "b", shape=SampleShape(4, 90.0, 8))
     rows = {row[0]: row[1:] for row in table(load([first, second]))}
     assert rows[""] == ["small", "small (2)"]
     assert rows["speed against the first"][0] == "1.00x"

@@ -13,10 +13,10 @@ import torch
 
 from gradwire.clock import VirtualClock
 from gradwire.events import Attached, Decided, Ended, Event, Failed, Faulted, Noted, Stepped
+from gradwire.observe.event_bus import EventBus, UserNote
 from gradwire.observe.reader import read
-from gradwire.observe.recorder import Recorder, Tape
+from gradwire.observe.recorder import EventBuffer, Recorder
 from gradwire.observe.sinks import Dictionaries, Logging, Scalars
-from gradwire.observe.watch import Told, Watch
 from tests.observe.recordings import fold, small
 
 STEP = Stepped(1.0, 7, 0.5, 0.3, 0.05, 0.1, 0.05, 400, 100, 600, "int8", residual=0.2)
@@ -78,7 +78,7 @@ def test_logging_uses_levels_by_weight(caplog: pytest.LogCaptureFixture, event: 
 
 
 def test_a_sink_added_late_hears_how_the_session_was_attached_and_one_that_raises_is_left_out() -> None:
-    watch, heard = Watch(VirtualClock()), list[Any]()
+    watch, heard = EventBus(VirtualClock()), list[Any]()
     watch.emit(Attached(1.0, 0, 1, 5, {}))
     calls: list[Event] = []
 
@@ -88,7 +88,7 @@ def test_a_sink_added_late_hears_how_the_session_was_attached_and_one_that_raise
 
     watch.add(broken)
     watch.add(heard.append)
-    watch.note(3, Told(float("nan"), values={"good": 1.0, "bad": float("inf")}))
+    watch.note(3, UserNote(float("nan"), values={"good": 1.0, "bad": float("inf")}))
     watch.close(4)
     assert len(calls) == 1
     assert [type(event) for event in heard] == [Attached, Noted, Ended]
@@ -99,9 +99,9 @@ def test_a_sink_added_late_hears_how_the_session_was_attached_and_one_that_raise
 @pytest.mark.parametrize("number", [np.float64, np.float32, np.int64, torch.tensor])
 def test_what_a_user_calls_a_number_is_one_in_the_recording(tmp_path: Path, number: Callable[[int], Any]) -> None:
     clock = VirtualClock()
-    watch = Watch(clock, Recorder(Tape(tmp_path, 0, 1), clock))
+    watch = EventBus(clock, Recorder(EventBuffer(tmp_path, 0, 1), clock))
     two = number(2)
-    watch.note(3, Told(two, two, two, two, {"mine": two}))
+    watch.note(3, UserNote(two, two, two, two, {"mine": two}))
     watch.close(4)
     [noted] = [record.event for record in read(tmp_path) if isinstance(record.event, Noted)]
     assert (noted.loss, noted.accuracy, noted.epoch, noted.total_steps, noted.values) == (2.0, 2.0, 2.0, 2, {"mine": 2})

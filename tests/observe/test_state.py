@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.events import Decided, Link, LinksSensed, Noted, Sensed, Stepped
+from gradwire.events import Decided, LinkSample, LinksSensed, Noted, Sensed, Stepped
 from gradwire.observe.reader import Record
-from gradwire.observe.series import Series, Spread
-from gradwire.observe.split import RECENT
+from gradwire.observe.series import Distribution, Series
 from gradwire.observe.state import MOST_LINKS, RunState
+from gradwire.observe.step_split import RECENT
 from tests.observe.recordings import fold, hour, small
 
 
@@ -44,13 +44,13 @@ def test_the_predicted_gain_is_that_of_the_last_steps_not_of_one() -> None:
 
 
 def test_quantiles_are_within_a_per_cent() -> None:
-    spread = Spread()
+    spread = Distribution()
     for value in range(1, 1001):
         spread.add(value / 1000)
     assert spread.mean == pytest.approx(0.5005)
     assert spread.quantile(0.5) == pytest.approx(0.5, rel=0.015)
     assert spread.quantile(0.99) == pytest.approx(0.99, rel=0.015)
-    assert Spread().quantile(0.5) == 0.0
+    assert Distribution().quantile(0.5) == 0.0
 
 
 def test_a_series_stays_bounded_and_keeps_its_mean() -> None:
@@ -76,7 +76,7 @@ def test_an_hour_of_sixteen_ranks_folds_into_bounded_memory(tmp_path: Path) -> N
 def test_hostile_links_cannot_fill_memory() -> None:
     state = RunState()
     for start in range(0, 2 * MOST_LINKS, 1000):
-        links = tuple(Link(start + index, 0, 1.0) for index in range(1000))
+        links = tuple(LinkSample(start + index, 0, 1.0) for index in range(1000))
         state.take(Record(0, 1.0, LinksSensed(1.0, 1, links)))
     assert len(state.links) == MOST_LINKS
 

@@ -14,11 +14,11 @@ from gradwire.cli.main import cli
 from gradwire.errors import ConfigError
 from gradwire.events import Decided, Failed, Opened
 from gradwire.observe.files import segment_path
-from gradwire.observe.live import Following
+from gradwire.observe.follow import FollowedRun
+from gradwire.observe.format import clean, count, percent, rate, seconds, span, spark
 from gradwire.observe.reader import Record
 from gradwire.observe.state import RunState
 from gradwire.observe.terminal import draw
-from gradwire.observe.words import clean, count, percent, rate, seconds, span, spark
 from tests.observe.recordings import fold, small
 
 
@@ -90,7 +90,7 @@ def test_following_shows_what_was_written_since(tmp_path: Path) -> None:
     body = path.read_bytes()
     half = body.index(b"\n", len(body) // 2) + 1
     path.write_bytes(body[:half])
-    following = Following(folder)
+    following = FollowedRun(folder)
     following.look()
     before = following.state.step
     with path.open("ab") as file:

@@ -10,19 +10,19 @@ from rich.console import Console
 
 from gradwire.dashboard import views
 from gradwire.dashboard.answers import Overview, RunBrief
-from gradwire.dashboard.book import Book
+from gradwire.dashboard.book import RunData
 from gradwire.events import Noted, Sensed, Stepped
 from gradwire.observe.announcement import VARIABLE, announce, announced
-from gradwire.observe.facts import facts
+from gradwire.observe.format import seconds
 from gradwire.observe.reader import Record, read
-from gradwire.observe.split import PARTS, mean_split
+from gradwire.observe.run_facts import facts
 from gradwire.observe.state import RunState
+from gradwire.observe.step_split import PARTS, mean_split
 from gradwire.observe.terminal import draw
-from gradwire.observe.words import seconds
 from tests.observe.recordings import small
 
 
-def overview(book: Book) -> Overview:
+def overview(book: RunData) -> Overview:
     return views.overview(book, RunBrief("r", "r", 0.0, 0.0, 0, [], 0, True, "running", "", 0))
 
 
@@ -36,8 +36,8 @@ def stepped(step: int, *split: float, level: str = "int8") -> Stepped:
     return Stepped(float(step), step, sum(split), *split, 100, 50, 100, level)
 
 
-def folded(records: list[Record]) -> Book:
-    book = Book()
+def folded(records: list[Record]) -> RunData:
+    book = RunData()
     for record in records:
         book.take(record)
     return book

@@ -7,20 +7,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gradwire.link import preset
-from gradwire.plan.cost import forecast
-from gradwire.plan.job import Job
-from gradwire.plan.load import busy_times, lay_out
-from gradwire.plan.loadaware import DEEPER, candidates
+from gradwire.network import preset
+from gradwire.plan.job import ReductionJob
 from gradwire.plan.matrix import Matrix
-from gradwire.plan.matrix_io import netstorm9
-from gradwire.plan.registry import make_plan
-from gradwire.plan.routes import Routes
+from gradwire.plan.model.cost import forecast
+from gradwire.plan.model.load import busy_times, lay_out
+from gradwire.plan.model.matrix_io import netstorm9
+from gradwire.plan.model.routes import Routes
+from gradwire.plan.planners.loadaware import DEEPER, candidates
+from gradwire.plan.planners.registry import make_plan
 from gradwire.simulate.underlay import matrix_of
 from gradwire.units import Rate
 from tests.plan.bound import least_time
 
-ALEXNET = Job(244_403_360, chunk=4_000_000)
+ALEXNET = ReductionJob(244_403_360, chunk=4_000_000)
 
 
 def test_the_bound_is_right_where_it_is_known() -> None:
@@ -67,7 +67,7 @@ def test_stars_are_kept_where_deeper_trees_promise_little() -> None:
     slowed = tuple(
         replace(link, spec=replace(link.spec, rate=Rate(float(link.spec.rate) / 20))) for link in network.links
     )
-    matrix, job = matrix_of(replace(network, links=slowed)), Job(3_818_802, chunk=65_536)
+    matrix, job = matrix_of(replace(network, links=slowed)), ReductionJob(3_818_802, chunk=65_536)
     plan = make_plan(matrix, job)
     assert all(parent == tree.root for tree in plan.trees for parent in tree.parents.values())
     assert plan.predicted == make_plan(matrix, job, "weighted").predicted
@@ -81,7 +81,7 @@ def test_asymmetric_links_make_results_come_back_another_way() -> None:
     """Up is fast one way round a triangle and slow the other: sums and results must both go the fast way."""
     fast, slow = 100.0, 1.0
     rate = [[0, fast, slow], [slow, 0, fast], [fast, slow, 0]]
-    plan = make_plan(Matrix.of(np.array(rate) * 1e6), Job(100_000_000, chunk=1_000_000))
+    plan = make_plan(Matrix.of(np.array(rate) * 1e6), ReductionJob(100_000_000, chunk=1_000_000))
     assert all(tree.sources for tree in plan.trees)
     assert plan.predicted < 3, "both ways over fast links only: 1.33 s at best, 33 s over a slow one"
 
@@ -89,7 +89,7 @@ def test_asymmetric_links_make_results_come_back_another_way() -> None:
 def test_compressed_sums_that_grow_load_the_upper_links_more() -> None:
     matrix = Matrix.of(np.full((3, 3), 1e6))
     routes = Routes(matrix)
-    chain = make_plan(matrix, Job(1_000_000), "ring").trees[:1]
-    flat = lay_out(matrix, chain, Job(1_000_000, ratio=0.1), routes)
-    grown = lay_out(matrix, chain, Job(1_000_000, ratio=0.1, growth=1.0), routes)
+    chain = make_plan(matrix, ReductionJob(1_000_000), "ring").trees[:1]
+    flat = lay_out(matrix, chain, ReductionJob(1_000_000, ratio=0.1), routes)
+    grown = lay_out(matrix, chain, ReductionJob(1_000_000, ratio=0.1, growth=1.0), routes)
     assert busy_times(matrix, grown.links)[0].sum() == pytest.approx(busy_times(matrix, flat.links)[0].sum() * 9 / 4)

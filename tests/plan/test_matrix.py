@@ -10,8 +10,8 @@ import pytest
 
 from gradwire.errors import ConfigError, LinkError
 from gradwire.plan.matrix import Matrix
-from gradwire.plan.matrix_io import aws10, from_json, generated, netstorm9, skyplane
-from gradwire.plan.routes import Routes
+from gradwire.plan.model.matrix_io import aws10, from_json, generated, netstorm9, skyplane
+from gradwire.plan.model.routes import Routes
 
 
 def test_the_9_sites_have_13_links_each_way_between_20_and_155_mbit() -> None:

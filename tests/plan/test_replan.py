@@ -8,22 +8,22 @@ import numpy as np
 import pytest
 
 from gradwire.errors import ConfigError
-from gradwire.flow import Plan
-from gradwire.plan.awareness import HALF_LIFE, Awareness, Observation
-from gradwire.plan.job import Job
-from gradwire.plan.load import lay_out
+from gradwire.plan.job import ReductionJob
 from gradwire.plan.matrix import Matrix
-from gradwire.plan.matrix_io import netstorm9
-from gradwire.plan.registry import make_plan
-from gradwire.plan.replan import ReplanConfig, Replanner, price
-from gradwire.plan.routes import Routes
+from gradwire.plan.membership.awareness import HALF_LIFE, Awareness, LinkObservation
+from gradwire.plan.membership.replan import ReplanConfig, Replanner, price
+from gradwire.plan.model.load import lay_out
+from gradwire.plan.model.matrix_io import netstorm9
+from gradwire.plan.model.routes import Routes
+from gradwire.plan.planners.registry import make_plan
+from gradwire.types import Plan
 
 MB = 1 << 20
-JOB = Job(100_000_000)
+JOB = ReductionJob(100_000_000)
 
 
-def seen(source: int, destination: int, rate: float, at: float, nbytes: int = 4 * MB) -> Observation:
-    return Observation(source, destination, rate, 0.02, nbytes, at)
+def seen(source: int, destination: int, rate: float, at: float, nbytes: int = 4 * MB) -> LinkObservation:
+    return LinkObservation(source, destination, rate, 0.02, nbytes, at)
 
 
 def test_rates_are_averaged_and_age() -> None:
@@ -113,7 +113,9 @@ class Training:
         for source in members:
             for destination in members:
                 if rate[source, destination] > 0:
-                    self.known.observe(Observation(source, destination, rate[source, destination], 0.02, 4 * MB, 0.0))
+                    self.known.observe(
+                        LinkObservation(source, destination, rate[source, destination], 0.02, 4 * MB, 0.0)
+                    )
                 elif source != destination:
                     self.known.blocked(source, destination, 0.0)
         self.matrix = self.known.matrix(tuple(members), 0.0)
@@ -130,7 +132,7 @@ class Training:
             rate = self.rate[source, destination]
             busy = links[source, destination] / rate > 0.5 * step
             seen = rate * (self._noise.uniform(0.95, 1.05) if busy else self._noise.uniform(0.33, 1.0))
-            self.known.observe(Observation(source, destination, seen, 0.02, 4 * MB, now, busy))
+            self.known.observe(LinkObservation(source, destination, seen, 0.02, 4 * MB, now, busy))
         self.matrix = self.known.matrix(true.members, now)
 
 

@@ -61,7 +61,7 @@ def test_the_wheel_is_small_and_holds_what_runs(dist: Path) -> None:
         "gradwire/py.typed",
         "gradwire/_native.pyi",
         "gradwire/demo/digits.csv.gz",
-        "gradwire/link/data/aws10.csv",
+        "gradwire/network/data/aws10.csv",
     ):
         assert name in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
@@ -73,7 +73,14 @@ def test_the_sdist_has_the_sources_and_no_leftovers(dist: Path) -> None:
     (sdist,) = dist.glob("*.tar.gz")
     with tarfile.open(sdist) as packed:
         names = [name.partition("/")[2] for name in packed.getnames()]
-    for name in ("native/CMakeLists.txt", "src/gradwire/ddp.py", "LICENSE", "README.md", "SECURITY.md", "PKG-INFO"):
+    for name in (
+        "native/CMakeLists.txt",
+        "src/gradwire/integrations/ddp.py",
+        "LICENSE",
+        "README.md",
+        "SECURITY.md",
+        "PKG-INFO",
+    ):
         assert name in names
     assert not [name for name in names if name.startswith((".venv", "build/", ".git/")) or name.endswith(".so")]
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.errors import GradwireError, IntegrityError
-from gradwire.flow import Acks, Decision, StepFacts
 from gradwire.level import Level
 from gradwire.sense.pulse import SIZE, Pulse, Stamps, pack, unpack
-from gradwire.sense.stopwatch import Stopwatch, union
+from gradwire.sense.step_timer import StepTimer, union
+from gradwire.types import Acks, Decision, StepFacts
 
 
 def example(reason: str = "because") -> Pulse:
@@ -52,7 +52,7 @@ def test_the_union_of_overlapping_intervals() -> None:
 
 
 def test_a_lap_sums_up_the_step() -> None:
-    watch = Stopwatch()
+    watch = StepTimer()
     assert watch.lap(100.0, 2) is None
     watch.bucket_ready(100.0, 400)
     watch.bucket_ready(100.5, 600)

@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.errors import ConfigError
-from gradwire.flow import Plan, Tree
-from gradwire.plan.job import Job
+from gradwire.plan.job import ReductionJob
 from gradwire.plan.matrix import Matrix
-from gradwire.plan.registry import make_plan
+from gradwire.plan.planners.registry import make_plan
 from gradwire.simulate.compare import simulate
-from gradwire.simulate.engine import Engine
+from gradwire.simulate.engine import FlowSimulator
 from gradwire.simulate.fair import max_min
 from gradwire.simulate.models import gradient_bytes
 from gradwire.simulate.world import build
+from gradwire.types import Plan, Tree
 
 
 def plan_of(*trees: Tree, **more: object) -> Plan:
@@ -25,57 +25,59 @@ def plan_of(*trees: Tree, **more: object) -> Plan:
 
 def test_two_members_exchange_up_then_down() -> None:
     matrix = Matrix.of([[0, 50.0], [100.0, 0]], rtprop=2.0)
-    run = simulate(matrix, plan_of(Tree(0, {0: 0, 1: 0}, 1.0)), Job(1000, chunk=1000, aggregation=1e12))
+    run = simulate(matrix, plan_of(Tree(0, {0: 0, 1: 0}, 1.0)), ReductionJob(1000, chunk=1000, aggregation=1e12))
     assert run.seconds == pytest.approx(1000 / 100 + 1 + 1000 / 50 + 1)
 
 
 def test_chunks_are_pipelined_through_a_chain() -> None:
     matrix = Matrix.of(np.full((3, 3), 100.0))
     chain = Tree(0, {0: 0, 1: 0, 2: 1}, 1.0)
-    run = simulate(matrix, plan_of(chain), Job(1000, chunk=100, aggregation=1e12))
+    run = simulate(matrix, plan_of(chain), ReductionJob(1000, chunk=100, aggregation=1e12))
     assert run.seconds == pytest.approx(10 + 3 * 1), "ten chunks of 1 s, and three more hops for the last one"
 
 
 def test_leaves_share_the_downlink_of_their_root_fairly() -> None:
     matrix = Matrix.of(np.full((4, 4), 100.0), down=[90.0, 1e9, 1e9, 1e9])
-    run = simulate(matrix, plan_of(Tree(0, dict.fromkeys(range(4), 0), 1.0)), Job(900, chunk=900, aggregation=1e12))
+    run = simulate(
+        matrix, plan_of(Tree(0, dict.fromkeys(range(4), 0), 1.0)), ReductionJob(900, chunk=900, aggregation=1e12)
+    )
     assert run.seconds == pytest.approx(900 / 30 + 900 / 100)
 
 
 def test_relayed_pairs_load_every_link_of_their_route() -> None:
     matrix = Matrix.of_links({(0, 1): 100.0, (1, 0): 100.0, (1, 2): 100.0, (2, 1): 100.0})
-    plan = make_plan(matrix, Job(1000, chunk=1000, aggregation=1e12), "star")
+    plan = make_plan(matrix, ReductionJob(1000, chunk=1000, aggregation=1e12), "star")
     assert plan.routes[2, 0] == (2, 1, 0)
-    run = simulate(matrix, plan, Job(1000, chunk=1000, aggregation=1e12))
+    run = simulate(matrix, plan, ReductionJob(1000, chunk=1000, aggregation=1e12))
     assert run.seconds == pytest.approx(20 + 20), "1->0 and 0->1 carry two flows each"
 
 
 def test_what_was_carried_is_what_the_plan_says() -> None:
     matrix = Matrix.of(np.full((5, 5), 1e6))
-    run = simulate(matrix, make_plan(matrix, Job(10_000_000), "ring"), Job(10_000_000))
+    run = simulate(matrix, make_plan(matrix, ReductionJob(10_000_000), "ring"), ReductionJob(10_000_000))
     assert sum(run.carried) == pytest.approx(2 * 4 * 10_000_000)
 
 
 def test_growing_sums_make_upper_links_carry_more() -> None:
     matrix = Matrix.of(np.full((3, 3), 100.0))
     chain = Tree(0, {0: 0, 1: 0, 2: 1}, 1.0)
-    job = Job(1000, chunk=1000, ratio=0.1, growth=1.0, aggregation=1e12)
+    job = ReductionJob(1000, chunk=1000, ratio=0.1, growth=1.0, aggregation=1e12)
     assert simulate(matrix, plan_of(chain), job).seconds == pytest.approx(1 + 2 + 3 + 3)
 
 
 def test_a_plan_over_a_link_that_is_not_there_is_refused() -> None:
     matrix = Matrix.of([[0, 1.0, 1.0], [1.0, 0, 0], [1.0, 0, 0]])
     with pytest.raises(ConfigError, match="from member 2 to member 1"):
-        build(matrix, plan_of(Tree(0, {0: 0, 1: 0, 2: 1}, 1.0)), Job(10))
+        build(matrix, plan_of(Tree(0, {0: 0, 1: 0, 2: 1}, 1.0)), ReductionJob(10))
 
 
 def test_a_coarser_sharing_changes_the_time_by_little() -> None:
     random = np.random.default_rng(1)
     matrix = Matrix.of(random.uniform(1e6, 9e6, (8, 8)), 0.01, up=1.2e7, down=1.2e7)
-    job = Job(30_000_000)
+    job = ReductionJob(30_000_000)
     plan = make_plan(matrix, job, "sharded")
     world = build(matrix, plan, job)
-    exact, coarse = Engine(world).run().seconds, Engine(world, plan.predicted / 300).run().seconds
+    exact, coarse = FlowSimulator(world).run().seconds, FlowSimulator(world, plan.predicted / 300).run().seconds
     assert coarse == pytest.approx(exact, rel=0.05)
 
 

@@ -10,19 +10,19 @@ import pytest
 from click.testing import CliRunner
 
 from gradwire._native import PacketLink, PacketWorld
-from gradwire.aggregate.deal import chunk_for
 from gradwire.cli.simulate import simulate_command
 from gradwire.errors import ConfigError
-from gradwire.flow import Plan
-from gradwire.link import LinkSpec, Network
-from gradwire.link.network import as_hosts
-from gradwire.link.network import matrix as full_matrix
-from gradwire.plan.job import Job
+from gradwire.network import LinkSpec, Network
+from gradwire.network.network import as_hosts
+from gradwire.network.network import matrix as full_matrix
+from gradwire.plan.job import ReductionJob
 from gradwire.plan.matrix import Matrix
-from gradwire.plan.registry import make_plan
+from gradwire.plan.planners.registry import make_plan
 from gradwire.simulate.compare import simulate
 from gradwire.simulate.packets import MOST_SITES, simulate_packets
 from gradwire.simulate.underlay import matrix_of
+from gradwire.tree.partition import chunk_for
+from gradwire.types import Plan
 from gradwire.units import Rate, Seconds
 
 # Of a full packet's 1538 bytes on the wire 1424 are gradient; the flow simulator knows gradient only.
@@ -37,8 +37,8 @@ def uneven(loss: float = 0.0, **more: Any) -> Network:
     return Network("uneven", as_hosts(names), full_matrix(names, spec))
 
 
-def planned(planner: str) -> tuple[Plan, Job]:
-    job = Job(NBYTES, chunk_for(NBYTES))
+def planned(planner: str) -> tuple[Plan, ReductionJob]:
+    job = ReductionJob(NBYTES, chunk_for(NBYTES))
     return make_plan(matrix_of(uneven()), job, planner), job
 
 
@@ -112,7 +112,7 @@ def test_frames_of_edges_without_a_link_are_relayed() -> None:
         link for link in full_matrix(names, lambda i, j: spec) if {link.source, link.target} != {"a", "c"}
     )  # fmt: skip
     network = Network("line", as_hosts(names, forwards=True), links)
-    job = Job(200_000, 64 << 10)
+    job = ReductionJob(200_000, 64 << 10)
     plan = make_plan(matrix_of(network), job, "star")
     assert plan.routes
     # b's sum and result cross one link, a's and c's two: 400 kB at least on the busiest, 64 ms.
@@ -122,7 +122,7 @@ def test_frames_of_edges_without_a_link_are_relayed() -> None:
 def test_large_networks_are_refused() -> None:
     names = [f"h{index}" for index in range(MOST_SITES + 1)]
     network = Network("many", as_hosts(names), full_matrix(names, lambda i, j: LinkSpec(Rate.from_mbit(10))))
-    job = Job(1000)
+    job = ReductionJob(1000)
     with pytest.raises(ConfigError, match="too many"):
         simulate_packets(network, make_plan(matrix_of(network), job, "star"), job)
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import combinations
 
-from gradwire.transport.ltp import Endpoint, LtpConfig
-from tests.aggregate.grid import LIMIT, SECRET
+from gradwire.transport.wires.ltp import Endpoint, LtpConfig
+from tests.exchange.grid import LIMIT, SECRET
 
 # Silence counts as loss after two seconds: soon enough for tests, and no busy machine is silent for so long.
 QUICK = LtpConfig(keepalive=0.1, dead_after=2.0, connect_timeout=10.0)

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from gradwire.demo.data import load
 from gradwire.demo.train import ConvNet, accuracy
-from gradwire.rejoin import rejoining
+from gradwire.integrations.rejoin import rejoining
 
 
 def small_net() -> nn.Module:
@@ -208,7 +208,7 @@ def fail_in_encoder(rank: int, world: int) -> str:
     net = small_net()
     model = DistributedDataParallel(net, bucket_cap_mb=0.02)
     handle = gradwire.attach(model, {"level": "int8", "transport": {"timeout": 3}})
-    original = dense.Dense.encode
+    original = dense.DenseCodec.encode
 
     def broken(self: Any, *args: Any, **kwargs: Any) -> Any:
         raise MemoryError("no room for the encoder")
@@ -216,13 +216,13 @@ def fail_in_encoder(rank: int, world: int) -> str:
     try:
         for step in range(6):
             if rank == 1 and step == 3:
-                dense.Dense.encode = broken  # type: ignore[method-assign]
+                dense.DenseCodec.encode = broken  # type: ignore[method-assign]
             inputs, labels = batch(rank, step)
             F.cross_entropy(model(inputs), labels).backward()
     except (MemoryError, gradwire.LinkError) as error:
         return f"{type(error).__name__} at step {step}"
     finally:
-        dense.Dense.encode = original  # type: ignore[method-assign]
+        dense.DenseCodec.encode = original  # type: ignore[method-assign]
         handle.close()
     return "no error"
 

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 import gradwire
 from gradwire.compress import dense
-from gradwire.fsdp_unit import Unit
-from gradwire.session import Session
+from gradwire.integrations.fsdp_unit import FsdpUnit
+from gradwire.runtime.session import Session
 from tests.train.jobs import batch, small_net
 from tests.train.test_backwards import Checkpointed
 
@@ -106,18 +106,18 @@ class _Watch:
 
 def watched(rank: int, world: int, level: str | None, how: str) -> tuple[int, set[bool]]:
     """How often FSDP2 all-reduced by itself, and whether units let backward go on."""
-    views_only, watch = Unit.views_only, _Watch()
+    views_only, watch = FsdpUnit.views_only, _Watch()
     answers = set()
 
-    def noted(self: Unit, buffer: Tensor) -> bool:
+    def noted(self: FsdpUnit, buffer: Tensor) -> bool:
         answers.add(views_only(self, buffer))
         return views_only(self, buffer)
 
-    collectives.dist, Unit.views_only = watch, noted  # type: ignore[assignment, method-assign]
+    collectives.dist, FsdpUnit.views_only = watch, noted  # type: ignore[assignment, method-assign]
     try:
         train(rank, world, level, how, 2)
     finally:
-        collectives.dist, Unit.views_only = dist, views_only  # type: ignore[method-assign]
+        collectives.dist, FsdpUnit.views_only = dist, views_only  # type: ignore[method-assign]
     return watch.calls, answers
 
 
@@ -208,7 +208,7 @@ def fail_in_encoder(rank: int, world: int) -> str:
     """Rank 1's encoder breaks at step 2: which error reaches its training loop, and rank 0's?"""
     net = wrap(small_net(), mesh_of(world))
     handle = gradwire.attach_fsdp(net, {"level": "int8", "transport": {"timeout": 3}})
-    original = dense.Dense.encode
+    original = dense.DenseCodec.encode
 
     def broken(self: Any, *args: Any, **kwargs: Any) -> Any:
         raise MemoryError("no room for the encoder")
@@ -216,13 +216,13 @@ def fail_in_encoder(rank: int, world: int) -> str:
     try:
         for step in range(4):
             if rank == 1 and step == 2:
-                dense.Dense.encode = broken  # type: ignore[method-assign]
+                dense.DenseCodec.encode = broken  # type: ignore[method-assign]
             inputs, labels = batch(rank, step)
             F.cross_entropy(net(inputs), labels).backward()
     except (MemoryError, gradwire.LinkError) as error:
         return f"{type(error).__name__} at step {step}"
     finally:
-        dense.Dense.encode = original  # type: ignore[method-assign]
+        dense.DenseCodec.encode = original  # type: ignore[method-assign]
         handle.close()
     return "no error"
 

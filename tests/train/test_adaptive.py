@@ -13,8 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from gradwire.decide import registry
 from gradwire.decide.base import Job
-from gradwire.flow import Decision, StepFacts, View
 from gradwire.level import Level
+from gradwire.types import Decision, StepFacts, View
 from tests.train import jobs
 from tests.train.ranks import Ranks
 
@@ -42,7 +42,7 @@ def fail_to_attach(rank: int, world: int) -> tuple[str, list[str]]:
     """Rank 1 is cut off while the ranks look at the network; the error, and gradwire's threads that are left."""
     import threading
 
-    from gradwire import assemble
+    from gradwire.runtime import builder as assemble
 
     def cut(line: Any, world_size: int) -> float:
         raise gradwire.LinkError("cut off")

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import gradwire
-from gradwire.session import Session
+from gradwire.runtime.session import Session
 from tests.train import jobs
 from tests.train.ranks import Ranks
 
@@ -96,18 +96,18 @@ def _fails_at_first(rank: int, world: int) -> str:
 
     model = DistributedDataParallel(jobs.small_net(), bucket_cap_mb=0.02, static_graph=True)
     handle = gradwire.attach(model, {"level": "int8", "transport": {"timeout": 5}})
-    original = dense.Dense.encode
+    original = dense.DenseCodec.encode
 
     def broken(self: Any, *args: Any, **kwargs: Any) -> Any:
         raise MemoryError("no room for the encoder")
 
-    dense.Dense.encode = broken  # type: ignore[method-assign]
+    dense.DenseCodec.encode = broken  # type: ignore[method-assign]
     try:
         model(jobs.batch(rank, 0)[0]).sum().backward()
     except Exception as error:
         return type(error).__name__
     finally:
-        dense.Dense.encode = original  # type: ignore[method-assign]
+        dense.DenseCodec.encode = original  # type: ignore[method-assign]
         handle.close()
     return "no error"
 

@@ -89,7 +89,7 @@ def _corrupted(rank: int, world: int, level: dict[str, object]) -> str:
     import gradwire
     from gradwire.compress import dense
 
-    original = dense.Dense.decode
+    original = dense.DenseCodec.decode
     calls = 0
 
     def wrong(self, frame, out, *args, **kwargs):  # type: ignore[no-untyped-def]
@@ -99,13 +99,13 @@ def _corrupted(rank: int, world: int, level: dict[str, object]) -> str:
         if rank == 1 and calls > 20 and out.numel():
             out[0] += 1
 
-    dense.Dense.decode = wrong  # type: ignore[method-assign]
+    dense.DenseCodec.decode = wrong  # type: ignore[method-assign]
     try:
         jobs.train_small(rank, world, level)  # type: ignore[arg-type]
     except gradwire.IntegrityError as error:
         return str(error)
     finally:
-        dense.Dense.decode = original  # type: ignore[method-assign]
+        dense.DenseCodec.decode = original  # type: ignore[method-assign]
     return "no error"
 
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire import carry
-from gradwire.decide.guard import Guard
+from gradwire.decide.accuracy_guard import AccuracyGuard
 from gradwire.errors import LinkError, NoAnswerError
 from gradwire.events import Faulted
-from gradwire.sense import late
+from gradwire.sense import stragglers
+from gradwire.transport import carrier
 from gradwire.units import parse_seconds
 from tests.observe.recordings import fold
 from tests.train import jobs
@@ -33,13 +33,13 @@ def mishaps(rank: int, world: int, record: str) -> None:
     def silence(*_: object) -> None:
         raise NoAnswerError("rank 1 at 127.0.0.1 port 9 does not answer")
 
-    def hurts(self: Guard, *_: object) -> int | None:
+    def hurts(self: AccuracyGuard, *_: object) -> int | None:
         self.reason = "the loss rose to 9 from 1"
         return 0
 
-    meet, check, again = carry.meet, Guard.check, late.AGAIN
-    carry.meet, Guard.check = silence, hurts  # type: ignore[assignment,method-assign]
-    late.AGAIN = 0.0  # type: ignore[misc]  # on a busy machine the last rank may have been late before, and be named then
+    meet, check, again = carrier.meet, AccuracyGuard.check, stragglers.AGAIN
+    carrier.meet, AccuracyGuard.check = silence, hurts  # type: ignore[assignment,method-assign]
+    stragglers.AGAIN = 0.0  # type: ignore[misc]  # on a busy machine the last rank may have been late before, and be named then
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -52,8 +52,8 @@ def mishaps(rank: int, world: int, record: str) -> None:
             torch.nn.functional.cross_entropy(model(inputs), labels).backward()
         handle.close()
     finally:
-        carry.meet, Guard.check = meet, check  # type: ignore[method-assign]
-        late.AGAIN = again  # type: ignore[misc]
+        carrier.meet, AccuracyGuard.check = meet, check  # type: ignore[method-assign]
+        stragglers.AGAIN = again  # type: ignore[misc]
 
 
 def test_faults_that_were_survived_are_told_by_one_rank(ranks: Ranks, tmp_path: Path) -> None:
@@ -74,18 +74,19 @@ def test_faults_that_were_survived_are_told_by_one_rank(ranks: Ranks, tmp_path: 
 
 def fails_at_the_end_of_attach(rank: int, world: int, config: dict[str, object]) -> list[str]:
     """Another rank does not come to the last meeting; threads that attach has left behind."""
-    from gradwire import assemble, attach
+    from gradwire import attach
+    from gradwire.runtime import builder
 
     def alone(*_: object) -> None:
         raise LinkError("rank 1 did not come")
 
     model, before = DistributedDataParallel(jobs.small_net()), set(threading.enumerate())
-    known, assemble.meet = assemble.meet, alone  # type: ignore[assignment]
+    known, builder.meet = builder.meet, alone  # type: ignore[assignment]
     try:
         with pytest.raises(LinkError, match="did not come"):
             attach(model, config)
     finally:
-        assemble.meet = known
+        builder.meet = known
     return [thread.name for thread in set(threading.enumerate()) - before]
 
 

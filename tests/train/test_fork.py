@@ -22,9 +22,9 @@ from torch.utils.data import DataLoader, Dataset
 
 import gradwire
 from gradwire.observe.reader import Damage, read
-from gradwire.transport.ltp import Endpoint
-from gradwire.transport.native import NativeWire
-from gradwire.transport.tcp import TcpEndpoint
+from gradwire.transport.wires.ltp import Endpoint
+from gradwire.transport.wires.native import NativeWire
+from gradwire.transport.wires.tcp import TcpEndpoint
 from tests.train import jobs
 from tests.train.ranks import Ranks
 

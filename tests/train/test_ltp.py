@@ -16,11 +16,11 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire import carry
 from gradwire.errors import LinkError, NoAnswerError
-from tests.attempts import Trial, decide
+from gradwire.transport import carrier
 from tests.train import jobs
 from tests.train.ranks import Ranks
+from tests.trials import Trial, decide
 
 LTP = {"transport": {"kind": "ltp", "timeout": 30.0, "dead_after": 4.0}}
 
@@ -186,14 +186,14 @@ def without_udp(rank: int, world: int) -> tuple[bool, str]:
     def silence(*_: object) -> None:
         raise NoAnswerError("rank 1 at 127.0.0.1 port 9 does not answer")
 
-    known, carry.meet = carry.meet, silence  # type: ignore[assignment]
+    known, carrier.meet = carrier.meet, silence  # type: ignore[assignment]
     try:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             told = train(rank, world, "int8")
         return bool(told["agreed"]), " ".join(str(warning.message) for warning in said)
     finally:
-        carry.meet = known
+        carrier.meet = known
 
 
 def test_where_udp_is_blocked_tcp_carries_with_one_warning(ranks: Ranks) -> None:

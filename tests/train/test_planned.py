@@ -15,11 +15,11 @@ import gradwire
 from gradwire.config import resolve
 from gradwire.decide.base import Job
 from gradwire.errors import ConfigError
-from gradwire.flow import Decision, StepFacts, Tree, View
 from gradwire.level import Level
-from gradwire.plan_governor import PlanGovernor
-from gradwire.planned import _below
-from gradwire.site import names_from, sites_of
+from gradwire.runtime.plan_governor import PlanGovernor
+from gradwire.sites.reducer import _below
+from gradwire.sites.topology import names_from, sites_of
+from gradwire.types import Decision, StepFacts, Tree, View
 from tests.train import jobs
 from tests.train.ranks import Ranks
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.events import Attached, Decided, Ended, LinksSensed, Noted, Planned, Stepped, Transferred
-from gradwire.observe.tally import Summary
+from gradwire.observe.summary import Summary
 from tests.observe.recordings import fold
 from tests.train.ranks import Ranks
 

@@ -17,11 +17,11 @@ import torch.distributed as dist
 from torch.distributed import HashStore, TCPStore
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire.collective import absent as absent_group
 from gradwire.config import resolve
 from gradwire.errors import ConfigError, LinkError
-from gradwire.standing import Standing, facts_of, find, keep
-from gradwire.succession import Heirloom
+from gradwire.sites import placeholder_group
+from gradwire.sites.failover import LeaderRecord
+from gradwire.sites.job_record import JobRecord, facts_of, find, keep
 from tests.train import jobs
 
 WORLD, MOST = 3, 3000
@@ -84,8 +84,8 @@ def test_a_killed_rank_that_is_started_anew_is_taken_in(tmp_path: Path, level: s
 
 @pytest.fixture
 def absent() -> Iterator[None]:
-    absent_group.register()
-    dist.init_process_group(absent_group.NAME, store=HashStore(), rank=1, world_size=3)
+    placeholder_group.register()
+    dist.init_process_group(placeholder_group.NAME, store=HashStore(), rank=1, world_size=3)
     yield
     dist.destroy_process_group()
 
@@ -115,8 +115,8 @@ def test_without_a_job_there_is_nothing_to_come_back_to() -> None:
 
 
 def test_a_job_with_other_settings_is_not_joined() -> None:
-    store, heirloom = HashStore(), Heirloom(kind="ltp", secret="", places={}, plan="")
-    keep(store, "0", Standing(heirloom, facts_of(resolve(CONFIG))))
+    store, heirloom = HashStore(), LeaderRecord(kind="ltp", secret="", places={}, plan="")
+    keep(store, "0", JobRecord(heirloom, facts_of(resolve(CONFIG))))
     assert find(store, "0", facts_of(resolve(CONFIG)), 0.2).heirloom == heirloom
     with pytest.raises(ConfigError, match=r"level is 'fp16' here and 'int8' in the running job"):
         find(store, "0", facts_of(resolve({**CONFIG, "level": "fp16"})), 0.2)

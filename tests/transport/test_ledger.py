@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from gradwire.transport.ledger import Account, Ledger
+from gradwire.transport.wires.ledger import Account, Ledger
 
 
 def test_a_look_takes_what_was_added_since_the_last() -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gradwire.errors import ConfigError, LinkError
-from gradwire.transport.ltp import Contract, Endpoint, LtpConfig
+from gradwire.transport.wires.ltp import Contract, Endpoint, LtpConfig
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 LIMIT = 60.0
@@ -52,7 +52,7 @@ def test_a_tensor_arrives_bit_for_bit(host: str, encrypt: bool) -> None:
 CHILD = """
 import sys
 from gradwire.errors import LinkError
-from gradwire.transport.ltp import Endpoint, LtpConfig
+from gradwire.transport.wires.ltp import Endpoint, LtpConfig
 config = LtpConfig(port=int(sys.argv[3]), keepalive=0.2, dead_after=20.0, connect_timeout=20.0)
 end = Endpoint(1, bytes.fromhex(sys.argv[1]), config)
 print(end.port, flush=True)

@@ -9,11 +9,11 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from gradwire.errors import ConfigError
-from gradwire.transport.mixed import MixedWire, open_wire, wire_kind
-from gradwire.transport.rendezvous import Neighbourly
-from gradwire.transport.shm import ShmEndpoint, host_identity
-from gradwire.transport.tcp import TcpEndpoint
-from gradwire.transport.wire import Wire
+from gradwire.transport.bootstrap.rendezvous import SharesHost
+from gradwire.transport.wires.base import Wire
+from gradwire.transport.wires.mixed import MixedWire, open_wire, wire_kind
+from gradwire.transport.wires.shm import ShmEndpoint, host_identity
+from gradwire.transport.wires.tcp import TcpEndpoint
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 LIMIT = 20.0
@@ -76,7 +76,7 @@ def test_shared_memory_alone_does_not_reach_another_host() -> None:
 def test_every_kind_can_be_opened(kind: str) -> None:
     with open_wire(0, SECRET, "127.0.0.1", kind=kind) as wire:
         assert 0 < wire.port < 65536
-        assert isinstance(wire, Neighbourly) == (kind in ("auto", "shm"))
+        assert isinstance(wire, SharesHost) == (kind in ("auto", "shm"))
 
 
 @pytest.mark.parametrize(("environment", "kind"), [({}, "auto"), ({"GRADWIRE_WIRE": "tcp"}, "tcp")])

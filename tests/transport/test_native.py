@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from gradwire.transport.native import NativeWire, memory_of
+from gradwire.transport.wires.native import NativeWire, memory_of
 
 LIMIT = 20.0
 

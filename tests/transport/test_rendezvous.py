@@ -12,11 +12,11 @@ import pytest
 from torch.distributed import FileStore, HashStore, PrefixStore, Store
 
 from gradwire.errors import ConfigError, LinkError, NoAnswerError
-from gradwire.transport.address import interface_address, own_address, port_range, route_to
-from gradwire.transport.ltp import Endpoint, LtpConfig
-from gradwire.transport.notes import Notes
-from gradwire.transport.rendezvous import Place, rendezvous
-from gradwire.transport.secret import given_secret, job_secret, one_machine, shared_file, shared_secret
+from gradwire.transport.bootstrap.address import interface_address, own_address, port_range, route_to
+from gradwire.transport.bootstrap.rendezvous import RankAddress, rendezvous
+from gradwire.transport.bootstrap.secret import given_secret, job_secret, one_machine, shared_file, shared_secret
+from gradwire.transport.bootstrap.store_exchange import StoreExchange
+from gradwire.transport.wires.ltp import Endpoint, LtpConfig
 
 LOCAL = {"MASTER_ADDR": "127.0.0.1"}
 SECRET = b"0123456789abcdef"
@@ -30,7 +30,7 @@ def together(world: int, job: Callable[[int], Any]) -> list[Any]:
 
 
 def wire(store: Store, rank: int, world: int, environment: dict[str, str], **settings: Any) -> Endpoint:
-    notes = Notes.open(store, "job", rank, world, 20)
+    notes = StoreExchange.open(store, "job", rank, world, 20)
     config = {"connect_timeout": 5.0, **settings}
     secret = config.pop("secret", None) or job_secret(notes, environment)
     return rendezvous(notes, lambda host, port: Endpoint(rank, secret, LtpConfig(host, port, **config)), environment)
@@ -119,7 +119,7 @@ def test_silence_is_told_apart_from_every_other_failure() -> None:
 
     def meet(rank: int) -> Endpoint:
         kind = Deaf if rank == 1 else Endpoint
-        notes = Notes.open(store, "job", rank, 3, 20)
+        notes = StoreExchange.open(store, "job", rank, 3, 20)
         return rendezvous(notes, lambda host, port: kind(rank, SECRET, LtpConfig(connect_timeout=0.5)), LOCAL)
 
     for error in together(3, meet):
@@ -128,7 +128,7 @@ def test_silence_is_told_apart_from_every_other_failure() -> None:
 
 
 def test_a_rank_that_never_comes_is_named() -> None:
-    notes = Notes.open(HashStore(), "job", 0, 2, patience=0.2)
+    notes = StoreExchange.open(HashStore(), "job", 0, 2, patience=0.2)
     with pytest.raises(LinkError, match="address of rank 1"):
         rendezvous(notes, lambda host, port: Endpoint(0, SECRET, LtpConfig(host, port)), LOCAL)
 
@@ -145,19 +145,19 @@ def test_a_rank_that_never_comes_is_named() -> None:
 def test_notes_are_hostile_until_parsed(note: bytes, message: str) -> None:
     store = HashStore()
     PrefixStore("gradwire/job/1", store).set("address/1", note.decode("latin1"))
-    notes = Notes.open(store, "job", 0, 2, patience=5)
+    notes = StoreExchange.open(store, "job", 0, 2, patience=5)
     with pytest.raises(LinkError, match=message):
         rendezvous(notes, lambda host, port: Endpoint(0, SECRET, LtpConfig(host, port)), LOCAL)
 
 
 def test_a_place_needs_nothing_but_its_fields() -> None:
-    notes = Notes.open(HashStore(), "job", 0, 1)
-    assert notes.gather("address", Place("::1", 5), Place) == [Place("::1", 5)]
+    notes = StoreExchange.open(HashStore(), "job", 0, 1)
+    assert notes.gather("address", RankAddress("::1", 5), RankAddress) == [RankAddress("::1", 5)]
 
 
 def test_the_rank_that_is_missing_among_many_is_named(tmp_path: Path) -> None:
     for store in (HashStore(), FileStore(str(tmp_path / "store"), 1)):
-        notes = {rank: Notes.open(store, "job", rank, 4, patience=0.2) for rank in range(4)}
+        notes = {rank: StoreExchange.open(store, "job", rank, 4, patience=0.2) for rank in range(4)}
         for rank in (2, 3):
             notes[rank].tell("site", str(rank))
         with pytest.raises(LinkError, match="site of rank 1"):
@@ -168,7 +168,7 @@ def test_the_rank_that_is_missing_among_many_is_named(tmp_path: Path) -> None:
 
 def test_rank_0_draws_a_secret_when_none_is_given() -> None:
     store = HashStore()
-    drawn = together(3, lambda rank: job_secret(Notes.open(store, "job", rank, 3, 20), {}))
+    drawn = together(3, lambda rank: job_secret(StoreExchange.open(store, "job", rank, 3, 20), {}))
     assert len(set(drawn)) == 1
     assert len(drawn[0]) == 32
 
@@ -176,7 +176,7 @@ def test_rank_0_draws_a_secret_when_none_is_given() -> None:
 def test_a_secret_on_some_ranks_only_is_named() -> None:
     store = HashStore()
     given = [{}, {"GRADWIRE_SECRET": "0123456789abcdef"}]
-    for error in together(2, lambda rank: job_secret(Notes.open(store, "job", rank, 2, 20), given[rank])):
+    for error in together(2, lambda rank: job_secret(StoreExchange.open(store, "job", rank, 2, 20), given[rank])):
         assert isinstance(error, ConfigError)
         assert "set on rank 1 but not on rank 0" in str(error)
 

@@ -14,11 +14,11 @@ from typing import Final
 
 import click
 
-from gradwire.cli.ending import leave_cleanly, run_to_end
-from gradwire.emulate.emulator import NoPrivilegesError
-from gradwire.emulate.lab import Lab
+from gradwire.cli.signals import leave_cleanly, run_to_end
 from gradwire.errors import ConfigError
-from gradwire.link import load_network
+from gradwire.lab.emulator import NoPrivilegesError
+from gradwire.lab.lab import Lab
+from gradwire.network import load_network
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ CLAIMS: Final[dict[str, Claim]] = {
     "backend": Claim(
         "all_reduce against gloo",
         (
-            ("backend.py loopback --json {out}/backend.json", "--ranks 2 --turns 10"),
-            ("backend.py lab --json {out}/backend.json", "--ranks 2 --turns 5"),
+            ("backend/process_group.py loopback --json {out}/backend.json", "--ranks 2 --turns 10"),
+            ("backend/process_group.py lab --json {out}/backend.json", "--ranks 2 --turns 5"),
         ),
     ),
 }

@@ -15,14 +15,14 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from gradwire.cli.ending import leave_cleanly
 from gradwire.cli.report import write_report
+from gradwire.cli.signals import leave_cleanly
 from gradwire.config import resolve
-from gradwire.emulate import Lab
-from gradwire.emulate.interrupts import Interrupts
 from gradwire.errors import LinkError
-from gradwire.link import Network, load_network
-from gradwire.observe.live import Following
+from gradwire.lab import Lab
+from gradwire.lab.interrupts import Interrupts
+from gradwire.network import Network, load_network
+from gradwire.observe.follow import FollowedRun
 from gradwire.observe.report import load
 from gradwire.units import Bytes, Seconds
 
@@ -108,7 +108,7 @@ def _run_all(
             progress.update(task, note="starting")
             record = folder / _folder_name(name)
             if watched and level:
-                live.update(Group(progress, "", Following(record)))
+                live.update(Group(progress, "", FollowedRun(record)))
             result = _follow(lab, [*extra, "--level", level, "--record", str(record)], _shower(progress, task))
             results.append({"name": name, "level": level or "off", **result})
     return results

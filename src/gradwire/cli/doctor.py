@@ -8,7 +8,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gradwire.doctor.nouns import Report
+from gradwire.doctor.types import DoctorReport
 from gradwire.units import Bytes, Rate, Seconds, parse_bytes
 
 COLORS = {"error": "bold red", "warning": "yellow", "info": "cyan"}
@@ -42,13 +42,13 @@ def doctor(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     Runs on every host under torchrun, or in the lab: gradwire lab run --net lan100 -- python -m gradwire doctor.
     """
     # These load torch, which help should not wait for.
-    from gradwire.doctor.examine import Plan, examine
-    from gradwire.doctor.meeting import Meeting
+    from gradwire.doctor.examine import ExaminationPlan, examine
     from gradwire.doctor.predict import parse_model
+    from gradwire.doctor.store_barrier import StoreBarrier
 
     work = parse_model(model, compute_ms)
-    plan = Plan(seconds, parse_bytes(most, "--most"), budget)
-    meeting = Meeting.join(patience)
+    plan = ExaminationPlan(seconds, parse_bytes(most, "--most"), budget)
+    meeting = StoreBarrier.join(patience)
     report = examine(meeting, work, plan)
     if meeting.rank == 0:
         if as_json:
@@ -59,7 +59,7 @@ def doctor(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     return 1 if strict and any(finding.severity == "error" for finding in report.findings) else 0
 
 
-def render(report: Report) -> RenderableType:
+def render(report: DoctorReport) -> RenderableType:
     parts: list[RenderableType] = [_hosts(report)]
     if len(report.hosts) <= LARGEST_MATRIX:
         parts.append(_matrix(report))
@@ -72,7 +72,7 @@ def render(report: Report) -> RenderableType:
     return Group(*parts)
 
 
-def _hosts(report: Report) -> Table:
+def _hosts(report: DoctorReport) -> Table:
     table = Table(title="Hosts", title_justify="left")
     for column in ("rank", "host", "address", "interface", "MTU", "gloo will use", "TCP", "torch"):
         table.add_column(column)
@@ -87,7 +87,7 @@ def _hosts(report: Report) -> Table:
     return table
 
 
-def _matrix(report: Report) -> Table:
+def _matrix(report: DoctorReport) -> Table:
     """Row sends to column: rate, round trip, loss."""
     reaches = {(one.source, one.target): one for one in report.reaches}
     flows = {(one.source, one.target): one for one in report.flows}
@@ -107,19 +107,19 @@ def _matrix(report: Report) -> Table:
 
 
 def _cell(reach: object, flow: object) -> str | Text:
-    from gradwire.doctor.nouns import Flow, Reach
+    from gradwire.doctor.types import FlowResult, Reach
 
     if isinstance(reach, Reach) and reach.problem:
         return Text("unreachable", style="bold red")
-    rate = str(Rate(flow.rate)) if isinstance(flow, Flow) and flow.rate else "-"
+    rate = str(Rate(flow.rate)) if isinstance(flow, FlowResult) and flow.rate else "-"
     if not isinstance(reach, Reach) or reach.rtt is None:
         return rate
-    again = flow.retransmitted if isinstance(flow, Flow) else 0.0
+    again = flow.retransmitted if isinstance(flow, FlowResult) else 0.0
     lost = f"\n({reach.udp_loss or 0:.1%}, {again:.1%})" if reach.udp_loss or again > 0.001 else ""
     return f"{rate}\n{Seconds(reach.rtt)}{lost}"
 
 
-def _findings(report: Report) -> list[RenderableType]:
+def _findings(report: DoctorReport) -> list[RenderableType]:
     if not report.findings:
         return [Text("No mistakes found.", style="green")]
     lines: list[RenderableType] = []
@@ -129,7 +129,7 @@ def _findings(report: Report) -> list[RenderableType]:
     return lines
 
 
-def _predictions(report: Report) -> Table:
+def _predictions(report: DoctorReport) -> Table:
     title = (
         f"A step of {report.model} ({report.parameters / 1e6:.1f} M parameters, "
         f"{Seconds(report.compute_seconds)} of compute), predicted"

@@ -8,16 +8,16 @@ from pathlib import Path
 import click
 import msgspec
 
-from gradwire.cli.ending import leave_cleanly
-from gradwire.cli.group import SuggestingGroup
 from gradwire.cli.lab_live import LabView, note
 from gradwire.cli.output import check_writable, write
-from gradwire.emulate import EmulatorStats, Lab, RunResult
-from gradwire.emulate.interrupts import Interrupts
-from gradwire.emulate.lab import MODES, Mode
-from gradwire.emulate.machine import disturbance
+from gradwire.cli.signals import leave_cleanly
+from gradwire.cli.suggesting_group import SuggestingGroup
 from gradwire.errors import GradwireError
-from gradwire.link import PRESETS, Network, load_network, to_svg
+from gradwire.lab import EmulatorStats, Lab, RunResult
+from gradwire.lab.interrupts import Interrupts
+from gradwire.lab.lab import MODES, Mode
+from gradwire.lab.machine_load import disturbance
+from gradwire.network import PRESETS, Network, load_network, to_svg
 from gradwire.units import Bytes
 
 _COLORS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red", "bright_cyan", "bright_magenta", "bright_green")
@@ -204,7 +204,7 @@ def show(net: str, hosts: int | None, svg: str | None, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def check(net: str, hosts: int | None, pairs: int, seconds: float, as_json: bool) -> int:
     """Measure a network with ping and iperf3, wanted against got; exit code 1 when something is off."""
-    from gradwire.emulate.measure import measure
+    from gradwire.lab.measure import measure
 
     network = load_network(net, hosts)
     leave_cleanly()
@@ -231,7 +231,7 @@ def check(net: str, hosts: int | None, pairs: int, seconds: float, as_json: bool
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def clean(as_json: bool) -> None:
     """End what killed labs left behind, and list those that run."""
-    from gradwire.emulate.state import open_labs, sweep
+    from gradwire.lab.open_labs import open_labs, sweep
 
     swept, running = sweep(), open_labs()
     if as_json:

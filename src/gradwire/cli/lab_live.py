@@ -23,7 +23,7 @@ from rich.text import Text
 
 from gradwire.observe.announcement import VARIABLE, announced
 from gradwire.observe.files import segments
-from gradwire.observe.live import Following
+from gradwire.observe.follow import FollowedRun
 
 
 def note(text: str) -> None:
@@ -36,13 +36,13 @@ class RecordingView:
     def __init__(self, folder: Path, file: Path) -> None:
         self.folder = folder
         self._file = file
-        self._following = Following(folder)
+        self._following = FollowedRun(folder)
 
     def look(self) -> None:
         """Follow another directory where one was announced."""
         found = announced(self._file)
         if found is not None and found != self.folder:
-            self.folder, self._following = found, Following(found)
+            self.folder, self._following = found, FollowedRun(found)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         self.look()

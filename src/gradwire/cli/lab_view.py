@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from gradwire.emulate.measure import Measurement
-from gradwire.link import CrossTraffic, Host, Link, Network
+from gradwire.lab.measure import Measurement
+from gradwire.network import CrossTraffic, Host, Link, Network
 
 
 def draw_network(network: Network) -> RenderableType:

@@ -8,7 +8,7 @@ from importlib import import_module
 import click
 
 from gradwire import __version__
-from gradwire.cli.group import SuggestingGroup
+from gradwire.cli.suggesting_group import SuggestingGroup
 from gradwire.errors import GradwireError
 
 # verb -> (module, attribute, one line for the list of verbs)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from gradwire.errors import ConfigError
-from gradwire.link import Network, load_network
-from gradwire.link.presets import PRESETS
-from gradwire.plan.matrix_io import Named, aws10, from_json, generated, netstorm9, skyplane
+from gradwire.network import Network, load_network
+from gradwire.network.presets import PRESETS
+from gradwire.plan.model.matrix_io import NamedMatrix, aws10, from_json, generated, netstorm9, skyplane
 from gradwire.simulate.underlay import matrix_of
 
 HELP = (
@@ -19,7 +19,7 @@ HELP = (
 )
 
 
-def network(text: str, latency: str | None = None) -> Named:
+def network(text: str, latency: str | None = None) -> NamedMatrix:
     """The network a person means; ConfigError says what can be written."""
     try:
         named = _read(text, latency)
@@ -33,12 +33,12 @@ def network(text: str, latency: str | None = None) -> Named:
     return named
 
 
-def _read(text: str, latency: str | None) -> Named:
+def _read(text: str, latency: str | None) -> NamedMatrix:
     name, *numbers = text.split(":")
     path = Path(text)
     if path.suffix == ".toml" or text in PRESETS:
         made = load_network(text)
-        return Named(made.name, matrix_of(made), tuple(host.name for host in made.ranks))
+        return NamedMatrix(made.name, matrix_of(made), tuple(host.name for host in made.ranks))
     if name == "netstorm9":
         return netstorm9(*_numbers(numbers, text, 1))
     if name == "generated" and numbers:

@@ -12,13 +12,13 @@ from rich.tree import Tree as Branch
 
 from gradwire.cli.networks import HELP, network
 from gradwire.cli.output import write
-from gradwire.flow import Plan, Tree
-from gradwire.plan.draw import draw
-from gradwire.plan.job import DEFAULT_CHUNK, Job
-from gradwire.plan.matrix_io import Named
-from gradwire.plan.registry import DEFAULT, PLANNERS, make_plan
+from gradwire.plan.job import DEFAULT_CHUNK, ReductionJob
+from gradwire.plan.model.draw import draw
+from gradwire.plan.model.matrix_io import NamedMatrix
+from gradwire.plan.planners.registry import DEFAULT, PLANNERS, make_plan
 from gradwire.plan.trees import children_of
 from gradwire.simulate.models import gradient_bytes
+from gradwire.types import Plan, Tree
 from gradwire.units import Bytes, Seconds, parse_bytes
 
 
@@ -38,7 +38,7 @@ def plan_command(  # noqa: PLR0913, PLR0917 - click hands over every option as a
 ) -> None:
     """Plan aggregation trees for a network and say why."""
     named = network(net, latency)
-    job = Job(gradient_bytes(model), chunk=parse_bytes(chunk, "chunk"))
+    job = ReductionJob(gradient_bytes(model), chunk=parse_bytes(chunk, "chunk"))
     plan = make_plan(named.matrix, job, planner)
     if svg:
         write(Path(svg), draw(named.matrix, plan, named.sites), "plan --svg")
@@ -58,7 +58,7 @@ def as_data(plan: Plan) -> dict[str, object]:
     return data
 
 
-def _print(console: Console, named: Named, plan: Plan, job: Job, most: int) -> None:
+def _print(console: Console, named: NamedMatrix, plan: Plan, job: ReductionJob, most: int) -> None:
     names = dict(zip(named.matrix.members, named.sites, strict=True))
     console.print(f"[bold]{named.name}[/bold], {named.matrix.size} members, {Bytes(job.nbytes)}: {plan.planner}")
     console.print(f"{Seconds(plan.predicted)} predicted; {plan.reason}", highlight=False)

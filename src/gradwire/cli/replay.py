@@ -14,10 +14,10 @@ from rich.live import Live
 
 from gradwire.errors import ConfigError
 from gradwire.events import Decided, Failed, Faulted, NonFinite, Noted, Planned, Warned
+from gradwire.observe.format import clean, span
 from gradwire.observe.reader import Damage, Record, read
 from gradwire.observe.state import RunState
 from gradwire.observe.terminal import draw
-from gradwire.observe.words import clean, span
 
 VIEWS: Final = ("watch", "log", "summary", "json")
 FRAME: Final = 0.1

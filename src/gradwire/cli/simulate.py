@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from gradwire.cli.networks import HELP, linked, network
-from gradwire.plan.job import DEFAULT_CHUNK, Job
-from gradwire.plan.registry import DEFAULT, PLANNERS, make_plan
+from gradwire.plan.job import DEFAULT_CHUNK, ReductionJob
+from gradwire.plan.planners.registry import DEFAULT, PLANNERS, make_plan
 from gradwire.simulate.compare import Row, compare
 from gradwire.simulate.models import gradient_bytes
 from gradwire.simulate.packets import simulate_packets
@@ -42,7 +42,7 @@ def simulate_command(  # noqa: PLR0913, PLR0917 - click hands over every option 
     """Simulate one synchronisation, flow by flow or packet by packet, in virtual time."""
     names = list(PLANNERS) if planner == "all" else [name.strip() for name in planner.split(",")]
     named = network(net, latency)
-    job = Job(gradient_bytes(model), parse_bytes(chunk, "chunk"), ratio, growth)
+    job = ReductionJob(gradient_bytes(model), parse_bytes(chunk, "chunk"), ratio, growth)
     found = compare(named.matrix, job, names, aux)
     rows = sorted(_with_packets(found, net, job) if packets else found, key=_time)
     if as_json:
@@ -57,7 +57,7 @@ def simulate_command(  # noqa: PLR0913, PLR0917 - click hands over every option 
     Console().print(_table(f"{named.name}, {named.matrix.size} members, {Bytes(job.nbytes)}", rows))
 
 
-def _with_packets(rows: Iterable[Row], net: str, job: Job) -> Iterator[Row]:
+def _with_packets(rows: Iterable[Row], net: str, job: ReductionJob) -> Iterator[Row]:
     """Each row with a second synchronisation followed packet by packet; the first is spent on finding rates."""
     lab = linked(net)
     for row in rows:

@@ -11,13 +11,13 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from gradwire.emulate.interrupts import Interrupts
 from gradwire.errors import ConfigError
+from gradwire.lab.interrupts import Interrupts
 from gradwire.observe.files import recording, segments
-from gradwire.observe.live import Following
+from gradwire.observe.follow import FollowedRun
+from gradwire.observe.format import clean
 from gradwire.observe.report import load, to_json
 from gradwire.observe.state import RunState
-from gradwire.observe.words import clean
 
 REFRESH: Final = 4
 RUNS: Final = Path("runs")
@@ -39,7 +39,7 @@ def watch_command(run: str | None, once: bool, as_json: bool, no_color: bool) ->
         recording(folder)
         click.echo(to_json(load([folder])), nl=False)
         return
-    following = Following(folder)
+    following = FollowedRun(folder)
     if once or not console.is_terminal:
         recording(folder)  # says what is wrong where there is none
         following.look()
@@ -81,7 +81,7 @@ def _holds_one(folder: Path) -> bool:
         return False
 
 
-def follow(console: Console, following: Following) -> None:
+def follow(console: Console, following: FollowedRun) -> None:
     """Draw until the run ended or failed."""
     if following.state.started is None:
         console.print("[dim]waiting for events; Ctrl-C ends[/dim]")

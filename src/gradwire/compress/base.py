@@ -30,7 +30,7 @@ class Weights(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ChunkSpan:
     """Which part of the gradient a frame is about: enough to seed, to mask and to name it; no data.
 
     `start` counts elements from the beginning of the bucket.
@@ -69,7 +69,7 @@ class Codec(Protocol):
         ...
 
     def encode(
-        self, gradient: Tensor, residual: Tensor | None, frame: Tensor, stretch: Stretch, seed: int | None
+        self, gradient: Tensor, residual: Tensor | None, frame: Tensor, stretch: ChunkSpan, seed: int | None
     ) -> Encoded:
         """Write gradient + residual into `frame`; leave in `residual` what the frame does not carry.
 
@@ -81,7 +81,7 @@ class Codec(Protocol):
         self,
         frame: Tensor,
         out: Tensor,
-        stretch: Stretch,
+        stretch: ChunkSpan,
         weight: float = 1.0,
         add: bool = False,
         whole: bool = True,
@@ -96,6 +96,6 @@ class Codec(Protocol):
         """Leading bytes of an encoded frame without which its values cannot be read."""
         ...
 
-    def places(self, frame: Tensor, stretch: Stretch, missing: Ranges) -> Tensor:
+    def places(self, frame: Tensor, stretch: ChunkSpan, missing: Ranges) -> Tensor:
         """The elements of the stretch whose values lie in the missing byte ranges of the frame."""
         ...

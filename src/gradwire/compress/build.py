@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gradwire.compress.base import Codec
-from gradwire.compress.dense import Dense
+from gradwire.compress.dense import DenseCodec
 from gradwire.compress.lossless import Lossless
-from gradwire.compress.masked import Masked
 from gradwire.compress.prune import Orders, Pruned
-from gradwire.compress.sparse import TopK
+from gradwire.compress.shared_mask import SharedMaskCodec
+from gradwire.compress.topk import TopK
 from gradwire.errors import ConfigError
 from gradwire.level import Level
 
@@ -36,7 +36,7 @@ def _selecting(level: Level) -> Codec:
     if level.select in ("topk", "exactk"):
         return TopK(level)
     if level.select in ("randk", "sharedk"):
-        return Masked(level)
+        return SharedMaskCodec(level)
     if level.select == "all":
-        return Dense(level)
+        return DenseCodec(level)
     raise ConfigError(f"level: {level} has no frames of its own")

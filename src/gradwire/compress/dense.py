@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gradwire.compress.base import Encoded, Stretch
+from gradwire.compress.base import ChunkSpan, Encoded
 from gradwire.compress.frame import HEADER, aligned, counts, open_frame, seal
 from gradwire.compress.values import CODECS, Ranges, values_within
 from gradwire.errors import IntegrityError
@@ -14,7 +14,7 @@ from gradwire.level import Level
 
 
 @dataclass(frozen=True, slots=True)
-class Dense:
+class DenseCodec:
     """All elements, written as `level.values` says."""
 
     level: Level
@@ -23,7 +23,7 @@ class Dense:
         return aligned(HEADER + CODECS[self.level.values].nbytes(numel))
 
     def encode(
-        self, gradient: Tensor, residual: Tensor | None, frame: Tensor, stretch: Stretch, seed: int | None
+        self, gradient: Tensor, residual: Tensor | None, frame: Tensor, stretch: ChunkSpan, seed: int | None
     ) -> Encoded:
         numel = gradient.numel()
         body = CODECS[self.level.values].nbytes(numel)
@@ -33,7 +33,7 @@ class Dense:
         return Encoded(numel, nonfinite)
 
     def decode(
-        self, frame: Tensor, out: Tensor, stretch: Stretch, weight: float = 1.0, add: bool = False, whole: bool = True
+        self, frame: Tensor, out: Tensor, stretch: ChunkSpan, weight: float = 1.0, add: bool = False, whole: bool = True
     ) -> None:
         header = open_frame(frame, self.level, out.numel(), whole)
         if header.body != CODECS[self.level.values].nbytes(out.numel()):
@@ -43,5 +43,5 @@ class Dense:
     def critical(self, frame: Tensor) -> int:
         return HEADER + CODECS[self.level.values].head(counts(frame)[0])
 
-    def places(self, frame: Tensor, stretch: Stretch, missing: Ranges) -> Tensor:
+    def places(self, frame: Tensor, stretch: ChunkSpan, missing: Ranges) -> Tensor:
         return values_within(CODECS[self.level.values], stretch.numel, missing, HEADER)

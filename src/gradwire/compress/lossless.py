@@ -19,7 +19,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from gradwire.compress.base import Codec, Encoded, Stretch
+from gradwire.compress.base import ChunkSpan, Codec, Encoded
 from gradwire.compress.values import Ranges
 from gradwire.errors import IntegrityError
 from gradwire.level import Level
@@ -51,7 +51,7 @@ class Lossless:
         return PREFIX + self.inner.size_of(numel)
 
     def encode(
-        self, gradient: Tensor, residual: Tensor | None, frame: Tensor, stretch: Stretch, seed: int | None
+        self, gradient: Tensor, residual: Tensor | None, frame: Tensor, stretch: ChunkSpan, seed: int | None
     ) -> Encoded:
         done = self.inner.encode(gradient, residual, frame[PREFIX:], stretch, seed)
         data = bytes(frame[PREFIX : self.size_of(gradient.numel())].cpu().numpy())
@@ -64,7 +64,7 @@ class Lossless:
         return done
 
     def decode(
-        self, frame: Tensor, out: Tensor, stretch: Stretch, weight: float = 1.0, add: bool = False, whole: bool = True
+        self, frame: Tensor, out: Tensor, stretch: ChunkSpan, weight: float = 1.0, add: bool = False, whole: bool = True
     ) -> None:
         self.inner.decode(self._unsqueeze(frame, self.inner.size_of(out.numel())), out, stretch, weight, add)
 
@@ -72,7 +72,7 @@ class Lossless:
         """Everything: one lost byte spoils what zstd made of all the others."""
         return frame.numel()
 
-    def places(self, frame: Tensor, stretch: Stretch, missing: Ranges) -> Tensor:
+    def places(self, frame: Tensor, stretch: ChunkSpan, missing: Ranges) -> Tensor:
         raise IntegrityError("a squeezed frame cannot be read in part")
 
     @staticmethod

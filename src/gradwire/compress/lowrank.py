@@ -22,12 +22,12 @@ import torch
 from torch import Tensor
 
 from gradwire.compress.kernels.factors import multiply_factors, orthonormalise
-from gradwire.flow import ParameterSlice
 from gradwire.level import Level
+from gradwire.types import ParameterSlice
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
+class MatrixSlice:
     """One parameter seen as rows x columns, at its offset in the bucket, approximated with `rank`."""
 
     name: str
@@ -42,10 +42,10 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class FactorLayout:
     """How a bucket splits into matrices to factorise and stretches (start, numel) to send whole."""
 
-    matrices: tuple[Matrix, ...]
+    matrices: tuple[MatrixSlice, ...]
     whole: tuple[tuple[int, int], ...]
 
     @property
@@ -67,31 +67,31 @@ class LowRank:
         self._seed = seed
         self._right: dict[str, Tensor] = {}
 
-    def layout(self, slices: Sequence[ParameterSlice]) -> Layout:
-        matrices: list[Matrix] = []
+    def layout(self, slices: Sequence[ParameterSlice]) -> FactorLayout:
+        matrices: list[MatrixSlice] = []
         whole: list[tuple[int, int]] = []
         for part in slices:
             rows = part.shape[0] if len(part.shape) > 1 else 1
             columns = part.numel // max(rows, 1)
             rank = min(self.level.rank, rows, columns)
             if (rows + columns) * rank < part.numel:
-                matrices.append(Matrix(part.name, part.offset, rows, columns, rank))
+                matrices.append(MatrixSlice(part.name, part.offset, rows, columns, rank))
             else:
                 whole.append((part.offset, part.numel))
-        return Layout(tuple(matrices), tuple(whole))
+        return FactorLayout(tuple(matrices), tuple(whole))
 
     def size_of(self, slices: Sequence[ParameterSlice]) -> int:
         """Bytes of both all-reduces' inputs."""
         layout = self.layout(slices)
         return 4 * (layout.left_numel + layout.right_numel)
 
-    def left(self, waiting: Tensor, layout: Layout) -> Tensor:
+    def left(self, waiting: Tensor, layout: FactorLayout) -> Tensor:
         """Step 2: every P = M Q, and the whole stretches, in one flat tensor."""
         parts = [(_matrix(waiting, m) @ self._warm(m, waiting)).flatten() for m in layout.matrices]
         parts += [waiting[start : start + numel] for start, numel in layout.whole]
         return torch.cat(parts) if parts else waiting.new_empty(0)
 
-    def right(self, waiting: Tensor, layout: Layout, left: Tensor) -> Tensor:
+    def right(self, waiting: Tensor, layout: FactorLayout, left: Tensor) -> Tensor:
         """Steps 3 and 4: orthonormalise each summed P in place, return every Q = M^T P in one flat tensor."""
         parts: list[Tensor] = []
         for m, p in self._lefts(layout, left):
@@ -99,7 +99,7 @@ class LowRank:
             parts.append((_matrix(waiting, m).T @ p).flatten())
         return torch.cat(parts) if parts else waiting.new_empty(0)
 
-    def restore(self, layout: Layout, left: Tensor, right: Tensor, out: Tensor) -> None:
+    def restore(self, layout: FactorLayout, left: Tensor, right: Tensor, out: Tensor) -> None:
         """Step 5: out = P Q^T and the whole stretches; each averaged Q is kept for the next step."""
         place = 0
         for m, p in self._lefts(layout, left):
@@ -118,7 +118,7 @@ class LowRank:
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self._right = dict(state)
 
-    def _warm(self, m: Matrix, like: Tensor) -> Tensor:
+    def _warm(self, m: MatrixSlice, like: Tensor) -> Tensor:
         known = self._right.get(m.name)
         if known is None or known.shape != (m.columns, m.rank):
             # The first Q is drawn from the name, so that all ranks draw the same one in any order.
@@ -128,7 +128,7 @@ class LowRank:
         return known.to(like)  # a loaded one may come from another device
 
     @staticmethod
-    def _lefts(layout: Layout, left: Tensor) -> list[tuple[Matrix, Tensor]]:
+    def _lefts(layout: FactorLayout, left: Tensor) -> list[tuple[MatrixSlice, Tensor]]:
         place, found = 0, []
         for m in layout.matrices:
             found.append((m, left[place : place + m.rows * m.rank].view(m.rows, m.rank)))
@@ -136,5 +136,5 @@ class LowRank:
         return found
 
 
-def _matrix(flat: Tensor, m: Matrix) -> Tensor:
+def _matrix(flat: Tensor, m: MatrixSlice) -> Tensor:
     return flat[m.offset : m.offset + m.numel].view(m.rows, m.columns)

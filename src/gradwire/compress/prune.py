@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gradwire.compress import kernels
-from gradwire.compress.base import Codec, Encoded, Stretch
+from gradwire.compress.base import ChunkSpan, Codec, Encoded
 from gradwire.compress.values import Ranges
 from gradwire.errors import IntegrityError
 from gradwire.level import Level
@@ -44,7 +44,7 @@ class Pruned:
         return self._inner.size_of(numel - small + -(-small // ROTATION))
 
     def encode(
-        self, gradient: Tensor, residual: Tensor | None, frame: Tensor, stretch: Stretch, seed: int | None
+        self, gradient: Tensor, residual: Tensor | None, frame: Tensor, stretch: ChunkSpan, seed: int | None
     ) -> Encoded:
         """1. accumulate, 2. compact what may travel, 3. encode it, 4. put back what the inner codec left.
 
@@ -65,7 +65,7 @@ class Pruned:
         return Encoded(done.sent, nonfinite, places)
 
     def decode(
-        self, frame: Tensor, out: Tensor, stretch: Stretch, weight: float = 1.0, add: bool = False, whole: bool = True
+        self, frame: Tensor, out: Tensor, stretch: ChunkSpan, weight: float = 1.0, add: bool = False, whole: bool = True
     ) -> None:
         keep = self.kept_places(stretch)
         compact = torch.empty(keep.numel(), dtype=torch.float32, device=out.device)
@@ -77,11 +77,11 @@ class Pruned:
     def critical(self, frame: Tensor) -> int:
         return self._inner.critical(frame)
 
-    def places(self, frame: Tensor, stretch: Stretch, missing: Ranges) -> Tensor:
+    def places(self, frame: Tensor, stretch: ChunkSpan, missing: Ranges) -> Tensor:
         keep = self.kept_places(stretch)
         return keep[self._inner.places(frame, self._compacted(stretch, keep), missing)]
 
-    def kept_places(self, stretch: Stretch) -> Tensor:
+    def kept_places(self, stretch: ChunkSpan) -> Tensor:
         """Places that travel at this step, ascending."""
         order = self._order(stretch)
         small = int(self.level.prune * stretch.numel)
@@ -92,14 +92,14 @@ class Pruned:
             travels[order[:small][group::ROTATION]] = True
         return travels.nonzero().squeeze(1)
 
-    def _clear(self, waiting: Tensor, stretch: Stretch) -> None:
+    def _clear(self, waiting: Tensor, stretch: ChunkSpan) -> None:
         """Really prune: no gradient waits under the mask, and the weights there are zero."""
         places = self._order(stretch)[: int(self.level.prune * stretch.numel)]
         waiting[places] = 0.0
         if stretch.weights is not None:
             stretch.weights.zero(places + stretch.start)
 
-    def _order(self, stretch: Stretch) -> Tensor:
+    def _order(self, stretch: ChunkSpan) -> Tensor:
         if stretch.weights is None:
             raise IntegrityError("pruning needs the weights under the stretch")
         turn = stretch.step // (PERIOD * ROTATION)
@@ -111,5 +111,5 @@ class Pruned:
         return known[1]
 
     @staticmethod
-    def _compacted(stretch: Stretch, keep: Tensor) -> Stretch:
-        return Stretch(stretch.step, stretch.bucket, stretch.start, keep.numel())
+    def _compacted(stretch: ChunkSpan, keep: Tensor) -> ChunkSpan:
+        return ChunkSpan(stretch.step, stretch.bucket, stretch.start, keep.numel())

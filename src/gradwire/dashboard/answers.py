@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 
-from gradwire.observe.outcome import Status
+from gradwire.observe.run_status import Status
 
 
-class Answer(msgspec.Struct, frozen=True, gc=False):
+class Response(msgspec.Struct, frozen=True, gc=False):
     """What all answers have in common."""
 
 
-class RunBrief(Answer, frozen=True):
+class RunBrief(Response, frozen=True):
     """One run in the list. `changed` grows whenever anything of the run changed."""
 
     id: str
@@ -32,7 +32,7 @@ class RunBrief(Answer, frozen=True):
     changed: int
 
 
-class Runs(Answer, frozen=True):
+class Runs(Response, frozen=True):
     """Every run the server was given, the newest first; `left_out` older ones are not shown."""
 
     version: str
@@ -40,7 +40,7 @@ class Runs(Answer, frozen=True):
     left_out: int
 
 
-class NetworkNow(Answer, frozen=True):
+class NetworkNow(Response, frozen=True):
     """The network as rank 0 saw it last."""
 
     bandwidth: float | None
@@ -50,7 +50,7 @@ class NetworkNow(Answer, frozen=True):
     confidence: float
 
 
-class StepSplit(Answer, frozen=True):
+class StepSplitView(Response, frozen=True):
     """Seconds of a step by what they went to, as a mean over ranks and over the last steps. The parts add up to the
     seconds; all are 0 where only the whole step was recorded."""
 
@@ -61,7 +61,7 @@ class StepSplit(Answer, frozen=True):
     wait: float
 
 
-class NoteNow(Answer, frozen=True):
+class NoteNow(Response, frozen=True):
     """What the script noted: the last value of each kind."""
 
     at: float
@@ -72,7 +72,7 @@ class NoteNow(Answer, frozen=True):
     total_steps: int | None
 
 
-class DecisionMade(Answer, frozen=True):
+class DecisionMade(Response, frozen=True):
     """A level that was set, and why."""
 
     at: float
@@ -82,14 +82,14 @@ class DecisionMade(Answer, frozen=True):
     version: int
 
 
-class Overview(Answer, frozen=True):
+class Overview(Response, frozen=True):
     """The run at a glance. `speedup` is predicted by the cost model: `predicted_plain` divided by the split's seconds.
     `step_mean` is the mean step of the whole run: two runs' ratio is the measured speed-up, as in reports."""
 
     run: RunBrief
     parameters: int
     steps_per_second: float | None
-    split: StepSplit | None
+    split: StepSplitView | None
     predicted_plain: float | None
     speedup: float | None
     step_mean: float | None
@@ -103,7 +103,7 @@ class Overview(Answer, frozen=True):
     faults: int
 
 
-class SeriesName(Answer, frozen=True):
+class SeriesName(Response, frozen=True):
     """A series that can be asked for; `rank` where it is one rank's."""
 
     name: str
@@ -112,13 +112,13 @@ class SeriesName(Answer, frozen=True):
     points: int
 
 
-class Catalogue(Answer, frozen=True):
+class Catalogue(Response, frozen=True):
     """All series of a run."""
 
     series: list[SeriesName]
 
 
-class Series(Answer, frozen=True):
+class SeriesView(Response, frozen=True):
     """Buckets of a series: the first of all its parallel lists begins at `at[0]`."""
 
     name: str
@@ -129,22 +129,22 @@ class Series(Answer, frozen=True):
     mean: list[float]
 
 
-class SeriesData(Answer, frozen=True):
+class SeriesData(Response, frozen=True):
     """Series between two times."""
 
     start: float
     end: float
-    series: list[Series]
+    series: list[SeriesView]
 
 
-class Decisions(Answer, frozen=True):
+class Decisions(Response, frozen=True):
     """Decisions between two times, oldest first; `left_out` were too many or too old to keep."""
 
     decisions: list[DecisionMade]
     left_out: int
 
 
-class TreeShown(Answer, frozen=True):
+class TreeShown(Response, frozen=True):
     """A tree of a plan; edges are (from, to), up with sums and down with results."""
 
     root: int
@@ -153,14 +153,14 @@ class TreeShown(Answer, frozen=True):
     down: list[tuple[int, int]]
 
 
-class RouteShown(Answer, frozen=True):
+class RouteShown(Response, frozen=True):
     """Members a message passes, ends included; `side` beside the direct link."""
 
     path: list[int]
     side: bool
 
 
-class PlanShown(Answer, frozen=True):
+class PlanShown(Response, frozen=True):
     """A plan and when it came into force."""
 
     at: float
@@ -173,7 +173,7 @@ class PlanShown(Answer, frozen=True):
     routes: list[RouteShown]
 
 
-class Member(Answer, frozen=True):
+class MemberView(Response, frozen=True):
     """A rank and where it runs; degrees north and east where the site's or the host's name is that of a place."""
 
     rank: int
@@ -183,14 +183,14 @@ class Member(Answer, frozen=True):
     longitude: float | None = None
 
 
-class Topology(Answer, frozen=True):
+class Topology(Response, frozen=True):
     """Who takes part, and every plan kept, oldest first."""
 
-    members: list[Member]
+    members: list[MemberView]
     plans: list[PlanShown]
 
 
-class LinkNow(Answer, frozen=True):
+class LinkNow(Response, frozen=True):
     """A directed link as its source knew it last. `load` is what gradwire sends over it, in bytes per second."""
 
     source: int
@@ -205,14 +205,14 @@ class LinkNow(Answer, frozen=True):
     load: float | None
 
 
-class Links(Answer, frozen=True):
+class Links(Response, frozen=True):
     """Every link known."""
 
-    members: list[Member]
+    members: list[MemberView]
     links: list[LinkNow]
 
 
-class PairTransport(Answer, frozen=True):
+class PairTransport(Response, frozen=True):
     """All transfers from `source` to `destination` so far."""
 
     source: int
@@ -226,7 +226,7 @@ class PairTransport(Answer, frozen=True):
     closes: dict[str, int]
 
 
-class Transport(Answer, frozen=True):
+class TransportView(Response, frozen=True):
     """gradwire's own transport: totals, and each pair."""
 
     transfers: int
@@ -238,7 +238,7 @@ class Transport(Answer, frozen=True):
     pairs: list[PairTransport]
 
 
-class FaultSeen(Answer, frozen=True):
+class FaultSeen(Response, frozen=True):
     """Something that went wrong; kind "recording" is about the files, and no rank's."""
 
     at: float
@@ -250,14 +250,14 @@ class FaultSeen(Answer, frozen=True):
     ranks: list[int] = []
 
 
-class Faults(Answer, frozen=True):
+class Faults(Response, frozen=True):
     """Faults, newest first; `left_out` were too many to keep."""
 
     faults: list[FaultSeen]
     left_out: int
 
 
-class RankSetting(Answer, frozen=True):
+class RankSetting(Response, frozen=True):
     """A setting in which a rank differs from rank 0."""
 
     rank: int
@@ -265,23 +265,23 @@ class RankSetting(Answer, frozen=True):
     value: str
 
 
-class Configuration(Answer, frozen=True):
+class Configuration(Response, frozen=True):
     """The effective configuration of the lowest rank, and where others differ."""
 
     config: dict[str, Any]
     gradwire: str
     torch: str
-    members: list[Member]
+    members: list[MemberView]
     differing: list[RankSetting]
 
 
-class Refusal(Answer, frozen=True):
+class Refusal(Response, frozen=True):
     """Why a request was not answered."""
 
     error: str
 
 
-class Pulse(Answer, frozen=True):
+class RunsChanged(Response, frozen=True):
     """Sent over the live stream when something changed."""
 
     runs: list[RunBrief]

@@ -18,11 +18,11 @@ from starlette.routing import Route as Address
 
 from gradwire import __version__
 from gradwire.dashboard import answers as a
-from gradwire.dashboard.guard import Guard
+from gradwire.dashboard.guard import RequestGuard
 from gradwire.dashboard.library import Library
 from gradwire.dashboard.live import Live, list_runs
 from gradwire.dashboard.openapi import document
-from gradwire.dashboard.routes import ROUTES, Route
+from gradwire.dashboard.routes import ROUTES, ApiRoute
 from gradwire.errors import ConfigError
 
 STATIC = Path(__file__).parent / "static"
@@ -51,7 +51,7 @@ def build_app(library: Library, token: str | None = None) -> Starlette:
         Address("/metrics", _metrics(library)),
         *(Address(f"/api/runs/{{run}}/{route.name}", _route(library, route)) for route in ROUTES),
     ]
-    middleware = [Middleware(Guard, token=token), Middleware(GZipMiddleware, minimum_size=2048)]
+    middleware = [Middleware(RequestGuard, token=token), Middleware(GZipMiddleware, minimum_size=2048)]
     app = Starlette(routes=addresses, middleware=middleware, lifespan=lifespan)
     app.state.live = live
     return app
@@ -118,13 +118,13 @@ def _metrics(library: Library) -> Endpoint:
     return endpoint
 
 
-def _route(library: Library, route: Route) -> Endpoint:
+def _route(library: Library, route: ApiRoute) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         run = library.runs.get(request.path_params["run"])
         if run is None:
             return answer(a.Refusal("no such run"), 404)
 
-        def locked() -> a.Answer:
+        def locked() -> a.Response:
             with run.lock:
                 return route.answer(run, request.query_params)
 

@@ -13,8 +13,8 @@ from typing import Final
 from gradwire.dashboard.column import Column
 from gradwire.events import Attached, LinksSensed, Noted, Planned, Sensed, Stepped, Transferred
 from gradwire.observe.reader import Record
-from gradwire.observe.split import LONGEST
 from gradwire.observe.state import RunState
+from gradwire.observe.step_split import LONGEST
 
 # Enough for 64 ranks with nine series each; further series are not kept.
 MAX_COLUMNS: Final = 640
@@ -80,7 +80,7 @@ class PairTotals:
 
 
 @dataclass(slots=True)
-class Book:
+class RunData:
     """`take` folds one record in; everything else is read by the views."""
 
     state: RunState = field(default_factory=RunState)

@@ -49,7 +49,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-class Guard:
+class RequestGuard:
     """ASGI middleware. `token` None means bound to loopback."""
 
     def __init__(self, app: ASGIApp, token: str | None = None) -> None:

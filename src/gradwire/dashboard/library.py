@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from gradwire.dashboard import answers as a
-from gradwire.dashboard.book import MAX_MEMBERS, Book
+from gradwire.dashboard.book import MAX_MEMBERS, RunData
 from gradwire.dashboard.views import MAX_NAME
 from gradwire.errors import ConfigError
 from gradwire.observe.files import segments
@@ -31,14 +31,14 @@ LEVELS: Final = 2
 
 
 @dataclass(slots=True)
-class Run:
+class TrackedRun:
     """A run's files, its book, and the lock under which the book is read and written."""
 
     id: str
     name: str
     folder: Path
     follower: Follower
-    book: Book = field(default_factory=Book)
+    book: RunData = field(default_factory=RunData)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def brief(self) -> a.RunBrief:
@@ -80,7 +80,7 @@ class Library:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = tuple(paths)
-        self.runs: dict[str, Run] = {}
+        self.runs: dict[str, TrackedRun] = {}
         # Runs that are there and not shown, because MAX_RUNS newer ones are.
         self.left_out = 0
         self._written: dict[Path, float] = {}
@@ -110,7 +110,7 @@ class Library:
         shown = {identity: run for identity, run in self.runs.items() if run.folder in newest}
         for folder in (folder for folder in new if folder in newest):
             identity = _identity(found[folder], shown)
-            shown[identity] = Run(identity, found[folder], folder, Follower(folder))
+            shown[identity] = TrackedRun(identity, found[folder], folder, Follower(folder))
         left_out = len(self._written) - len(shown)
         if left_out and not self.left_out:
             log.warning("only the newest %d runs are shown; name the directories of others to see those", MAX_RUNS)
@@ -128,7 +128,7 @@ class Library:
                 self._refresh(run)
             self._stop.wait(POLL_SECONDS)
 
-    def _refresh(self, run: Run) -> None:
+    def _refresh(self, run: TrackedRun) -> None:
         """The top of the reading thread: one run that cannot be read must not stop the others."""
         try:
             run.refresh(self._stop)

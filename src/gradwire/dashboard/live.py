@@ -39,7 +39,7 @@ class Live:
                 state = [(brief.id, brief.changed, brief.live) for brief in briefs]
                 if state != seen:
                     seen, silent = state, 0
-                    yield b"event: pulse\ndata: " + msgspec.json.encode(a.Pulse(briefs)) + b"\n\n"
+                    yield b"event: pulse\ndata: " + msgspec.json.encode(a.RunsChanged(briefs)) + b"\n\n"
                 elif (silent := silent + 1) >= SILENT_BEATS:
                     silent = 0
                     yield b": here\n\n"

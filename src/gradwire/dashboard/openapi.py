@@ -15,12 +15,14 @@ _JSON = "application/json"
 
 def document() -> dict[str, Any]:
     """The OpenAPI 3.1 document."""
-    kinds: list[type] = [a.Runs, a.Pulse, a.Refusal, *(route.returns for route in ROUTES)]
+    kinds: list[type] = [a.Runs, a.RunsChanged, a.Refusal, *(route.returns for route in ROUTES)]
     references, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     schema = dict(zip(kinds, references, strict=True))
     paths: dict[str, Any] = {
         "/api/runs": _get("runs", "Every run.", _answer(schema[a.Runs]), []),
-        "/api/live": _get("live", "Server-sent events: `pulse` when a run changed.", _stream(schema[a.Pulse]), []),
+        "/api/live": _get(
+            "live", "Server-sent events: `pulse` when a run changed.", _stream(schema[a.RunsChanged]), []
+        ),
     }
     for route in ROUTES:
         parameters = [_run_parameter(), *map(_parameter, route.parameters)]

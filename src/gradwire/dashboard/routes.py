@@ -10,7 +10,7 @@ from starlette.datastructures import QueryParams
 
 from gradwire.dashboard import answers as a
 from gradwire.dashboard import views
-from gradwire.dashboard.library import Run
+from gradwire.dashboard.library import TrackedRun
 from gradwire.errors import ConfigError
 
 MAX_WIDTH: Final = 4000
@@ -32,13 +32,13 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class ApiRoute:
     """An address under /api/runs/{run}/; `answer` is called with the run's lock held."""
 
     name: str
     about: str
-    returns: type[a.Answer]
-    answer: Callable[[Run, QueryParams], a.Answer]
+    returns: type[a.Response]
+    answer: Callable[[TrackedRun, QueryParams], a.Response]
     parameters: tuple[Parameter, ...] = ()
 
 
@@ -62,7 +62,7 @@ def number(query: QueryParams, parameter: Parameter, otherwise: float) -> float:
     return value
 
 
-def span(run: Run, query: QueryParams) -> tuple[float, float]:
+def span(run: TrackedRun, query: QueryParams) -> tuple[float, float]:
     """The stretch of time asked for."""
     start = number(query, START, 0.0)
     end = number(query, END, max(run.book.state.elapsed, start))
@@ -71,7 +71,7 @@ def span(run: Run, query: QueryParams) -> tuple[float, float]:
     return start, max(end, start + 1e-3)
 
 
-def series(run: Run, query: QueryParams) -> a.SeriesData:
+def series(run: TrackedRun, query: QueryParams) -> a.SeriesData:
     names = query.getlist("name")
     if not 1 <= len(names) <= MAX_NAMES:
         raise ConfigError(f"name: between 1 and {MAX_NAMES} series")
@@ -80,19 +80,19 @@ def series(run: Run, query: QueryParams) -> a.SeriesData:
 
 
 ROUTES: Final = (
-    Route("overview", "The run at a glance.", a.Overview, lambda run, _: views.overview(run.book, run.brief())),
-    Route("catalogue", "The series that can be asked for.", a.Catalogue, lambda run, _: views.catalogue(run.book)),
-    Route("series", "Series, reduced to lowest, highest and mean.", a.SeriesData, series, (NAME, START, END, WIDTH)),
-    Route(
+    ApiRoute("overview", "The run at a glance.", a.Overview, lambda run, _: views.overview(run.book, run.brief())),
+    ApiRoute("catalogue", "The series that can be asked for.", a.Catalogue, lambda run, _: views.catalogue(run.book)),
+    ApiRoute("series", "Series, reduced to lowest, highest and mean.", a.SeriesData, series, (NAME, START, END, WIDTH)),
+    ApiRoute(
         "decisions",
         "Decisions with their reasons.",
         a.Decisions,
         lambda run, query: views.decisions(run.book, *span(run, query)),
         (START, END),
     ),
-    Route("topology", "Members and plans.", a.Topology, lambda run, _: views.topology(run.book)),
-    Route("links", "Every directed link.", a.Links, lambda run, _: views.links(run.book)),
-    Route("transport", "gradwire's own transport.", a.Transport, lambda run, _: views.transport(run.book)),
-    Route("faults", "What went wrong.", a.Faults, lambda run, _: views.faults(run.book, run.follower.damage)),
-    Route("configuration", "What was set.", a.Configuration, lambda run, _: views.configuration(run.book)),
+    ApiRoute("topology", "Members and plans.", a.Topology, lambda run, _: views.topology(run.book)),
+    ApiRoute("links", "Every directed link.", a.Links, lambda run, _: views.links(run.book)),
+    ApiRoute("transport", "gradwire's own transport.", a.TransportView, lambda run, _: views.transport(run.book)),
+    ApiRoute("faults", "What went wrong.", a.Faults, lambda run, _: views.faults(run.book, run.follower.damage)),
+    ApiRoute("configuration", "What was set.", a.Configuration, lambda run, _: views.configuration(run.book)),
 )

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from gradwire.dashboard import answers as a
-from gradwire.dashboard.book import MAX_MEMBERS, UNITS, Book
+from gradwire.dashboard.book import MAX_MEMBERS, UNITS, RunData
 from gradwire.dashboard.column import Column
 from gradwire.events import Decided, Planned
-from gradwire.observe.outcome import Incident
-from gradwire.observe.places import where
+from gradwire.observe.geo import where
 from gradwire.observe.reader import Damage
+from gradwire.observe.run_status import Incident
 from gradwire.observe.state import RankState
 
 # Text from a file is cut here: a reason is a sentence, a name a few words.
@@ -21,7 +21,7 @@ MAX_NAME: Final = 80
 MAX_TREES: Final = 64
 
 
-def overview(book: Book, run: a.RunBrief) -> a.Overview:
+def overview(book: RunData, run: a.RunBrief) -> a.Overview:
     """The first page."""
     state, split, whole = book.state, _split(book), book.state.whole_split
     recent = [_decision(book, *kept) for kept in list(state.decisions)[-5:]][::-1]
@@ -44,17 +44,17 @@ def overview(book: Book, run: a.RunBrief) -> a.Overview:
     )
 
 
-def catalogue(book: Book) -> a.Catalogue:
+def catalogue(book: RunData) -> a.Catalogue:
     """The names of all series."""
     return a.Catalogue([_series_name(name, column) for name, column in book.columns.items()])
 
 
-def series_data(book: Book, names: Sequence[str], start: float, end: float, width: int) -> a.SeriesData:
+def series_data(book: RunData, names: Sequence[str], start: float, end: float, width: int) -> a.SeriesData:
     """Buckets of the series asked for; a name nobody recorded gives an empty series."""
     return a.SeriesData(start, end, [_series(book, name, start, end, width) for name in names])
 
 
-def decisions(book: Book, start: float, end: float) -> a.Decisions:
+def decisions(book: RunData, start: float, end: float) -> a.Decisions:
     """The decisions of a stretch of time, and the one in force when it began."""
     made = [_decision(book, *kept) for kept in book.state.decisions]
     before = [decision for decision in made if decision.at < start][-1:]
@@ -63,12 +63,12 @@ def decisions(book: Book, start: float, end: float) -> a.Decisions:
     return a.Decisions(before + inside, seen - len(made))
 
 
-def topology(book: Book) -> a.Topology:
+def topology(book: RunData) -> a.Topology:
     """Members and plans."""
     return a.Topology(_members(book), [_plan(at, event) for at, event in book.plans])
 
 
-def links(book: Book) -> a.Links:
+def links(book: RunData) -> a.Links:
     """The matrix. Ages count from the end of what was recorded."""
     now = book.state.elapsed
     shown = []
@@ -82,7 +82,7 @@ def links(book: Book) -> a.Links:
     return a.Links(_members(book), shown)
 
 
-def transport(book: Book) -> a.Transport:
+def transport(book: RunData) -> a.TransportView:
     """gradwire's own transport: the run's totals, and each pair."""
     pairs = [
         a.PairTransport(
@@ -101,10 +101,10 @@ def transport(book: Book) -> a.Transport:
     total = book.state.transport
     closes = {name[:MAX_NAME]: count for name, count in total.closes.items()}
     sums = (total.transfers, total.nbytes, total.missing, total.returned, total.retransmitted)
-    return a.Transport(*sums, closes, pairs)
+    return a.TransportView(*sums, closes, pairs)
 
 
-def faults(book: Book, damage: Damage) -> a.Faults:
+def faults(book: RunData, damage: Damage) -> a.Faults:
     """What went wrong in the run, the newest first; before it what is wrong with its files."""
     state = book.state
     wrong = [*damage.notes]
@@ -119,7 +119,7 @@ def faults(book: Book, damage: Damage) -> a.Faults:
     return a.Faults(files + shown, sum(state.faults.values()) - len(shown))
 
 
-def configuration(book: Book) -> a.Configuration:
+def configuration(book: RunData) -> a.Configuration:
     """What the lowest rank was told, and where others were told something else."""
     if not book.attached:
         return a.Configuration({}, "", "", _members(book), [])
@@ -146,19 +146,19 @@ def flat(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
     return found
 
 
-def _split(book: Book) -> a.StepSplit | None:
+def _split(book: RunData) -> a.StepSplitView | None:
     split = book.state.split
-    return a.StepSplit(*split) if split else None
+    return a.StepSplitView(*split) if split else None
 
 
-def _network(book: Book) -> a.NetworkNow | None:
+def _network(book: RunData) -> a.NetworkNow | None:
     event = book.state.sensed
     if event is None:
         return None
     return a.NetworkNow(event.bandwidth, event.rtprop, event.queueing, event.loss, event.confidence)
 
 
-def _note(book: Book) -> a.NoteNow | None:
+def _note(book: RunData) -> a.NoteNow | None:
     if not book.state.notes:
         return None
     state, last = book.state, book.state.notes[-1]
@@ -166,12 +166,12 @@ def _note(book: Book) -> a.NoteNow | None:
     return a.NoteNow(last.elapsed, last.noted.step, loss, accuracy, epoch, state.total_steps)
 
 
-def _decision(book: Book, time: float, event: Decided) -> a.DecisionMade:
+def _decision(book: RunData, time: float, event: Decided) -> a.DecisionMade:
     at = max(0.0, time - (book.state.started or 0.0))
     return a.DecisionMade(at, event.step, event.level[:MAX_NAME], event.reason[:MAX_TEXT], event.version)
 
 
-def _fault(book: Book, incident: Incident) -> a.FaultSeen:
+def _fault(book: RunData, incident: Incident) -> a.FaultSeen:
     at = max(0.0, incident.time - (book.state.started or 0.0))
     kind, detail = incident.kind[:MAX_NAME], incident.detail[:MAX_TEXT]
     return a.FaultSeen(at, incident.rank, incident.step, kind, detail, list(incident.ranks)[:MAX_MEMBERS])
@@ -182,24 +182,24 @@ def _series_name(name: str, column: Column) -> a.SeriesName:
     return a.SeriesName(name, UNITS[stem], int(rank) if rank else None, column.points)
 
 
-def _series(book: Book, name: str, start: float, end: float, width: int) -> a.Series:
+def _series(book: RunData, name: str, start: float, end: float, width: int) -> a.SeriesView:
     unit = UNITS.get(name.partition("@")[0], "")
     column = book.columns.get(name)
     if column is None:
-        return a.Series(name, unit, [], [], [], [])
+        return a.SeriesView(name, unit, [], [], [], [])
     window = column.window(start, end, width)
-    return a.Series(name, unit, *(values.tolist() for values in (window.at, window.low, window.high, window.mean)))
+    return a.SeriesView(name, unit, *(values.tolist() for values in (window.at, window.low, window.high, window.mean)))
 
 
-def _members(book: Book) -> list[a.Member]:
+def _members(book: RunData) -> list[a.MemberView]:
     known = {rank for rank in book.state.ranks if 0 <= rank < MAX_MEMBERS}
     known |= {rank for pair in book.sensed_links for rank in pair}
     return [_member(rank, book.state.ranks.get(rank, RankState())) for rank in sorted(known)]
 
 
-def _member(rank: int, known: RankState) -> a.Member:
+def _member(rank: int, known: RankState) -> a.MemberView:
     host, site = known.host[:MAX_NAME], known.site[:MAX_NAME]
-    return a.Member(rank, host, site, *(where(site or host) or (None, None)))
+    return a.MemberView(rank, host, site, *(where(site or host) or (None, None)))
 
 
 def _plan(at: float, event: Planned) -> a.PlanShown:

@@ -1,7 +1,7 @@
 """Auto: the rung with the best time to accuracy, as predicted and as seen. The default, and nothing to set.
 
     1. predict a step's time at every rung of the ladder; where steps at a rung were really seen on this network, what
-       they took takes the prediction's place (decide/experience.py)
+       they took takes the prediction's place (decide/history.py)
     2. multiply by what the rung's lossiness costs in steps, leave out what the guard forbids and what could cost too
        much if it failed, and take the least lossy rung that comes within 3 % of the best: rungs that hide behind
        compute tie on time, and `off` wins where the network is not what slows training
@@ -20,14 +20,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from gradwire.decide.accuracy_guard import AccuracyGuard
 from gradwire.decide.base import Job
-from gradwire.decide.cost import Prediction, predict
-from gradwire.decide.experience import Experience
-from gradwire.decide.guard import Guard
+from gradwire.decide.cost_model import StepPrediction, predict
+from gradwire.decide.history import History
+from gradwire.decide.initial_level import STARTS
 from gradwire.decide.ladder import LADDER, index_of
-from gradwire.decide.start import STARTS
-from gradwire.flow import Decision, StepFacts, View
 from gradwire.level import Level
+from gradwire.types import Decision, StepFacts, View
 from gradwire.units import Rate, Seconds
 
 # Estimates wander by a few per cent on a steady network: the band between these two keeps a rung from flapping.
@@ -56,8 +56,8 @@ class Auto:
         self._current = self._ran = STARTS[0]
         self._version = 0
         self._scale = 1.0
-        self._guard = Guard()
-        self._experience = Experience()
+        self._guard = AccuracyGuard()
+        self._experience = History()
         self._doubt = 1.0
         self._proposed: Level | None = None
         self._step = 0
@@ -108,7 +108,7 @@ class Auto:
             self._visited, self._hold = set(), HOLD
         self._changed = self._step
 
-    def _agreed(self, best: Prediction, here: Prediction) -> bool:
+    def _agreed(self, best: StepPrediction, here: StepPrediction) -> bool:
         """Whether to move to `best` now: at once for much, or when both rungs were seen and differ clearly; else when
         proposed twice (or seen), and, for a rung that is lossier or was seen, not soon after another change; a rung
         that was only tried is left for a better one at any time."""
@@ -120,7 +120,7 @@ class Auto:
         soon = self._step < self._moved + self._hold and not (self._trying and seen)
         return (seen or again) and not (soon and (seen or lossier))
 
-    def _predict(self, job: Job, view: View, facts: StepFacts, ran: Level) -> list[Prediction]:
+    def _predict(self, job: Job, view: View, facts: StepFacts, ran: Level) -> list[StepPrediction]:
         """Every rung: as it was seen, else as the model says, scaled by how wrong it was about the rung that ran."""
         model = [predict(rung, job, view, facts, ran, self._scale) for rung in LADDER]
         doubt = self._doubt = self._experience.doubt(index_of(ran), model[index_of(ran)].step)
@@ -130,25 +130,25 @@ class Auto:
         ]
 
     def _bearable(
-        self, allowed: list[Prediction], here: Prediction, job: Job, view: View, facts: StepFacts
-    ) -> list[Prediction]:
+        self, allowed: list[StepPrediction], here: StepPrediction, job: Job, view: View, facts: StepFacts
+    ) -> list[StepPrediction]:
         """Without rungs that nobody has seen, send more than now, and would take too long if bandwidth is overrated."""
         floor = min(self._experience.floor, view.group.bandwidth or 0.0)
         dark = View(replace(view.group, bandwidth=floor or None))
         size = job.wire_bytes(here.rung.level)
 
-        def risky(one: Prediction) -> bool:
+        def risky(one: StepPrediction) -> bool:
             if one is here or self._seen(one) or job.wire_bytes(one.rung.level) <= size:
                 return False
             return predict(one.rung, job, dark, facts, here.rung.level, self._scale).step > RISK * here.step
 
         return [one for one in allowed if not risky(one)]
 
-    def _seen(self, one: Prediction) -> bool:
+    def _seen(self, one: StepPrediction) -> bool:
         return self._experience.seconds(index_of(one.rung.level)) is not None
 
     @staticmethod
-    def _lossier(one: Prediction, other: Prediction) -> bool:
+    def _lossier(one: StepPrediction, other: StepPrediction) -> bool:
         return index_of(one.rung.level) > index_of(other.rung.level)
 
     def _own_residual(self, ran: Level, facts: StepFacts) -> float:
@@ -163,7 +163,7 @@ class Auto:
             seen = min(20.0, max(0.2, facts.work / expected))
             self._scale += SCALE_GAIN * (seen - self._scale)
 
-    def _try(self, allowed: list[Prediction], here: Prediction) -> Decision | None:  # 4
+    def _try(self, allowed: list[StepPrediction], here: StepPrediction) -> Decision | None:  # 4
         """A rung that nobody has seen and that may be as good, when the model has been wrong here and all is calm."""
         if self._step < self._moved + self._hold or self._doubt == 1.0:
             return None
@@ -175,7 +175,7 @@ class Auto:
         self._trying = True
         return tried
 
-    def _ask(self, allowed: list[Prediction], here: Prediction) -> Decision | None:  # 5
+    def _ask(self, allowed: list[StepPrediction], here: StepPrediction) -> Decision | None:  # 5
         """One step at a milder rung, when nothing was heard for so long that its extra time does not show."""
         if self._silent < ASK_AFTER:
             return None
@@ -201,7 +201,7 @@ class Auto:
         return Decision(level, reason, self._version)
 
     @staticmethod
-    def _explain(chosen: Prediction, job: Job, view: View) -> str:
+    def _explain(chosen: StepPrediction, job: Job, view: View) -> str:
         rate = Rate(view.group.bandwidth or 0.0)
         dense = Seconds(job.wire_bytes(Level()) / max(rate, 1.0))
         if chosen.rung.level.off:

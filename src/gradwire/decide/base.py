@@ -16,8 +16,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.flow import Bucket, Decision, Footprint, StepFacts, View
 from gradwire.level import Level
+from gradwire.types import Bucket, Decision, Footprint, StepFacts, View
 
 
 class Sizes(NamedTuple):

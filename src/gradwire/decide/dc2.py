@@ -17,8 +17,8 @@ from typing import Final
 
 from gradwire.decide.base import Job
 from gradwire.decide.netsense import level_for
-from gradwire.flow import Decision, StepFacts, View
 from gradwire.level import Level
+from gradwire.types import Decision, StepFacts, View
 from gradwire.units import Seconds
 
 # How many deviations of delay to be prepared for.

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gradwire.flow import Decision
 from gradwire.level import Level
+from gradwire.types import Decision
 
 # DGC begins with a quarter of the gradient and closes in on the asked share exponentially.
 WARMUP_START = 0.25

@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import Final
 
 from gradwire.decide.base import Job
-from gradwire.flow import Decision, StepFacts, View
 from gradwire.level import Level
+from gradwire.types import Decision, StepFacts, View
 from gradwire.units import Bytes, Seconds
 
 START: Final = 0.01

@@ -13,9 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.clock import MonotonicClock
 from gradwire.events import Attached, Stepped
-from gradwire.flow import all_reduce_bytes
-from gradwire.observe.recorder import Recorder, Tape
-from gradwire.observe.watch import Told, Watch, attached
+from gradwire.observe.event_bus import EventBus, UserNote, attached
+from gradwire.observe.recorder import EventBuffer, Recorder
+from gradwire.types import all_reduce_bytes
 
 
 class PlainLog:
@@ -24,8 +24,8 @@ class PlainLog:
     def __init__(self, record: str, model: DistributedDataParallel) -> None:
         rank, world_size = dist.get_rank(), dist.get_world_size()
         self._clock = MonotonicClock()
-        recorder = Recorder(Tape(Path(record), rank, world_size), self._clock) if record else None
-        self._watch = Watch(self._clock, recorder)
+        recorder = Recorder(EventBuffer(Path(record), rank, world_size), self._clock) if record else None
+        self._watch = EventBus(self._clock, recorder)
         parameters = sum(parameter.numel() for parameter in model.parameters())
         self._model = model
         # DDP then times its buckets in every step, not in one of a hundred.
@@ -67,7 +67,7 @@ class PlainLog:
         total_steps: int | None = None,
         **values: float,
     ) -> None:
-        self._watch.note(self._step, Told(loss, accuracy, epoch, total_steps, values))
+        self._watch.note(self._step, UserNote(loss, accuracy, epoch, total_steps, values))
 
     def close(self) -> None:
         """The last step has no statistics: only its whole time is written."""

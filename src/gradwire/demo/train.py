@@ -21,8 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.demo.data import Dataset, load
 from gradwire.demo.plain import PlainLog
-from gradwire.flow import all_reduce_bytes
-from gradwire.transport.quiet import wait_until_quiet
+from gradwire.transport.exit_wait import wait_until_quiet
+from gradwire.types import all_reduce_bytes
 
 
 class ConvNet(nn.Module):

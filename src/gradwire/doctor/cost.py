@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from gradwire.compress.base import Stretch
+from gradwire.compress.base import ChunkSpan
 from gradwire.compress.build import build_codec
 from gradwire.level import Level
 
@@ -26,7 +26,7 @@ def _cost(level: Level) -> float:
     gradient = torch.randn(SAMPLE, generator=generator) ** 3
     residual, codec = torch.zeros(SAMPLE), build_codec(level)
     frame = torch.empty(codec.size_of(SAMPLE), dtype=torch.uint8)
-    stretch = Stretch(0, 0, 0, SAMPLE)
+    stretch = ChunkSpan(0, 0, 0, SAMPLE)
     out = torch.zeros(SAMPLE)
     best = float("inf")
     for _ in range(ROUNDS):

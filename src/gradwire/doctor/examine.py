@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from gradwire.doctor import facts, probe
 from gradwire.doctor.cost import encoding_costs
 from gradwire.doctor.findings import find
-from gradwire.doctor.meeting import Meeting
-from gradwire.doctor.nouns import Flow, HostFacts, Reach, Report
-from gradwire.doctor.predict import LADDER, Path, Work, predict, recommend
+from gradwire.doctor.predict import LADDER, NetworkPath, Workload, predict, recommend
 from gradwire.doctor.responder import Responder
 from gradwire.doctor.schedule import Pair, target_of, transfers
+from gradwire.doctor.store_barrier import StoreBarrier
+from gradwire.doctor.types import DoctorReport, FlowResult, HostFacts, Reach
 from gradwire.doctor.wire import TOKEN_BYTES
 from gradwire.units import Rate, Seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ExaminationPlan:
     """How hard to look: seconds and bytes of each transfer, and the longest that all transfers together may take."""
 
     seconds: float = 1.5
@@ -33,12 +33,12 @@ class Measured:
 
     hosts: list[HostFacts]
     reaches: list[Reach]
-    flows: list[Flow]
+    flows: list[FlowResult]
     costs: dict[str, float]
     partial: bool
 
 
-def examine(meeting: Meeting, work: Work, plan: Plan) -> Report:
+def examine(meeting: StoreBarrier, work: Workload, plan: ExaminationPlan) -> DoctorReport:
     """1. a token, 2. facts, 3. reach every peer, 4. transfers in rounds, 5. the same conclusions on every rank."""
     token = _token(meeting)  # 1
     responder = Responder(meeting.rank, token)
@@ -58,32 +58,32 @@ def examine(meeting: Meeting, work: Work, plan: Plan) -> Report:
     return conclude(measured, work)  # 5
 
 
-def conclude(measured: Measured, work: Work) -> Report:
+def conclude(measured: Measured, work: Workload) -> DoctorReport:
     """Measurements -> report. Pure."""
     hosts, reaches, flows = measured.hosts, measured.reaches, measured.flows
     findings = find(hosts, reaches, flows)
     path = slowest(reaches, flows)
     predictions = predict(work, path, len(hosts), measured.costs) if path else []
-    return Report(
+    return DoctorReport(
         hosts, reaches, flows, findings, work.model, work.parameters, float(work.compute), predictions,
         recommend(predictions, findings, work, path), measured.partial,
     )  # fmt: skip
 
 
-def slowest(reaches: list[Reach], flows: list[Flow]) -> Path | None:
+def slowest(reaches: list[Reach], flows: list[FlowResult]) -> NetworkPath | None:
     """The path every step waits for; None when nothing was measured."""
     rates = [flow.rate for flow in flows if flow.rate]
     trips = [reach.rtt for reach in reaches if reach.rtt is not None]
-    return Path(Rate(min(rates)), Seconds(max(trips))) if rates and trips else None
+    return NetworkPath(Rate(min(rates)), Seconds(max(trips))) if rates and trips else None
 
 
-def _token(meeting: Meeting) -> str:
+def _token(meeting: StoreBarrier) -> str:
     if meeting.rank == 0:
         meeting.tell("token", secrets.token_hex(TOKEN_BYTES))
     return meeting.hear("token", 0, str)
 
 
-def _reach_everyone(meeting: Meeting, mine: HostFacts, hosts: list[HostFacts], token: str) -> list[Reach]:
+def _reach_everyone(meeting: StoreBarrier, mine: HostFacts, hosts: list[HostFacts], token: str) -> list[Reach]:
     """In step, each rank at another peer, so that nobody is asked by all at once."""
     told: list[Reach] = []
     for distance in range(1, meeting.world_size):
@@ -92,11 +92,13 @@ def _reach_everyone(meeting: Meeting, mine: HostFacts, hosts: list[HostFacts], t
     return [one for row in meeting.gather("reaches", told, list[Reach]) for one in row]
 
 
-def _transfer(meeting: Meeting, hosts: list[HostFacts], token: str, rounds: list[list[Pair]], plan: Plan) -> list[Flow]:
-    told: list[Flow] = []
+def _transfer(
+    meeting: StoreBarrier, hosts: list[HostFacts], token: str, rounds: list[list[Pair]], plan: ExaminationPlan
+) -> list[FlowResult]:
+    told: list[FlowResult] = []
     for number, pairs in enumerate(rounds):
         meeting.together(f"transfer-{number}", extra=plan.seconds)
         target = target_of(meeting.rank, pairs)
         if target is not None:
             told.append(probe.bulk(hosts[meeting.rank], hosts[target], token, plan.seconds, plan.most_bytes))
-    return [one for row in meeting.gather("flows", told, list[Flow]) for one in row]
+    return [one for row in meeting.gather("flows", told, list[FlowResult]) for one in row]

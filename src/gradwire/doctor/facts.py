@@ -9,7 +9,7 @@ import struct
 from importlib.metadata import version
 from pathlib import Path
 
-from gradwire.doctor.nouns import HostFacts, Interface
+from gradwire.doctor.types import HostFacts, Interface
 from gradwire.errors import LinkError
 
 SIOCGIFADDR, SIOCGIFMTU = 0x8915, 0x8921

@@ -7,7 +7,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 
-from gradwire.doctor.nouns import Finding, Flow, HostFacts, Reach, Severity
+from gradwire.doctor.types import Finding, FlowResult, HostFacts, Reach, Severity
 from gradwire.units import Rate
 
 # One lost packet in a hundred halves what loss-based TCP gets on any path longer than a building.
@@ -17,7 +17,7 @@ SLOW = 0.5
 ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "info": 2}
 
 
-def find(hosts: Sequence[HostFacts], reaches: Sequence[Reach], flows: Sequence[Flow]) -> list[Finding]:
+def find(hosts: Sequence[HostFacts], reaches: Sequence[Reach], flows: Sequence[FlowResult]) -> list[Finding]:
     """Everything that is wrong, worst first."""
     found = [
         *_interfaces(hosts, reaches),
@@ -127,7 +127,7 @@ def _loss(hosts: Sequence[HostFacts], reaches: Sequence[Reach]) -> list[Finding]
     return found
 
 
-def _slow(hosts: Sequence[HostFacts], flows: Sequence[Flow]) -> list[Finding]:
+def _slow(hosts: Sequence[HostFacts], flows: Sequence[FlowResult]) -> list[Finding]:
     rated = [flow for flow in flows if flow.rate]
     if len(rated) < 3:
         return []

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from gradwire.compress.build import build_codec
-from gradwire.decide.buckets import MEGABYTE, advise
-from gradwire.doctor.nouns import Finding, Prediction
+from gradwire.decide.bucket_advice import MEGABYTE, advise
+from gradwire.doctor.types import Finding, LevelPrediction
 from gradwire.errors import ConfigError
-from gradwire.flow import all_reduce_bytes
 from gradwire.level import Level
+from gradwire.types import all_reduce_bytes
 from gradwire.units import Bytes, Rate, Seconds
 
 # Mildest first: among levels that are about as fast, the first one is recommended.
@@ -36,7 +36,7 @@ DEFAULT_COMPUTE_MS = 100.0
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Workload:
     """What is to be synchronised: a model's parameters and the seconds of compute between two synchronisations."""
 
     model: str
@@ -45,14 +45,14 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
+class NetworkPath:
     """The slowest measured path: payload bytes per second, and the longest round trip."""
 
     rate: Rate
     rtt: Seconds
 
 
-def parse_model(text: str, compute_ms: float | None = None) -> Work:
+def parse_model(text: str, compute_ms: float | None = None) -> Workload:
     """A known model, or a number of millions of parameters: "resnet18", "350M"."""
     known = MODELS.get(text.lower())
     if known is None:
@@ -62,7 +62,7 @@ def parse_model(text: str, compute_ms: float | None = None) -> Work:
             raise ConfigError(f"model: {text!r} is not one of {names}, nor millions of parameters as in 350M")
         known = (round(float(match[1]) * 1e6), DEFAULT_COMPUTE_MS)
     milliseconds = known[1] if compute_ms is None else compute_ms
-    return Work(text, known[0], Seconds(milliseconds / 1e3))
+    return Workload(text, known[0], Seconds(milliseconds / 1e3))
 
 
 def wire_bytes(level: Level, parameters: int, world_size: int) -> Bytes:
@@ -71,7 +71,7 @@ def wire_bytes(level: Level, parameters: int, world_size: int) -> Bytes:
     return Bytes(all_reduce_bytes(size, world_size))
 
 
-def predict(work: Work, path: Path, world_size: int, costs: Mapping[str, float]) -> list[Prediction]:
+def predict(work: Workload, path: NetworkPath, world_size: int, costs: Mapping[str, float]) -> list[LevelPrediction]:
     """One prediction a level of `costs`, which has the seconds that encoding takes per element (see cost.py)."""
     told = []
     for text, cost in costs.items():
@@ -80,11 +80,13 @@ def predict(work: Work, path: Path, world_size: int, costs: Mapping[str, float])
         trips = world_size - 1 if level.off else 2  # a ring takes 2 (W-1) one-way hops, shards two exchanges
         communication = float(sent / path.rate) + trips * path.rtt + cost * work.parameters
         exposed = max(0.0, communication - HIDDEN * work.compute)
-        told.append(Prediction(text, float(work.compute) + exposed, exposed, int(sent)))
+        told.append(LevelPrediction(text, float(work.compute) + exposed, exposed, int(sent)))
     return told
 
 
-def recommend(predictions: Sequence[Prediction], findings: Sequence[Finding], work: Work, path: Path | None) -> str:
+def recommend(
+    predictions: Sequence[LevelPrediction], findings: Sequence[Finding], work: Workload, path: NetworkPath | None
+) -> str:
     """One sentence. Mistakes come first: no compression repairs a wrong interface."""
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
@@ -107,7 +109,7 @@ def recommend(predictions: Sequence[Prediction], findings: Sequence[Finding], wo
     )
 
 
-def bucket_advice(chosen: Prediction, work: Work, path: Path) -> str:
+def bucket_advice(chosen: LevelPrediction, work: Workload, path: NetworkPath) -> str:
     """A further sentence where DDP's default buckets would spoil the overlap; nothing where they do not."""
     gradient, backward = 4 * work.parameters, float(work.compute) * 2 / 3
     default = [(backward * end / gradient, end - begin) for begin, end in pairwise(_ends(gradient))]

@@ -6,8 +6,8 @@ import socket
 import struct
 import time
 
-from gradwire.doctor.nouns import Flow, HostFacts, Reach
-from gradwire.doctor.wire import UDP_HEADER, Answer, Hello, Sunk, read_line, send_line
+from gradwire.doctor.types import FlowResult, HostFacts, Reach
+from gradwire.doctor.wire import UDP_HEADER, ProbeReply, ProbeRequest, ReceivedBytes, read_line, send_line
 from gradwire.errors import LinkError
 
 CONNECT_SECONDS = 3.0
@@ -22,7 +22,7 @@ TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)
 TOTAL_RETRANS, DATA_SEGS_OUT = 100, 156
 
 
-def connect(address: str, port: int, hello: Hello, expected: int) -> socket.socket:
+def connect(address: str, port: int, hello: ProbeRequest, expected: int) -> socket.socket:
     """A connection to a responder that proved to be `expected`; LinkError with the reason otherwise."""
     deadline = time.monotonic() + CONNECT_SECONDS
     try:
@@ -33,7 +33,7 @@ def connect(address: str, port: int, hello: Hello, expected: int) -> socket.sock
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         send_line(connection, hello)
-        answer = read_line(connection, Answer, deadline)
+        answer = read_line(connection, ProbeReply, deadline)
         if answer.rank != expected:
             raise LinkError(f"{address}:{port} is rank {answer.rank}, not {expected}")
     except (OSError, LinkError) as error:
@@ -45,7 +45,7 @@ def connect(address: str, port: int, hello: Hello, expected: int) -> socket.sock
 def reach(me: HostFacts, peer: HostFacts, token: str) -> Reach:
     """Round trip, whether gloo's address leads there, loss and the largest packet."""
     try:
-        with connect(peer.route_address, peer.tcp_port, Hello(token, "echo"), peer.rank) as connection:
+        with connect(peer.route_address, peer.tcp_port, ProbeRequest(token, "echo"), peer.rank) as connection:
             rtt = round_trip(connection)
     except (OSError, LinkError) as error:
         return Reach(me.rank, peer.rank, problem=str(error))
@@ -64,7 +64,7 @@ def _answers_at_gloo(peer: HostFacts, token: str) -> bool | None:
     if peer.gloo_address == peer.route_address:
         return True
     try:
-        connect(peer.gloo_address, peer.tcp_port, Hello(token, "who"), peer.rank).close()
+        connect(peer.gloo_address, peer.tcp_port, ProbeRequest(token, "who"), peer.rank).close()
     except LinkError:
         return False
     return True
@@ -147,21 +147,21 @@ def _collect(probe: socket.socket, back: set[int]) -> None:
             back.add(UDP_HEADER.unpack(data)[1])
 
 
-def bulk(me: HostFacts, peer: HostFacts, token: str, seconds: float, most_bytes: int) -> Flow:
+def bulk(me: HostFacts, peer: HostFacts, token: str, seconds: float, most_bytes: int) -> FlowResult:
     """Send as fast as TCP lets us for `seconds` or `most_bytes`; the receiver says how fast it came."""
     try:
-        with connect(peer.route_address, peer.tcp_port, Hello(token, "sink", seconds), peer.rank) as connection:
+        with connect(peer.route_address, peer.tcp_port, ProbeRequest(token, "sink", seconds), peer.rank) as connection:
             # What waits unsent in our own buffer would be sent after the time is over.
             connection.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, 1 << 17)
             connection.settimeout(seconds + CONNECT_SECONDS)
             _pour(connection, seconds, most_bytes)
             connection.shutdown(socket.SHUT_WR)
-            sunk = read_line(connection, Sunk, time.monotonic() + seconds + 10)
+            sunk = read_line(connection, ReceivedBytes, time.monotonic() + seconds + 10)
             info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
     except (OSError, LinkError) as error:
-        return Flow(me.rank, peer.rank, problem=str(error))
+        return FlowResult(me.rank, peer.rank, problem=str(error))
     again, sent = (struct.unpack_from("=I", info, place)[0] for place in (TOTAL_RETRANS, DATA_SEGS_OUT))
-    return Flow(me.rank, peer.rank, "", sunk.rate, again / max(sent, 1))
+    return FlowResult(me.rank, peer.rank, "", sunk.rate, again / max(sent, 1))
 
 
 def _pour(connection: socket.socket, seconds: float, most_bytes: int) -> None:

@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 
-from gradwire.doctor.wire import UDP_HEADER, Answer, Hello, Sunk, read_line, send_line
+from gradwire.doctor.wire import UDP_HEADER, ProbeReply, ProbeRequest, ReceivedBytes, read_line, send_line
 from gradwire.errors import LinkError
 
 PATIENCE = 5.0  # seconds a probe may be silent
@@ -85,10 +85,10 @@ class Responder:
         try:
             with connection:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                hello = read_line(connection, Hello, time.monotonic() + PATIENCE)
+                hello = read_line(connection, ProbeRequest, time.monotonic() + PATIENCE)
                 if hello.token != self._token:
                     return
-                send_line(connection, Answer(self._rank))
+                send_line(connection, ProbeReply(self._rank))
                 connection.settimeout(PATIENCE)
                 if hello.kind == "echo":
                     _echo(connection, deadline)
@@ -105,7 +105,7 @@ def _echo(connection: socket.socket, deadline: float) -> None:
         connection.sendall(data)
 
 
-def _sink(connection: socket.socket, settling: float, deadline: float) -> Sunk:
+def _sink(connection: socket.socket, settling: float, deadline: float) -> ReceivedBytes:
     """Read to the end; the rate is that after `settling` seconds, or of the whole where little came after them."""
     buffer = bytearray(CHUNK)
     total, start = connection.recv_into(buffer), time.monotonic()
@@ -116,7 +116,7 @@ def _sink(connection: socket.socket, settling: float, deadline: float) -> Sunk:
         if not settled and now - start >= settling:
             settled, settled_at = total, now
     rate = rate_after(total, now - start, settled, settled_at - start if settled else 0.0)
-    return Sunk(rate, total)
+    return ReceivedBytes(rate, total)
 
 
 def rate_after(total: int, seconds: float, settled: int, settled_seconds: float) -> float:

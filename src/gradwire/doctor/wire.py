@@ -20,7 +20,7 @@ TOKEN_BYTES = 16
 UDP_HEADER = struct.Struct("!16sI")
 
 
-class Hello(msgspec.Struct, frozen=True):
+class ProbeRequest(msgspec.Struct, frozen=True):
     """First line of a probe. `kind` is "who", "echo" or "sink"."""
 
     token: str
@@ -28,13 +28,13 @@ class Hello(msgspec.Struct, frozen=True):
     seconds: float = 0.0
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ProbeReply(msgspec.Struct, frozen=True):
     """First line back."""
 
     rank: int
 
 
-class Sunk(msgspec.Struct, frozen=True):
+class ReceivedBytes(msgspec.Struct, frozen=True):
     """What a sink received: payload bytes per second, the start left out."""
 
     rate: float

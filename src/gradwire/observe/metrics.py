@@ -18,10 +18,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from gradwire.events import Event
+from gradwire.observe.format import clean
 from gradwire.observe.reader import Record
-from gradwire.observe.split import PARTS
 from gradwire.observe.state import RunState
-from gradwire.observe.words import clean
+from gradwire.observe.step_split import PARTS
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 # Ranks, and links, that get lines of their own; a scrape stays below a megabyte or so.

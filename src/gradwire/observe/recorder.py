@@ -42,7 +42,7 @@ RETRY: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Tape:
+class EventBuffer:
     """Where one rank's events go; `buckets` says whether every bucket is written down."""
 
     folder: Path
@@ -57,7 +57,7 @@ class Recorder:
     """Owns its thread and its file; `close` ends both and leaves a finished recording."""
 
     def __init__(
-        self, tape: Tape, clock: Clock, wall: Callable[[], float] = time.time, interval: float = INTERVAL
+        self, tape: EventBuffer, clock: Clock, wall: Callable[[], float] = time.time, interval: float = INTERVAL
     ) -> None:
         self._tape, self._clock, self._wall, self._interval = tape, clock, wall, interval
         self._ring: deque[Event] = deque()

@@ -15,13 +15,13 @@ from typing import Final
 
 import msgspec
 
-from gradwire.observe.facts import DecisionFact, RunFacts, facts, targets_for
 from gradwire.observe.files import recording
+from gradwire.observe.format import clean, percent, rate, seconds, span
 from gradwire.observe.plot import Line, line_plot, split_bars
 from gradwire.observe.reader import Damage, read, touched
-from gradwire.observe.split import PARTS
+from gradwire.observe.run_facts import DecisionFact, RunFacts, facts, targets_for
 from gradwire.observe.state import RunState
-from gradwire.observe.words import clean, percent, rate, seconds, span
+from gradwire.observe.step_split import PARTS
 from gradwire.units import Bytes
 
 MOST_DECISIONS: Final = 50
@@ -50,14 +50,14 @@ _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ReportedRun:
     """A recording, folded."""
 
     state: RunState
     facts: RunFacts
 
 
-def load(paths: Sequence[str | Path], accuracy: Sequence[float] = ()) -> list[Run]:
+def load(paths: Sequence[str | Path], accuracy: Sequence[float] = ()) -> list[ReportedRun]:
     """Read and fold each recording once; names that occur twice get their number."""
     folded: list[tuple[str, RunState, Damage]] = []
     for path in paths:
@@ -69,15 +69,15 @@ def load(paths: Sequence[str | Path], accuracy: Sequence[float] = ()) -> list[Ru
         taken = sum(other == name or other.startswith(f"{name} (") for other, _, _ in folded)
         folded.append((f"{name} ({taken + 1})" if taken else name, state, damage))
     targets = tuple(accuracy) or targets_for([state for _, state, _ in folded])
-    return [Run(state, facts(name, state, targets, clean(str(damage)))) for name, state, damage in folded]
+    return [ReportedRun(state, facts(name, state, targets, clean(str(damage)))) for name, state, damage in folded]
 
 
-def to_json(runs: Sequence[Run]) -> str:
+def to_json(runs: Sequence[ReportedRun]) -> str:
     body = msgspec.json.encode({"report": 1, "runs": [run.facts for run in runs]})
     return msgspec.json.format(body, indent=2).decode() + "\n"
 
 
-def to_markdown(runs: Sequence[Run]) -> str:
+def to_markdown(runs: Sequence[ReportedRun]) -> str:
     """Tables a person can paste into an issue."""
     head, *rows = table(runs)
     lines = ["# gradwire report", "", _md(head), _md(["---"] + ["---:"] * (len(head) - 1)), *map(_md, rows)]
@@ -92,7 +92,7 @@ def to_markdown(runs: Sequence[Run]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def to_html(runs: Sequence[Run]) -> str:
+def to_html(runs: Sequence[ReportedRun]) -> str:
     """The page."""
     title = "gradwire report: " + ", ".join(run.facts.name for run in runs)
     body = [
@@ -116,7 +116,7 @@ def to_html(runs: Sequence[Run]) -> str:
     )
 
 
-def table(runs: Sequence[Run]) -> list[list[str]]:
+def table(runs: Sequence[ReportedRun]) -> list[list[str]]:
     """Rows of text, the first one the head; one column a run."""
     every = [run.facts for run in runs]
     base = every[0].step_mean
@@ -150,7 +150,7 @@ def table(runs: Sequence[Run]) -> list[list[str]]:
     return rows
 
 
-def plots(runs: Sequence[Run]) -> list[str]:
+def plots(runs: Sequence[ReportedRun]) -> list[str]:
     """The plots as sections of the page."""
     return [
         _section("Accuracy over time", line_plot(_lines(runs, "accuracy"), span, _whole_percent, "accuracy over time")),
@@ -167,7 +167,7 @@ def plots(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def _lines(runs: Sequence[Run], name: str) -> list[Line]:
+def _lines(runs: Sequence[ReportedRun], name: str) -> list[Line]:
     found = []
     for color, run in enumerate(runs):
         series, start = run.state.series.get(name), run.state.started or 0.0
@@ -175,7 +175,7 @@ def _lines(runs: Sequence[Run], name: str) -> list[Line]:
     return found
 
 
-def _cdf(runs: Sequence[Run]) -> list[Line]:
+def _cdf(runs: Sequence[ReportedRun]) -> list[Line]:
     """Share of steps (up) that took less than a time (across); the slowest half per cent is left out of sight."""
     found = []
     for color, run in enumerate(runs):
@@ -190,7 +190,7 @@ def _cdf(runs: Sequence[Run]) -> list[Line]:
     return found
 
 
-def _split(runs: Sequence[Run]) -> str:
+def _split(runs: Sequence[ReportedRun]) -> str:
     rows = [(run.facts.name, [(part, run.facts.split.get(part, 0.0)) for part in PARTS]) for run in runs]
     return split_bars(rows, seconds, "mean step split into compute, encode, wire and wait")
 
@@ -202,7 +202,7 @@ def _parts_key() -> str:
     return f'<p class="dim">{"".join(keys)}</p>'
 
 
-def _legend(runs: Sequence[Run]) -> str:
+def _legend(runs: Sequence[ReportedRun]) -> str:
     keys = (
         f'<span class="key" style="background:var(--s{color % 8})"></span>{escape(run.facts.name)}'
         for color, run in enumerate(runs)
@@ -210,7 +210,7 @@ def _legend(runs: Sequence[Run]) -> str:
     return "".join(keys)
 
 
-def _decisions(run: Run) -> str:
+def _decisions(run: ReportedRun) -> str:
     rows = [["after", "step", "level", "why"]]
     rows += [[span(d.elapsed), str(d.step), clean(d.level, 60), clean(d.reason, 400)] for d in _last(run)]
     told = f" (the last {MOST_DECISIONS})" if len(run.facts.decisions) > MOST_DECISIONS else ""
@@ -218,7 +218,7 @@ def _decisions(run: Run) -> str:
     return f'<section class="wide"><h2>Decisions of {name}{told}</h2>{_html_table(rows, text_from=2)}</section>'
 
 
-def _details(run: Run) -> str:
+def _details(run: ReportedRun) -> str:
     """What fewer people look for: levels by time, transport, incidents, configuration."""
     levels = [["level", "steps", "time"]]
     levels += [[clean(k, 60), str(n), span(run.facts.level_seconds[k])] for k, n in run.facts.levels.items()]
@@ -250,7 +250,7 @@ def _section(title: str, body: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{body}</section>"
 
 
-def _last(run: Run) -> Sequence[DecisionFact]:
+def _last(run: ReportedRun) -> Sequence[DecisionFact]:
     return run.facts.decisions[-MOST_DECISIONS:]
 
 

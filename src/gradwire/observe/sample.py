@@ -26,20 +26,20 @@ from gradwire.events import (
     Ended,
     Event,
     Faulted,
-    Link,
+    LinkSample,
     LinksSensed,
     NonFinite,
     Noted,
     Opened,
     Planned,
-    Route,
+    PlannedRoute,
     Sensed,
     Stepped,
     Transferred,
     TreeDrawn,
 )
-from gradwire.flow import all_reduce_bytes
 from gradwire.observe.files import PACKED, PLAIN, pack, segment_path
+from gradwire.types import all_reduce_bytes
 
 # A model of 11 million parameters whose step computes for 0.25 s; the run begins at a fixed second.
 PARAMETERS: Final = 11_173_962
@@ -51,7 +51,7 @@ SITES: Final = ("frankfurt", "oregon", "tokyo")
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class SampleShape:
     """What a sample run is like."""
 
     ranks: int = 16
@@ -61,10 +61,10 @@ class Shape:
 
 
 @dataclass(slots=True)
-class _Story:
+class _SampleRun:
     """The run as it unfolds; everything random comes from one generator."""
 
-    shape: Shape
+    shape: SampleShape
     chance: random.Random
     at: float = 5_000.0
     step: int = 0
@@ -79,9 +79,9 @@ class _Story:
         self.lines[rank].append(event)
 
 
-def events(shape: Shape) -> list[list[Event]]:
+def events(shape: SampleShape) -> list[list[Event]]:
     """Every rank's events, in order; the same for the same shape."""
-    story = _Story(shape, random.Random(shape.seed), lines=[[] for _ in range(shape.ranks)])
+    story = _SampleRun(shape, random.Random(shape.seed), lines=[[] for _ in range(shape.ranks)])
     _begin(story)
     start = story.at
     while story.at < start + shape.seconds:
@@ -92,7 +92,7 @@ def events(shape: Shape) -> list[list[Event]]:
     return story.lines
 
 
-def write(folder: Path, shape: Shape, *, packed: bool = True) -> Path:
+def write(folder: Path, shape: SampleShape, *, packed: bool = True) -> Path:
     """The sample as a recording in `folder`, one segment a rank; returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     encoder = msgspec.json.Encoder()
@@ -103,11 +103,11 @@ def write(folder: Path, shape: Shape, *, packed: bool = True) -> Path:
     return folder
 
 
-def _site(story: _Story, rank: int) -> str:
+def _site(story: _SampleRun, rank: int) -> str:
     return SITES[rank * len(SITES) // story.shape.ranks]
 
 
-def _begin(story: _Story) -> None:
+def _begin(story: _SampleRun) -> None:
     ranks, config = story.shape.ranks, {"level": "auto", "observe": {"verify": 0}}
     for rank in range(ranks):
         story.tell(rank, Opened(story.at, FORMAT, VERSION, rank, ranks, WALL, "sample"))
@@ -117,7 +117,7 @@ def _begin(story: _Story) -> None:
     _decide(story, "off", "the network has not been measured yet")
 
 
-def _advance(story: _Story, done: float) -> None:
+def _advance(story: _SampleRun, done: float) -> None:
     """One step of the whole job."""
     story.step += 1
     story.congested = _congestion(done)
@@ -155,7 +155,7 @@ def _congestion(done: float) -> float:
     return 0.98 if 0.8 < done < 0.86 else 0.1 * (1 + math.sin(done * 40)) / 2
 
 
-def _network(story: _Story, seconds: float, wire: float, encoding: float, residual: float, plain: int) -> None:
+def _network(story: _SampleRun, seconds: float, wire: float, encoding: float, residual: float, plain: int) -> None:
     queueing = 0.09 * story.congested
     predicted = COMPUTE + max(0.0, plain / story.rate - 0.6 * COMPUTE) + 0.02
     facts = (seconds, wire, seconds - wire, encoding, residual)
@@ -180,7 +180,7 @@ def _network(story: _Story, seconds: float, wire: float, encoding: float, residu
         story.tell(rank, LinksSensed(story.at, story.step, tuple(_links(story, rank))))
 
 
-def _links(story: _Story, rank: int) -> Iterator[Link]:
+def _links(story: _SampleRun, rank: int) -> Iterator[LinkSample]:
     for peer in range(story.shape.ranks):
         if peer == rank:
             continue
@@ -188,23 +188,23 @@ def _links(story: _Story, rank: int) -> Iterator[Link]:
         rate = 1.2e9 if near else story.rate * (0.7 + 0.3 * ((rank * 7 + peer * 3) % 5) / 5)
         rtt = 0.0004 if near else 0.012 + 0.03 * ((rank + peer) % 3) + 0.09 * story.congested
         loss = 0.0 if near else 0.02 * story.congested
-        yield Link(rank, peer, rate, rtt, 0.0004 if near else 0.012, loss, None, None, 0.2)
+        yield LinkSample(rank, peer, rate, rtt, 0.0004 if near else 0.012, loss, None, None, 0.2)
 
 
-def _choose(story: _Story) -> None:
+def _choose(story: _SampleRun) -> None:
     mbit = story.rate * 8 / 1e6
     wish = "off" if mbit > 850 else "int8" if mbit > 100 else "topk:0.01+int8"
     if wish != story.level and story.step % 5 == 0:
         _decide(story, wish, f"sample: the group moves {mbit:.0f} Mbit/s, so {wish} is quickest")
 
 
-def _decide(story: _Story, level: str, reason: str) -> None:
+def _decide(story: _SampleRun, level: str, reason: str) -> None:
     story.level, story.version = level, story.version + 1
     for rank in range(story.shape.ranks):
         story.tell(rank, Decided(story.at, story.step, 0, level, reason, story.version))
 
 
-def _plan(story: _Story, reason: str) -> None:
+def _plan(story: _SampleRun, reason: str) -> None:
     """Two trees with roots at different sites; shares and roots move with every version."""
     story.plan += 1
     ranks = story.shape.ranks
@@ -212,16 +212,16 @@ def _plan(story: _Story, reason: str) -> None:
         _tree(story, (story.plan + shift) % ranks, share) for shift, share in ((0, 0.6), (-(-ranks // 2), 0.4))
     )
     leaders = sorted({_leader(story, rank) for rank in range(ranks)})
-    routes = (Route((leaders[0], leaders[1], leaders[2]), side=True),) if len(leaders) == len(SITES) else ()
+    routes = (PlannedRoute((leaders[0], leaders[1], leaders[2]), side=True),) if len(leaders) == len(SITES) else ()
     story.tell(0, Planned(story.at, story.step, story.plan, "loadaware", reason, 0.21, trees, routes, 4_000_000))
 
 
-def _leader(story: _Story, rank: int) -> int:
+def _leader(story: _SampleRun, rank: int) -> int:
     """The lowest rank of a rank's site."""
     return next(other for other in range(story.shape.ranks) if _site(story, other) == _site(story, rank))
 
 
-def _tree(story: _Story, root: int, share: float) -> TreeDrawn:
+def _tree(story: _SampleRun, root: int, share: float) -> TreeDrawn:
     """Ranks send to their site's leader, leaders to the root; the root speaks for its own site."""
 
     def leader(rank: int) -> int:
@@ -231,7 +231,7 @@ def _tree(story: _Story, root: int, share: float) -> TreeDrawn:
     return TreeDrawn(root, share, {rank: root if rank == leader(rank) else leader(rank) for rank in ranks})
 
 
-def _incidents(story: _Story, done: float) -> None:
+def _incidents(story: _SampleRun, done: float) -> None:
     """Transfers cut short while congested; now and then a new plan, a fault, a NaN."""
     ranks = story.shape.ranks
     if story.step % 8 == 0:
@@ -259,7 +259,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3600.0, help="virtual seconds")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    print(write(options.folder, Shape(options.ranks, options.seconds, options.seed)))
+    print(write(options.folder, SampleShape(options.ranks, options.seconds, options.seed)))
 
 
 if __name__ == "__main__":

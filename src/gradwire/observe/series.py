@@ -57,7 +57,7 @@ class Series:
 
 
 @dataclass(slots=True)
-class Spread:
+class Distribution:
     """A distribution of positive numbers."""
 
     count: int = 0

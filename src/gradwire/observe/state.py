@@ -18,7 +18,7 @@ from gradwire.events import (
     Ended,
     Failed,
     Faulted,
-    Link,
+    LinkSample,
     LinksSensed,
     NonFinite,
     Noted,
@@ -29,10 +29,10 @@ from gradwire.events import (
     Transferred,
     Warned,
 )
-from gradwire.observe.outcome import SILENCE, Incident, RankOutcome, Status, status_of
 from gradwire.observe.reader import Record
-from gradwire.observe.series import Series, Spread
-from gradwire.observe.split import PARTS, RECENT, SplitSum, StepSplit, mean_split
+from gradwire.observe.run_status import SILENCE, Incident, RankOutcome, Status, status_of
+from gradwire.observe.series import Distribution, Series
+from gradwire.observe.step_split import PARTS, RECENT, SplitSum, StepSplit, mean_split
 
 MOST_RANKS: Final = 4096
 MOST_LINKS: Final = 65_536
@@ -57,7 +57,7 @@ class RankState:
 
 
 @dataclass(slots=True)
-class Transport:
+class TransportTotals:
     """Sums over all transfers that were told of."""
 
     transfers: int = 0
@@ -95,13 +95,13 @@ class RunState:
     decisions: deque[tuple[float, Decided]] = field(default_factory=lambda: deque(maxlen=KEPT))
     changes: int = 0
     sensed: Sensed | None = None
-    links: dict[tuple[int, int], Link] = field(default_factory=dict)
+    links: dict[tuple[int, int], LinkSample] = field(default_factory=dict)
     rates: dict[tuple[int, int], deque[float]] = field(default_factory=dict)
     trips: dict[tuple[int, int], deque[float]] = field(default_factory=dict)
     advice: Advised | None = None
     plan: Planned | None = None
     plans: int = 0
-    transport: Transport = field(default_factory=Transport)
+    transport: TransportTotals = field(default_factory=TransportTotals)
     notes: deque[Note] = field(default_factory=lambda: deque(maxlen=10 * KEPT))
     incidents: deque[Incident] = field(default_factory=lambda: deque(maxlen=KEPT))
     faults: Counter[str] = field(default_factory=Counter)
@@ -109,7 +109,7 @@ class RunState:
     level_steps: Counter[str] = field(default_factory=Counter)
     level_seconds: dict[str, float] = field(default_factory=dict)
     parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
-    spread: Spread = field(default_factory=Spread)
+    spread: Distribution = field(default_factory=Distribution)
     whole: SplitSum = field(default_factory=SplitSum)
     series: dict[str, Series] = field(default_factory=dict)
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=60))
@@ -276,7 +276,7 @@ class RunState:
             self.level_steps.clear()
             self.level_seconds.clear()
             self.recent.clear()
-            self.parts, self.spread = dict.fromkeys(PARTS, 0.0), Spread()
+            self.parts, self.spread = dict.fromkeys(PARTS, 0.0), Distribution()
             for name in ("seconds", *PARTS, "wire_bytes", "residual"):
                 self.series.pop(name, None)
 

@@ -13,10 +13,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gradwire.events import Link
-from gradwire.observe.split import PARTS, StepSplit
+from gradwire.events import LinkSample
+from gradwire.observe.format import clean, count, percent, rate, seconds, span, spark
 from gradwire.observe.state import RunState
-from gradwire.observe.words import clean, count, percent, rate, seconds, span, spark
+from gradwire.observe.step_split import PARTS, StepSplit
 from gradwire.units import Bytes
 
 # part -> (pattern, colour)
@@ -156,7 +156,7 @@ def _links(state: RunState) -> Table:
     return table
 
 
-def _badness(link: Link) -> tuple[float, float]:
+def _badness(link: LinkSample) -> tuple[float, float]:
     return (link.rate if link.rate is not None else float("inf"), -(link.rtt or 0.0))
 
 

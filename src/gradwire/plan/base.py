@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from gradwire.flow import Tree
-from gradwire.plan.cost import Forecast
-from gradwire.plan.job import Job
-from gradwire.plan.load import Load
+from gradwire.plan.job import ReductionJob
 from gradwire.plan.matrix import Matrix
+from gradwire.plan.model.cost import PlanCost
+from gradwire.plan.model.load import Load
+from gradwire.types import Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,9 @@ class Draft:
 
     trees: tuple[Tree, ...]
     reason: str
-    seen: Forecast | None = None
+    seen: PlanCost | None = None
     load: Load | None = None
 
 
 class Planner(Protocol):
-    def __call__(self, matrix: Matrix, job: Job) -> Draft: ...
+    def __call__(self, matrix: Matrix, job: ReductionJob) -> Draft: ...

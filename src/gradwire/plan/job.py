@@ -18,7 +18,7 @@ DEFAULT_AGGREGATION = 10e9
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ReductionJob:
     """`nbytes` of dense gradient per member, moved in pieces of `chunk`.
 
     `ratio`: wire bytes per gradient byte of one member's contribution. `growth`: how far sums of compressed payloads

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gradwire.errors import IntegrityError
-from gradwire.flow import Tree
 from gradwire.plan.matrix import Floats, Ints
+from gradwire.types import Tree
 
 
 def star_of(root: int, size: int, share: float) -> Tree:

@@ -7,7 +7,7 @@ believes it never comes back. Two sizes tell bytes from the rest (an alpha-beta 
     bandwidth = (large - small bytes) / (their times' difference)
     overhead  = large time - large bytes / bandwidth
 
-All steps must be of one network: whoever finds that it changed begins with a new fit (sense/change.py).
+All steps must be of one network: whoever finds that it changed begins with a new fit (sense/change_detector.py).
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gradwire.errors import IntegrityError
-from gradwire.flow import Acks, Decision, StepFacts
 from gradwire.level import Level
+from gradwire.types import Acks, Decision, StepFacts
 
 SIZE: Final = 256
 VERSION: Final = 2

@@ -9,12 +9,12 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from gradwire.flow import Plan
-from gradwire.plan.job import Job
+from gradwire.plan.job import ReductionJob
 from gradwire.plan.matrix import Matrix
-from gradwire.plan.registry import make_plan
-from gradwire.simulate.engine import Engine, Run
+from gradwire.plan.planners.registry import make_plan
+from gradwire.simulate.engine import FlowSimulator, SimulatedRun
 from gradwire.simulate.world import build
+from gradwire.types import Plan
 
 # Up to EXACT moves (a chunk over a tree edge) every change of load is shared out anew; above, about so many times in a
 # run that all sharings together touch WORK lanes: some seconds.
@@ -40,7 +40,7 @@ class Row:
     packets: float | None = None
 
 
-def simulate(matrix: Matrix, plan: Plan, job: Job, side_routes: bool = False) -> Run | None:
+def simulate(matrix: Matrix, plan: Plan, job: ReductionJob, side_routes: bool = False) -> SimulatedRun | None:
     """One synchronisation under one plan; None if it has more moves than can be followed one by one."""
     moves = _moves(matrix, plan, job)
     while moves > MOST and job.chunk < job.nbytes:
@@ -50,14 +50,14 @@ def simulate(matrix: Matrix, plan: Plan, job: Job, side_routes: bool = False) ->
         return None
     world = build(matrix, plan, job, side_routes)
     sharings = min(600, max(100, WORK // len(world.crossed)))
-    return Engine(world, 0.0 if moves <= EXACT else plan.predicted / sharings).run()
+    return FlowSimulator(world, 0.0 if moves <= EXACT else plan.predicted / sharings).run()
 
 
-def _moves(matrix: Matrix, plan: Plan, job: Job) -> int:
+def _moves(matrix: Matrix, plan: Plan, job: ReductionJob) -> int:
     return sum(2 * (matrix.size - 1) * job.chunks(tree.share) for tree in plan.trees)
 
 
-def compare(matrix: Matrix, job: Job, planners: Iterable[str], side_routes: bool = False) -> Iterator[Row]:
+def compare(matrix: Matrix, job: ReductionJob, planners: Iterable[str], side_routes: bool = False) -> Iterator[Row]:
     """A row per planner, as they finish."""
     for name in planners:
         start = time.perf_counter()

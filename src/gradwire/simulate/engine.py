@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradwire.errors import IntegrityError
-from gradwire.plan.auxiliary import takes_side
+from gradwire.plan.model.auxiliary import takes_side
 from gradwire.simulate.fair import Ints, max_min
 from gradwire.simulate.world import World
 
@@ -26,7 +26,7 @@ Item = tuple[float, int, int, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SimulatedRun:
     """Seconds from start to the last chunk landed, bytes through every resource, chunks that took a side route."""
 
     seconds: float
@@ -34,7 +34,7 @@ class Run:
     sideways: int
 
 
-class Engine:
+class FlowSimulator:
     def __init__(self, world: World, quantum: float = 0.0) -> None:
         lanes = len(world.crossed)
         self._world, self._quantum = world, quantum
@@ -66,7 +66,7 @@ class Engine:
         self._stale = False
         self._shared_at = -np.inf
 
-    def run(self) -> Run:
+    def run(self) -> SimulatedRun:
         world = self._world
         for leg, needs in enumerate(world.needs):
             if not needs:
@@ -85,7 +85,7 @@ class Engine:
                 left -= self._land(first, second, onward)
             elif second == self._stamp[first]:
                 self._finish(first)
-        return Run(self._now, tuple(self._carried), self._sideways)
+        return SimulatedRun(self._now, tuple(self._carried), self._sideways)
 
     def _share(self, at: float) -> None:
         """New fair rates for all busy lanes, from `at` on."""

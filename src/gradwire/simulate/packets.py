@@ -13,14 +13,14 @@ from functools import partial
 from itertools import pairwise
 
 from gradwire._native import PacketLink, PacketWorld
-from gradwire.aggregate.outbox import Outbox
 from gradwire.errors import ConfigError, LinkError
-from gradwire.flow import LinkView, Plan
-from gradwire.link import LinkSpec, Network
-from gradwire.link.route import routes
-from gradwire.plan.job import Job
+from gradwire.network import LinkSpec, Network
+from gradwire.network.route import routes
+from gradwire.plan.job import ReductionJob
 from gradwire.simulate.underlay import matrix_of
 from gradwire.simulate.world import build
+from gradwire.tree.send_queue import SendQueue
+from gradwire.types import LinkView, Plan
 
 # Sites above which the flow simulator is the one to ask, and virtual seconds after which nothing is expected any more.
 MOST_SITES = 32
@@ -36,7 +36,7 @@ class PacketRun:
     lost: int
 
 
-def simulate_packets(network: Network, plan: Plan, job: Job, steps: int = 2, seed: int = 1) -> PacketRun:
+def simulate_packets(network: Network, plan: Plan, job: ReductionJob, steps: int = 2, seed: int = 1) -> PacketRun:
     """`steps` synchronisations in a row; LinkError when one does not end within an hour of virtual time."""
     if len(network.ranks) > MOST_SITES:
         raise ConfigError(f"packets: {len(network.ranks)} sites are too many to follow every packet; {MOST_SITES} work")
@@ -71,7 +71,7 @@ class _Wire:
 class _Run:
     """One job: hosts, connections, and the frames of the synchronisation under way."""
 
-    def __init__(self, network: Network, plan: Plan, job: Job, seed: int) -> None:
+    def __init__(self, network: Network, plan: Plan, job: ReductionJob, seed: int) -> None:
         self._native = PacketWorld(len(network.hosts), seed)
         self._lay(network, seed)
         self._world = build(matrix_of(network), plan, job)
@@ -89,7 +89,7 @@ class _Run:
                     self._native.connect(one, other)
         clock = _Clock(self._native)
         self._peers = peers
-        self._outboxes = {one: Outbox(_Wire(self._native, one, others), clock) for one, others in peers.items()}
+        self._outboxes = {one: SendQueue(_Wire(self._native, one, others), clock) for one, others in peers.items()}
         self._frames: dict[int, tuple[int, int, int]] = {}
         self._token = 0
 

@@ -11,8 +11,8 @@ import math
 import numpy as np
 
 from gradwire.errors import ConfigError
-from gradwire.link import Network
-from gradwire.link.route import routes
+from gradwire.network import Network
+from gradwire.network.route import routes
 from gradwire.plan.matrix import Matrix
 
 # What a link without a limit is taken to carry: faster than any network card here, and finite for arithmetic.

@@ -13,10 +13,10 @@ from itertools import pairwise
 import numpy as np
 
 from gradwire.errors import ConfigError
-from gradwire.flow import Plan, Tree
-from gradwire.plan.job import Job
+from gradwire.plan.job import ReductionJob
 from gradwire.plan.matrix import Matrix
 from gradwire.plan.trees import children_of, sources_of
+from gradwire.types import Plan, Tree
 
 Pair = tuple[int, int]
 
@@ -38,7 +38,7 @@ class World:
     sideways: dict[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
 
 
-def build(matrix: Matrix, plan: Plan, job: Job, side_routes: bool = False) -> World:
+def build(matrix: Matrix, plan: Plan, job: ReductionJob, side_routes: bool = False) -> World:
     """Everything the engine needs; ConfigError where the plan uses a pair that neither a link nor a route connects."""
     builder = _Builder(matrix, plan, job)
     for tree in plan.trees:
@@ -49,7 +49,7 @@ def build(matrix: Matrix, plan: Plan, job: Job, side_routes: bool = False) -> Wo
 
 
 class _Builder:
-    def __init__(self, matrix: Matrix, plan: Plan, job: Job) -> None:
+    def __init__(self, matrix: Matrix, plan: Plan, job: ReductionJob) -> None:
         self.world = World()
         self._matrix, self._plan, self._job = matrix, plan, job
         self._place = {member: index for index, member in enumerate(matrix.members)}

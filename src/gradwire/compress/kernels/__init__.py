@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gradwire.compress.kernels import native, reference
-from gradwire.compress.kernels.base import INT4_BLOCK, INT8_BLOCK, Selected
+from gradwire.compress.kernels.base import INT4_BLOCK, INT8_BLOCK, Selection
 from gradwire.errors import IntegrityError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "INT4_BLOCK",
     "INT8_BLOCK",
-    "Selected",
+    "Selection",
     "accumulate",
     "checksum",
     "decode_half",
@@ -118,7 +118,7 @@ def threshold(g: Tensor, r: Tensor | None, k: int) -> float:
 
 def select(
     g: Tensor, r: Tensor | None, threshold: float, indices: Tensor, values: Tensor, *, threads: int = 1
-) -> Selected:
+) -> Selection:
     """Move |a| >= threshold (and what is not finite) to (indices, values), in index order; the rest stays in r.
 
     At most len(indices) leave; what does not fit stays in r. Entries past the returned count are scratch.
@@ -129,7 +129,9 @@ def select(
     return _pick(_fast(g, r, values) and _flat(indices, torch.int32)).select(g, r, threshold, indices, values, threads)
 
 
-def select_exact(g: Tensor, r: Tensor | None, k: int, indices: Tensor, values: Tensor, *, threads: int = 1) -> Selected:
+def select_exact(
+    g: Tensor, r: Tensor | None, k: int, indices: Tensor, values: Tensor, *, threads: int = 1
+) -> Selection:
     """Move exactly the k largest |a| (what is not finite first, ties to the lower index), in index order."""
     _pairs(g, r, indices, values)
     if k > indices.numel():
@@ -139,7 +141,7 @@ def select_exact(g: Tensor, r: Tensor | None, k: int, indices: Tensor, values: T
 
 def select_largest(
     g: Tensor, r: Tensor | None, k: int, indices: Tensor, values: Tensor, *, threads: int = 1
-) -> Selected:
+) -> Selection:
     """As `select_exact`, but zeros and what is below the smallest normal float never move: fewer than k may.
 
     Natively it takes little more than one pass; elsewhere it sorts, and a sampled threshold is faster.

@@ -13,7 +13,7 @@ INT4_BLOCK = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Selected:
+class Selection:
     """How many pairs a selection wrote, and how many elements were not finite."""
 
     count: int
@@ -43,15 +43,15 @@ class Kernels(Protocol):
 
     def select(
         self, g: Tensor, r: Tensor | None, threshold: float, indices: Tensor, values: Tensor, threads: int
-    ) -> Selected: ...
+    ) -> Selection: ...
 
     def select_exact(
         self, g: Tensor, r: Tensor | None, k: int, indices: Tensor, values: Tensor, threads: int
-    ) -> Selected: ...
+    ) -> Selection: ...
 
     def select_largest(
         self, g: Tensor, r: Tensor | None, k: int, indices: Tensor, values: Tensor, threads: int
-    ) -> Selected: ...
+    ) -> Selection: ...
 
     def gather(self, g: Tensor, r: Tensor | None, indices: Tensor, values: Tensor, count: int) -> int: ...
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gradwire import _native
-from gradwire.compress.kernels.base import Selected
+from gradwire.compress.kernels.base import Selection
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,21 +53,21 @@ def threshold(g: Tensor, r: Tensor | None, k: int) -> float:
     return _native.threshold(_at(g), _at(r), g.numel(), k)
 
 
-def select(g: Tensor, r: Tensor | None, threshold: float, indices: Tensor, values: Tensor, threads: int) -> Selected:
+def select(g: Tensor, r: Tensor | None, threshold: float, indices: Tensor, values: Tensor, threads: int) -> Selection:
     found = _native.select(
         _at(g), _at(r), g.numel(), threshold, _at(indices), _at(values), indices.numel(), threads
     )  # fmt: skip
-    return Selected(found.count, found.nonfinite)
+    return Selection(found.count, found.nonfinite)
 
 
-def select_exact(g: Tensor, r: Tensor | None, k: int, indices: Tensor, values: Tensor, threads: int) -> Selected:
+def select_exact(g: Tensor, r: Tensor | None, k: int, indices: Tensor, values: Tensor, threads: int) -> Selection:
     found = _native.select_exact(_at(g), _at(r), g.numel(), k, _at(indices), _at(values), indices.numel(), threads)
-    return Selected(found.count, found.nonfinite)
+    return Selection(found.count, found.nonfinite)
 
 
-def select_largest(g: Tensor, r: Tensor | None, k: int, indices: Tensor, values: Tensor, threads: int) -> Selected:
+def select_largest(g: Tensor, r: Tensor | None, k: int, indices: Tensor, values: Tensor, threads: int) -> Selection:
     found = _native.select_largest(_at(g), _at(r), g.numel(), k, _at(indices), _at(values), indices.numel(), threads)
-    return Selected(found.count, found.nonfinite)
+    return Selection(found.count, found.nonfinite)
 
 
 def gather(g: Tensor, r: Tensor | None, indices: Tensor, values: Tensor, count: int) -> int:

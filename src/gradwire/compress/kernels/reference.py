@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gradwire.compress.kernels.base import INT4_BLOCK, INT8_BLOCK, Selected
+from gradwire.compress.kernels.base import INT4_BLOCK, INT8_BLOCK, Selection
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,18 +73,18 @@ def threshold(g: Tensor, r: Tensor | None, k: int) -> float:
 
 def select(
     g: Tensor, r: Tensor | None, threshold: float, indices: Tensor, values: Tensor, threads: int = 1
-) -> Selected:
+) -> Selection:
     a, wild = _compensated(g, r)
     limit = torch.tensor(threshold, dtype=torch.float32, device=g.device)
     return _emit(a, wild, ((a.abs() >= limit) | wild).nonzero().flatten(), r, indices, values)
 
 
-def select_exact(g: Tensor, r: Tensor | None, k: int, indices: Tensor, values: Tensor, threads: int = 1) -> Selected:
+def select_exact(g: Tensor, r: Tensor | None, k: int, indices: Tensor, values: Tensor, threads: int = 1) -> Selection:
     a, wild = _compensated(g, r)
     return _emit(a, wild, _largest(a, wild, k).sort().values, r, indices, values)
 
 
-def select_largest(g: Tensor, r: Tensor | None, k: int, indices: Tensor, values: Tensor, threads: int = 1) -> Selected:
+def select_largest(g: Tensor, r: Tensor | None, k: int, indices: Tensor, values: Tensor, threads: int = 1) -> Selection:
     a, wild = _compensated(g, r)
     places = _largest(a, wild, k)
     places = places[wild[places] | (a[places].abs() >= _SMALLEST)]
@@ -227,11 +227,11 @@ def _sample(n: int, k: int, device: torch.device) -> Tensor | None:
 
 def _emit(
     a: Tensor, wild: Tensor, places: Tensor, r: Tensor | None, indices: Tensor, values: Tensor
-) -> Selected:  # fmt: skip
+) -> Selection:  # fmt: skip
     places = places[: indices.numel()]
     indices[: places.numel()] = places.to(indices.dtype)
     values[: places.numel()] = a[places]
     rest = a.clone()
     rest[places] = 0.0
     _keep(r, rest, wild)
-    return Selected(places.numel(), int(wild.sum()))
+    return Selection(places.numel(), int(wild.sum()))

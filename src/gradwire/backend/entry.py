@@ -1,0 +1,48 @@
+"""What torch calls when it is imported (entry point `torch.backends`): makes the name known and loads nothing.
+
+Nothing else of torch changes. In particular the list of backends that torch keeps for out-of-tree ones stays as it was:
+where that list is not empty, torch gives a group of several devices ("cpu:gloo,cuda:nccl") no default backend, and such
+a group is called "undefined" and has no sequence numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+
+NAME = "gradwire"
+
+
+def register() -> None:
+    """Let `init_process_group("gradwire")` find `create`."""
+    if not dist.is_available() or NAME in dist.Backend.backend_list:
+        return
+    dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
+    plugins = getattr(dist.Backend, "_plugins", None)
+    if isinstance(plugins, dict) and NAME.upper() in plugins:
+        plugin = plugins.pop(NAME.upper())
+        dist.Backend._plugins = _Unlisted(plugins, plugin)
+
+
+def create(options: Any, backend_options: object = None) -> Any:
+    """The group itself is loaded when the first one is made: importing torch stays as quick as it was."""
+    from gradwire.backend.process_group import create as create_group
+
+    return create_group(options, backend_options)
+
+
+class _Unlisted(dict[str, Any]):
+    """Torch's out-of-tree backends. Ours is found by its name and is not among those that are listed."""
+
+    def __init__(self, listed: dict[str, Any], plugin: Any) -> None:
+        super().__init__(listed)
+        self._plugin = plugin
+
+    def __contains__(self, name: object) -> bool:
+        return name == NAME.upper() or super().__contains__(name)
+
+    def __missing__(self, name: str) -> Any:
+        if name == NAME.upper():
+            return self._plugin
+        raise KeyError(name)

@@ -1,0 +1,121 @@
+"""Operation: one collective under way, as the engine sees it, and the kind that goes over the wire."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from gradwire.backend.call import Call
+from gradwire.backend.errors import CollectiveError
+from gradwire.backend.op_transfers import OpTransfers, Steps
+from gradwire.backend.shm_allreduce import ShmAllreduce
+from gradwire.backend.work import CollectiveWork
+from gradwire.errors import LinkError
+from gradwire.transport.wires.base import Delivery, Transfer
+
+
+class Operation(Protocol):
+    """What an engine carries out. Raises CollectiveError or LinkError where it cannot go on."""
+
+    call: Call
+    number: int
+    work: CollectiveWork
+    started: bool
+    finished: bool
+
+    def start(self) -> None:
+        """Post and send whatever can be without waiting."""
+        ...
+
+    def advance(self) -> bool:
+        """Go on as far as possible without waiting; tells whether anything moved."""
+        ...
+
+    def block(self, seconds: float) -> None:
+        """Wait for what is needed next up to `seconds`; CollectiveError at the operation's own deadline."""
+        ...
+
+    def abandon(self) -> None:
+        """It failed: afterwards nobody reads or writes its buffers."""
+        ...
+
+
+class WireOperation:
+    """An operation over the wire: its steps, the transfer they wait for, and until when."""
+
+    def __init__(
+        self, flight: OpTransfers, steps: Steps, work: CollectiveWork, timeout: float, settle: Callable[[], None],
+        board: ShmAllreduce | None,
+    ) -> None:  # fmt: skip
+        self.flight, self.work = flight, work
+        self.call, self.number = flight.call, flight.number
+        self._board = board
+        self._steps = steps
+        self._timeout = timeout
+        self._settle = settle
+        self._awaited: Transfer | None = None
+        self._deadline = 0.0
+        self.started = False
+        self.finished = False
+
+    def start(self) -> None:
+        """Post and send whatever can be without waiting."""
+        self.started = True
+        self._deadline = time.monotonic() + self._timeout
+        if self._board is not None:
+            self._board.announce(self.call, self.number)
+        self._resume(None)
+
+    def advance(self) -> bool:
+        """Go on as far as possible without waiting; tells whether anything moved."""
+        moved = False
+        while not self.finished and self._awaited is not None and self._awaited.done:
+            self.block(0.0)
+            moved = True
+        return moved
+
+    def block(self, seconds: float) -> None:
+        """Wait for the next transfer up to `seconds`; CollectiveError at the operation's own deadline."""
+        assert self._awaited is not None
+        try:
+            delivery = self._awaited.wait(max(0.0, min(seconds, self._deadline - time.monotonic())))
+        except TimeoutError:
+            self.flight.circle.check()
+            if time.monotonic() >= self._deadline:
+                raise CollectiveError(self._late()) from None
+        except LinkError:
+            self.flight.circle.check_patiently()
+            raise
+        else:
+            self._resume(delivery)
+
+    def abandon(self) -> None:
+        self.flight.abandon()
+
+    def _resume(self, delivery: Delivery | None) -> None:
+        if delivery is not None and delivery.reason == "cancelled":
+            self.flight.circle.check_patiently()
+            raise CollectiveError(f"rank {self._peer()} withdrew from {self.flight.call}, number {self.flight.number}")
+        if delivery is not None and delivery.reason == "refused" and delivery.arrived != delivery.size:
+            raise CollectiveError(
+                f"{self.flight.call}, number {self.flight.number}: rank {self._peer()} and rank "
+                f"{self.flight.circle.rank} disagree about its size"
+            )
+        try:
+            self._awaited = next(self._steps) if delivery is None else self._steps.send(delivery)
+        except StopIteration:
+            self.finished = True
+            self._settle()
+            self.flight.land()
+
+    def _peer(self) -> int:
+        assert self._awaited is not None
+        return self.flight.circle.members.index(self._awaited.peer)
+
+    def _late(self) -> str:
+        return (
+            f"{self.flight.call}, number {self.flight.number} of this group: rank {self.flight.circle.rank} waited "
+            f"{self._timeout:g} s for rank {self._peer()}, which did not take part; is it alive, and did it make the "
+            "same call? (init_process_group's timeout sets the limit)"
+        )

@@ -1,0 +1,63 @@
+"""Meeting: the members of a group come together on a wire.
+
+The default group opens the job's wire; groups made from its members use the same one, each with a number of its own in
+every tag. The wire is closed by the last group that leaves it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from torch._C._distributed_c10d import Store
+
+from gradwire.backend.peer_group import PeerGroup
+from gradwire.backend.tags import GROUPS_MOST
+from gradwire.errors import ConfigError
+from gradwire.transport.bootstrap.store_exchange import StoreExchange
+from gradwire.transport.wires.base import Wire
+
+_GROUPS: Final = "gradwire/groups"
+
+
+class SharedWire:
+    """A wire and how many groups use it."""
+
+    def __init__(self, wire: Wire, store: Store) -> None:
+        self.wire = wire
+        self._store: Store | None = store
+        self._users = 0
+        self._lock = threading.Lock()
+
+    def join(self) -> None:
+        with self._lock:
+            self._users += 1
+
+    def next_number(self) -> int:
+        """The number of the job's next group."""
+        if self._store is None:
+            raise ConfigError("new_group: the default group was destroyed")
+        return self._store.add(_GROUPS, 1)
+
+    def leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            last = self._users == 0
+        if last:
+            self.wire.close()
+            # Whoever still holds a destroyed group must not hold the store: torch aborts a process that drops a store
+            # over a file when the file is gone.
+            self._store = None
+
+
+def convene(shared: SharedWire, store: Store, rank: int, members: Sequence[int], timeout: float) -> PeerGroup:
+    """The circle of a new group: its first rank draws the number and tells the others. Every member calls this."""
+    notes = StoreExchange.open(store, "group", rank, len(members), timeout)
+    if rank == 0:
+        notes.tell("number", shared.next_number())
+    number = notes.hear("number", 0, int)
+    if not 0 <= number < GROUPS_MOST:
+        raise ConfigError(f"new_group: more than {GROUPS_MOST} groups were made in this job")
+    shared.join()
+    return PeerGroup(shared.wire, number, rank, members)

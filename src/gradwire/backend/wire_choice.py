@@ -1,0 +1,96 @@
+"""Wires: opens the wire of a job's ranks through torch's store.
+
+Ranks that share a host and a network namespace talk through shared memory. Others talk through TCP where every path is
+short: a loss is mended within a round trip there, and the kernel moves a byte for less processor time. Where a path is
+long they talk through LTP, which losses do not slow down. GRADWIRE_WIRE names another choice (transport/wires/mixed.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Sequence
+from typing import Final
+
+from torch._C._distributed_c10d import Store
+
+from gradwire.errors import ConfigError, NoAnswerError
+from gradwire.transport.bootstrap.address import own_address
+from gradwire.transport.bootstrap.rendezvous import rendezvous
+from gradwire.transport.bootstrap.secret import job_secret
+from gradwire.transport.bootstrap.store_exchange import StoreExchange
+from gradwire.transport.wires import mixed
+from gradwire.transport.wires.base import Wire
+from gradwire.transport.wires.native import NativeWire
+
+VARIABLE: Final = mixed.WIRE_VARIABLE
+# Round trips up to this are short: one building, one data centre, one city.
+NEAR: Final = 0.002
+_log = logging.getLogger("gradwire")
+
+Connected = mixed.MixedWire | NativeWire
+
+
+def open_wire(store: Store, rank: int, size: int, timeout: float) -> Wire:
+    """A wire connected to every other rank. Every rank calls this; LinkError on all of them or on none."""
+    notes = StoreExchange.open(store, "wire", rank, size, timeout)
+    kind = _agree(notes, mixed.wire_kind())
+    secret = job_secret(notes)
+    if kind == "auto":
+        wire = _choose(store, rank, size, timeout, secret)
+    else:
+        wire = rendezvous(notes, lambda host, port: mixed.open_wire(rank, secret, host, port, kind=kind))
+    _log.info(
+        "rank %d of %d: address %s, port %d; %s (GRADWIRE_IFNAME, GRADWIRE_PORTS and %s choose others)",
+        rank, size, own_address(), wire.port, _routes(wire, [peer for peer in range(size) if peer != rank]), VARIABLE,
+    )  # fmt: skip
+    return wire
+
+
+def _choose(store: Store, rank: int, size: int, timeout: float, secret: bytes) -> Connected:
+    """1. TCP, whose round trips the kernel times; 2. kept where all are short; 3. else LTP, if it is let through."""
+
+    def meet(far: str) -> tuple[StoreExchange, Connected]:
+        notes = StoreExchange.open(store, f"wire/{far}", rank, size, timeout)
+        return notes, rendezvous(notes, lambda host, port: mixed.open_wire(rank, secret, host, port, far=far))
+
+    try:
+        notes, wire = meet("tcp")  # 1
+    except NoAnswerError:
+        return meet("ltp")[1]
+    try:
+        trips = notes.gather("trip", max((view.rtprop or 0.0 for view in wire.views().values()), default=0.0), float)
+        if max(trips) <= NEAR:  # 2
+            return wire
+        _, longer = meet("ltp")  # 3
+    except NoAnswerError as error:
+        if rank == 0:
+            warnings.warn(f"gradwire: LTP over UDP gets no answer, using TCP instead: {error}", stacklevel=4)
+        return wire
+    except BaseException:
+        wire.close()
+        raise
+    wire.close()
+    return longer
+
+
+def _routes(wire: Connected, peers: Sequence[int]) -> str:
+    """How the others are reached, in words."""
+    if not isinstance(wire, mixed.MixedWire):
+        return f"{wire.protocol} to {_named(peers)}"
+    near = [peer for peer in peers if wire.beside([peer])]
+    far = [peer for peer in peers if peer not in near]
+    return ", ".join(f"{way} to {_named(those)}" for way, those in (("shared memory", near), (wire.far, far)) if those)
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))}" if ranks else "nobody"
+
+
+def _agree(notes: StoreExchange, kind: str) -> str:
+    """What all ranks asked for."""
+    kinds = notes.gather("wire", kind, str)
+    odd = next((rank for rank, other in enumerate(kinds) if other != kinds[0]), None)
+    if odd is not None:
+        raise ConfigError(f"{VARIABLE}: {kinds[0]} on rank 0 but {kinds[odd]} on rank {odd}; set one for all")
+    return kind

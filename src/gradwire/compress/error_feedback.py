@@ -1,0 +1,236 @@
+"""Feedback: what was not sent waits here, keyed by parameter, until it goes.
+
+Two residuals per bucket. The worker's is this rank's own unsent gradient. The owner's belongs to the shard whose sum
+this rank re-encodes; it is in units of the mean, so folding it into the worker's residual multiplies it by the world
+size. Beside them the velocity of DGC's momentum correction, where that is in use.
+
+A step whose result is not applied (a loss scaler found that it overflowed) must leave no trace here: a bucket's state
+can be `saved` before its exchanges begin, and `restored` when the step has ended.
+
+A change of world size: the mean that is still owed must not change. The residuals of the old ranks r, r + new,
+r + 2 new, ... are summed into new rank r and scaled by new / old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradwire.compress.parameter_memory import ParameterMemory
+from gradwire.errors import ConfigError
+from gradwire.types import Bucket
+
+Place = tuple[int, int]  # (start, numel) of a shard within its bucket
+
+
+@dataclass(frozen=True, slots=True)
+class SavedResiduals:
+    """What waited for a bucket before a step."""
+
+    bucket: Bucket
+    residual: Tensor
+    owned: dict[Place, Tensor]
+    velocity: Tensor | None
+
+
+class ErrorFeedback:
+    """The residuals of one rank."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self._rank = rank
+        self._world_size = world_size
+        self._residual = ParameterMemory("residual")
+        self._velocity = ParameterMemory("velocity")
+        self._owned: dict[int, dict[Place, Tensor]] = {}
+        self._aside: dict[str, dict[str, Tensor]] | None = None
+        self._step = -1
+        self._served: set[int] = set()  # buckets of the current step; their exchanges may be under way in other threads
+
+    def worker(self, bucket: Bucket, device: torch.device) -> Tensor:
+        """This rank's flat residual for the bucket, carried over by name when the layout changed."""
+        if bucket.step != self._step:
+            self._step = bucket.step
+            self._served.clear()
+        if not self._residual.fits(bucket):
+            # Owners' places lose their meaning when any bucket changes, but for those already cut anew in this step,
+            # which share no parameter with what is to come and whose exchanges are using them.
+            for index in [i for i in list(self._owned) if i == bucket.index or i not in self._served]:
+                self.fold(index)
+        self._served.add(bucket.index)
+        return self._residual.of(bucket, device)
+
+    def owner(self, bucket: Bucket, place: Place, device: torch.device) -> Tensor:
+        """The residual of a shard this rank owns; the caller folds first when it cuts the bucket differently."""
+        owned = self._owned.setdefault(bucket.index, {})
+        if place not in owned:
+            owned[place] = torch.zeros(place[1], dtype=torch.float32, device=device)
+        return owned[place]
+
+    def velocity(self, bucket: Bucket, gradient: Tensor, momentum: float) -> Tensor:
+        """DGC's momentum correction: velocity = momentum x velocity + gradient, kept before the residual. The gradient
+        becomes the velocity; what is not finite goes as it is, and leaves no trace."""
+        known = self._velocity.of(bucket, gradient.device)
+        finite = gradient.isfinite()
+        known.mul_(momentum).add_(torch.where(finite, gradient, 0.0))
+        gradient.copy_(torch.where(finite, known, gradient))
+        return known
+
+    def fold(self, index: int) -> None:
+        """Move what this rank owes as an owner into what it owes as a worker."""
+        for (start, numel), left in self._owned.pop(index, {}).items():
+            residual = self._residual.find(index)
+            assert residual is not None, "an owner of a shard is a worker, too"
+            residual[start : start + numel].add_(left, alpha=self._world_size)
+
+    def pending(self, bucket: Bucket) -> bool:
+        """Whether anything may wait for this bucket, be it from another layout or a checkpoint."""
+        return self._residual.holds(bucket)
+
+    def flush(self, bucket: Bucket, gradient: Tensor) -> SavedResiduals:
+        """Add everything that waits to the gradient and forget it: the step is sent whole. Returns what waited."""
+        residual = self.worker(bucket, gradient.device)
+        self.fold(bucket.index)
+        gradient.add_(residual.to(gradient.device))  # under a plan it was on the CPU
+        velocity = self._velocity.of(bucket, gradient.device) if self._velocity.holds(bucket) else None
+        self._residual.forget(bucket)
+        self._velocity.forget(bucket)
+        return SavedResiduals(bucket, residual, {}, velocity)
+
+    def saved(self, bucket: Bucket, old: SavedResiduals | None = None) -> SavedResiduals:
+        """A copy of what waits for a bucket that `worker` was called for, in an old copy's memory where it fits."""
+        residual = self._residual.find(bucket.index)
+        assert residual is not None, "saved before worker()"
+        velocity = self._velocity.of(bucket, residual.device) if self._velocity.holds(bucket) else None
+        owned = {
+            place: _copy(left, old.owned.get(place) if old else None)
+            for place, left in self._owned.get(bucket.index, {}).items()
+        }
+        momentum = None if velocity is None else _copy(velocity, old.velocity if old else None)
+        return SavedResiduals(bucket, _copy(residual, old.residual if old else None), owned, momentum)
+
+    def restore(self, saved: SavedResiduals) -> None:
+        """Let wait what waited when it was saved, or before it was flushed; no exchange of the bucket is under way."""
+        device = saved.residual.device
+        self._residual.of(saved.bucket, device).copy_(saved.residual)
+        for place, left in self._owned.get(saved.bucket.index, {}).items():
+            before = saved.owned.get(place)
+            left.zero_() if before is None else left.copy_(before)
+        if saved.velocity is not None:
+            self._velocity.of(saved.bucket, device).copy_(saved.velocity)
+        else:
+            self._velocity.forget(saved.bucket)
+
+    def set_aside(self) -> None:
+        """Between steps: let nothing wait but what is still saved with `state_dict`, until `take_up`."""
+        if self._aside is None:
+            state = self.state_dict()
+            self.load_state_dict({**state, "residuals": {}, "velocities": {}})
+            self._aside = {"residuals": state["residuals"], "velocities": state.get("velocities", {})}
+
+    def take_up(self) -> None:
+        """Between steps: let what was set aside wait again, with what came since."""
+        self.load_state_dict(self.state_dict())
+
+    @property
+    def aside(self) -> bool:
+        return self._aside is not None
+
+    def rescale(self, factor: float) -> None:
+        """Multiply everything that waits, for callers whose gradient changed its unit (a loss scaler's new scale). What
+        came since something was set aside has the new unit already."""
+        if self._aside is not None:
+            for value in (value for kind in self._aside.values() for value in kind.values()):
+                value.mul_(factor)
+            return
+        self._residual.rescale(factor)
+        self._velocity.rescale(factor)
+        for left in (left for owned in self._owned.values() for left in owned.values()):
+            left.mul_(factor)
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's residuals and velocities by parameter name; owners' parts are folded in."""
+        for index in list(self._owned):
+            self.fold(index)
+        aside = self._aside or {"residuals": {}, "velocities": {}}
+        residuals = _sum(self._residual.state(), aside["residuals"])
+        state = {"rank": self._rank, "world_size": self._world_size, "residuals": residuals}
+        velocities = _sum(self._velocity.state(), aside["velocities"])
+        return {**state, "velocities": velocities} if velocities else state
+
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Take over one rank's state, or those of all ranks of a job of another size."""
+        states = as_states(state)
+        residuals = merge_residuals(states, self._rank, self._world_size)
+        velocities = merge_residuals(states, self._rank, self._world_size, "velocities")
+        self._aside = None
+        self._owned.clear()
+        self._served.clear()
+        self._residual.load(residuals)
+        self._velocity.load(velocities)
+
+
+def _sum(one: dict[str, Tensor], other: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """By name; the tensors of `one` are the caller's own."""
+    for name, value in other.items():
+        one[name] = one[name].add_(value.to(one[name].device)) if name in one else value.clone()
+    return one
+
+
+def _copy(source: Tensor, into: Tensor | None) -> Tensor:
+    return into.copy_(source) if into is not None and into.shape == source.shape else source.clone()
+
+
+def as_states(given: Any) -> list[Mapping[str, Any]]:
+    """What was passed to `load_state_dict` as a list of states; ConfigError where something else was passed."""
+    states = [given] if isinstance(given, Mapping) else given
+    if not isinstance(states, Sequence) or isinstance(states, str | bytes) or not states:
+        raise ConfigError(
+            f"load_state_dict: {given!r:.80} is no state; pass what handle.state_dict() returned, or a list with those "
+            "of all ranks"
+        )
+    for state in states:
+        missing = [
+            key for key in ("rank", "world_size", "residuals") if not isinstance(state, Mapping) or key not in state
+        ]
+        if missing:
+            raise ConfigError(
+                f"load_state_dict: {_kind(state)} without {', '.join(map(repr, missing))} is no state; pass "
+                "what handle.state_dict() returned, or leave the call out to begin without residuals"
+            )
+    return list(states)
+
+
+def _kind(state: object) -> str:
+    return f"a mapping of {len(state)} entries" if isinstance(state, Mapping) else f"a {type(state).__name__}"
+
+
+def merge_residuals(
+    states: Sequence[Mapping[str, Any]], rank: int, world_size: int, what: str = "residuals"
+) -> dict[str, Tensor]:
+    """The residuals of `rank` in a job of `world_size`, from the saved states of a job of any size."""
+    old_size = int(states[0]["world_size"])
+    if len(states) == 1 and old_size not in (1, world_size):
+        raise ConfigError(
+            f"the state was saved by {old_size} ranks and is loaded by {world_size}: "
+            "pass the states of all old ranks as a list to load_state_dict"
+        )
+    if len(states) == 1 and old_size == world_size:
+        if int(states[0]["rank"]) != rank:
+            raise ConfigError(
+                f"load_state_dict: the state is rank {states[0]['rank']}'s and is loaded by rank {rank}; every rank "
+                "saves its own and loads its own, or all ranks load a list of all"
+            )
+        return {name: value.clone() for name, value in states[0].get(what, {}).items()}
+    if len(states) != old_size or {int(state["rank"]) for state in states} != set(range(old_size)):
+        raise ConfigError(f"load_state_dict needs the states of all {old_size} old ranks, got {len(states)}")
+    # All ranks have the same names: whether something waits for a parameter is known on each of them.
+    merged = {name: torch.zeros_like(value) for state in states for name, value in state.get(what, {}).items()}
+    for state in states:
+        if int(state["rank"]) % world_size == rank:
+            for name, value in state.get(what, {}).items():
+                merged[name] += value * (world_size / old_size)
+    return merged

@@ -1,0 +1,81 @@
+"""Memory: one float32 value per element of the gradient, kept from step to step.
+
+Flat per bucket for speed and named per parameter for life: a bucket that DDP laid out anew takes its values over by
+name, and so does a checkpoint. float32 whatever the model's or torch's default type is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from gradwire.errors import ConfigError
+from gradwire.types import Bucket
+
+
+class ParameterMemory:
+    """`what` it holds is for messages."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._layouts: dict[int, Bucket] = {}
+        self._flat: dict[int, Tensor] = {}
+        self._named: dict[str, Tensor] = {}
+
+    def fits(self, bucket: Bucket) -> bool:
+        """Whether the bucket is laid out here as it is now."""
+        known = self._layouts.get(bucket.index)
+        return known is not None and known.slices == bucket.slices
+
+    def holds(self, bucket: Bucket) -> bool:
+        """Whether there may be anything for this bucket, be it from another layout or a checkpoint."""
+        return bucket.index in self._flat or any(part.name in self._named for part in bucket.slices)
+
+    def find(self, index: int) -> Tensor | None:
+        return self._flat.get(index)
+
+    def of(self, bucket: Bucket, device: torch.device) -> Tensor:
+        """The bucket's values, zero where nothing is known of a parameter."""
+        if not self.fits(bucket):
+            flat = torch.zeros(bucket.numel, dtype=torch.float32, device=device)
+            for part in bucket.slices:
+                known = self._named.get(part.name)
+                if known is not None and known.numel() != part.numel:
+                    raise ConfigError(
+                        f"{self._what} of {part.name!r} has {known.numel()} elements, the parameter {part.numel}: "
+                        "the checkpoint is of another model"
+                    )
+                if known is not None:
+                    flat[part.offset : part.offset + part.numel].copy_(known)
+            self.put(bucket, flat)
+        return self._flat[bucket.index]
+
+    def put(self, bucket: Bucket, flat: Tensor) -> None:
+        """Make `flat` the bucket's values."""
+        self._layouts[bucket.index], self._flat[bucket.index] = bucket, flat
+        for part in bucket.slices:
+            self._named[part.name] = flat[part.offset : part.offset + part.numel]
+
+    def forget(self, bucket: Bucket) -> None:
+        self._layouts.pop(bucket.index, None)
+        self._flat.pop(bucket.index, None)
+        for part in bucket.slices:
+            self._named.pop(part.name, None)
+
+    def rescale(self, factor: float) -> None:
+        for flat in self._flat.values():
+            flat.mul_(factor)
+        laid_out = {part.name for bucket in self._layouts.values() for part in bucket.slices}
+        for value in (value for name, value in self._named.items() if name not in laid_out):
+            value.mul_(factor)  # loaded, and its bucket has not come yet
+
+    def state(self) -> dict[str, Tensor]:
+        """A copy, by parameter."""
+        return {name: value.clone() for name, value in self._named.items()}
+
+    def load(self, named: Mapping[str, Tensor]) -> None:
+        self._layouts.clear()
+        self._flat.clear()
+        self._named = dict(named)

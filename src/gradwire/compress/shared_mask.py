@@ -1,0 +1,110 @@
+"""Masked: a set of places that all ranks share for the round, so that values add without indices.
+
+`randk` draws the places from a seed (no index ever travels); `sharedk` takes them from one rank, which sends its
+largest elements' places first (ScaleCom's cyclic leader, one leader per shard so that the load is even). The values'
+frames are the same for both, sum place by place, and are not thinned out again on the way back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradwire.compress import kernels
+from gradwire.compress.base import ChunkSpan, Encoded
+from gradwire.compress.frame import HEADER, aligned, counts, open_frame, seal
+from gradwire.compress.topk import index_bound, write_values
+from gradwire.compress.values import CODECS, Ranges, values_within
+from gradwire.errors import IntegrityError
+from gradwire.level import Level
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMaskCodec:
+    """Values at given places. For `randk` the places follow from the stretch; for `sharedk` they are passed in."""
+
+    level: Level
+
+    def wanted(self, numel: int) -> int:
+        return min(numel, max(1, round(self.level.ratio * numel)))
+
+    def size_of(self, numel: int) -> int:
+        return aligned(HEADER + CODECS[self.level.values].nbytes(self.wanted(numel)))
+
+    def mask_size(self, numel: int) -> int:
+        """Bytes of the frame in which a leader announces its places."""
+        return aligned(HEADER + index_bound(self.wanted(numel), numel))
+
+    def random_mask(self, stretch: ChunkSpan, device: torch.device) -> Tensor:
+        """The places of this step's random-k, equal on all ranks: a seeded draw of blocks, one place in each."""
+        wanted, numel = self.wanted(stretch.numel), stretch.numel
+        generator = torch.Generator().manual_seed(stretch.seed(rank=0))
+        edges = torch.linspace(0, numel, wanted + 1, dtype=torch.float64)
+        lower, upper = edges[:-1].ceil(), edges[1:].ceil()
+        draw = torch.rand(wanted, generator=generator, dtype=torch.float64)
+        places = lower + (draw * (upper - lower)).floor()
+        return places.to(torch.int32).to(device)
+
+    def lead(self, gradient: Tensor, residual: Tensor | None, frame: Tensor) -> Tensor:
+        """Choose the places from this rank's gradient + residual, write them to `frame`, return them."""
+        numel = gradient.numel()
+        wanted = self.wanted(numel)
+        indices = torch.empty(wanted, dtype=torch.int32, device=gradient.device)
+        scratch = torch.empty(wanted, dtype=torch.float32, device=gradient.device)
+        waiting = gradient if residual is None else gradient + residual
+        threshold = kernels.threshold(waiting, None, wanted)
+        count = kernels.select(waiting, None, threshold, indices, scratch).count
+        body = kernels.pack_indices(indices, count, numel, frame[HEADER:])
+        seal(frame, self.level, numel, count, body, body)
+        return indices[:count]
+
+    def follow(self, frame: Tensor, numel: int) -> Tensor:
+        """Read a leader's places."""
+        header = open_frame(frame, self.level, numel)
+        if header.count > self.wanted(numel):
+            raise IntegrityError(f"payload announces {header.count} places where {self.wanted(numel)} were asked for")
+        indices = torch.empty(header.count, dtype=torch.int32, device=frame.device)
+        kernels.unpack_indices(frame[HEADER : HEADER + header.body], header.count, numel, indices)
+        return indices
+
+    def encode_at(
+        self, gradient: Tensor, residual: Tensor | None, mask: Tensor, frame: Tensor, seed: int | None
+    ) -> Encoded:
+        """Write gradient + residual at the mask's places; everything else waits in the residual."""
+        values = torch.empty(mask.numel(), dtype=torch.float32, device=gradient.device)
+        nonfinite = kernels.gather(gradient, residual, mask, values, mask.numel())
+        body = CODECS[self.level.values].nbytes(mask.numel())
+        write_values(self.level, values, mask, residual, frame[HEADER : HEADER + body], seed, nonfinite)
+        seal(frame, self.level, gradient.numel(), mask.numel(), body)
+        return Encoded(mask.numel(), nonfinite, mask)
+
+    def decode_at(
+        self, frame: Tensor, out: Tensor, mask: Tensor, weight: float = 1.0, add: bool = False, whole: bool = True
+    ) -> None:
+        header = open_frame(frame, self.level, out.numel(), whole)
+        if header.count != mask.numel() or header.body != CODECS[self.level.values].nbytes(header.count):
+            raise IntegrityError(f"payload carries {header.count} values for a mask of {mask.numel()} places")
+        values = torch.empty(header.count, dtype=torch.float32, device=out.device)
+        CODECS[self.level.values].decode(frame[HEADER : HEADER + header.body], values, 1.0, add=False)
+        if not add:
+            out.zero_()
+        kernels.scatter_add(mask, values, header.count, out, weight=weight)
+
+    def encode(
+        self, gradient: Tensor, residual: Tensor | None, frame: Tensor, stretch: ChunkSpan, seed: int | None
+    ) -> Encoded:
+        return self.encode_at(gradient, residual, self.random_mask(stretch, gradient.device), frame, seed)
+
+    def decode(
+        self, frame: Tensor, out: Tensor, stretch: ChunkSpan, weight: float = 1.0, add: bool = False, whole: bool = True
+    ) -> None:
+        self.decode_at(frame, out, self.random_mask(stretch, out.device), weight, add, whole)
+
+    def critical(self, frame: Tensor) -> int:
+        return HEADER + CODECS[self.level.values].head(counts(frame)[0])
+
+    def places(self, frame: Tensor, stretch: ChunkSpan, missing: Ranges) -> Tensor:
+        mask = self.random_mask(stretch, frame.device)
+        return mask[values_within(CODECS[self.level.values], mask.numel(), missing, HEADER)].long()

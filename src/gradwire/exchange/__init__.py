@@ -1,0 +1,1 @@
+"""Flat compressed exchanges between all ranks: one file per algorithm, one that selects and costs them."""

@@ -1,0 +1,40 @@
+"""Cut: into which chunks a bucket is divided at a level, and which of them are summed by owners of shards.
+
+An owner's residual is only read by exchanges that divide the bucket in exactly this way. Whoever changes the cut moves
+the owners' residuals into the workers' first (`Feedback.fold`): every exchange reads those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gradwire.compress.base import Codec
+from gradwire.exchange.chunk import ALIGN
+from gradwire.exchange.select import algorithm
+from gradwire.types import Bucket, ParameterSlice
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkLayout:
+    """Chunks of `length` elements (the last one may be shorter); `owned`: whether the full ones, and the last one, go
+    through owners."""
+
+    length: int
+    slices: tuple[ParameterSlice, ...]
+    owned: tuple[bool, bool]
+
+    def chunks(self, numel: int) -> list[tuple[int, int]]:
+        """Start and end of every chunk of a bucket."""
+        return [(start, min(start + self.length, numel)) for start in range(0, numel, self.length)]
+
+
+def chunk_layout(bucket: Bucket, codec: Codec | None, world_size: int, megabytes: float) -> ChunkLayout:
+    """Chunks of about so many encoded megabytes; one chunk where the level has no frames of its own (low rank)."""
+    if codec is None or bucket.numel == 0:
+        return ChunkLayout(max(bucket.numel, 1), bucket.slices, (False, False))
+    pieces = max(1, round(codec.size_of(bucket.numel) / (megabytes * 1e6)))
+    unit = ALIGN * world_size
+    length = -(-bucket.numel // (pieces * unit)) * unit
+    last = bucket.numel % length or length
+    full, rest = (algorithm(codec, numel, world_size).owners for numel in (min(length, bucket.numel), last))
+    return ChunkLayout(length, bucket.slices, (full, rest))

@@ -1,0 +1,135 @@
+"""Select: which exchange carries a chunk at a level, what it puts on the network, and how many lanes it needs.
+
+An exchange is a generator of operations; the pipeline starts its i-th operation on lane i, so an exchange must not
+yield more operations than there are lanes. Each algorithm has one row here. The choice depends on level, sizes and
+world size alone, so it is the same on all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gradwire.compress.base import Codec
+from gradwire.compress.build import build_codec
+from gradwire.compress.codec_cache import CodecCache
+from gradwire.compress.lowrank import LowRank
+from gradwire.compress.shared_mask import SharedMaskCodec
+from gradwire.exchange.allgather import allgather
+from gradwire.exchange.chunk import ALIGN, Chunk
+from gradwire.exchange.dense_sum import footprint_of_sum
+from gradwire.exchange.lowrank import lowrank
+from gradwire.exchange.plain import plain
+from gradwire.exchange.sharded import sharded
+from gradwire.exchange.shared_mask import shared_mask
+from gradwire.level import Level
+from gradwire.transport.lanes.base import Op
+from gradwire.types import Bucket, Footprint, ParameterSlice, all_reduce_bytes
+
+# Below this many elements a full-precision sum is a packet or two; compressing saves nothing.
+TINY: Final = 1024
+# Frames this small cost more in latency than in bytes: one all-gather instead of two phases.
+SMALL_FRAME: Final = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """One way to form the mean of a chunk.
+
+    `operations` is the most it yields in a row, `length_operations` how many more it yields when a lossless stage makes
+    the length of frames unknown. `owners` says whether it keeps residuals of shard owners.
+    """
+
+    name: str
+    operations: int
+    length_operations: int
+    owners: bool
+
+
+PLAIN: Final = Algorithm("plain", 2, 0, owners=False)
+ALLGATHER: Final = Algorithm("allgather", 1, 1, owners=False)
+SHARDED: Final = Algorithm("sharded", 2, 2, owners=True)
+SHARED_MASK: Final = Algorithm("shared_mask", 3, 0, owners=True)
+LOWRANK: Final = Algorithm("lowrank", 4, 0, owners=False)
+
+
+def candidates(level: Level) -> tuple[Algorithm, ...]:
+    """The algorithms that may carry chunks of a level."""
+    if level.select == "lowrank":
+        return (LOWRANK,)
+    return (PLAIN, SHARED_MASK) if level.select == "sharedk" else (PLAIN, ALLGATHER, SHARDED)
+
+
+def lanes_needed(level: Level) -> int:
+    """The most operations in a row that this level's exchanges take."""
+    return max(one.operations + (one.length_operations if level.lossless else 0) for one in candidates(level))
+
+
+def algorithm(codec: Codec, numel: int, world_size: int) -> Algorithm:
+    """For a chunk of frames. With two ranks an all-gather sends as many bytes as shards would, and rounds once."""
+    if numel < TINY:
+        return PLAIN
+    if codec.level.select == "sharedk":
+        return SHARED_MASK
+    return ALLGATHER if world_size <= 2 or codec.size_of(numel) <= SMALL_FRAME else SHARDED
+
+
+def exchange_at(level: Level, chunk: Chunk, slices: Sequence[ParameterSlice], codecs: CodecCache) -> Iterator[Op]:
+    """The exchange of a level: that of its factors, or of its frames."""
+    if level.select == "lowrank":
+        factors = codecs.lowrank(level)
+        return lowrank(chunk, factors, factors.layout(slices))
+    return exchange(chunk, codecs.codec(level))
+
+
+def exchange(chunk: Chunk, codec: Codec) -> Iterator[Op]:
+    """The exchange of a chunk's frames."""
+    chosen = algorithm(codec, chunk.numel, chunk.world_size)
+    if chosen is PLAIN:
+        return plain(chunk)
+    if isinstance(codec, SharedMaskCodec) and chosen is SHARED_MASK:
+        return shared_mask(chunk, codec)
+    return allgather(chunk, codec) if chosen is ALLGATHER else sharded(chunk, codec)
+
+
+class FootprintTable:
+    """Remembers footprints; the same few are asked for at every step. `own_wire`: lanes run on a wire of gradwire's."""
+
+    def __init__(self, world_size: int, own_wire: bool = False) -> None:
+        self._world_size, self._own_wire = world_size, own_wire
+        self._known: dict[tuple[object, ...], Footprint] = {}
+
+    def __call__(self, level: Level, bucket: Bucket) -> Footprint:
+        # Low rank depends on the parameters' shapes, everything else on the bucket's size.
+        key = (level, bucket.numel, bucket.itemsize, bucket.slices if level.select == "lowrank" else ())
+        if key not in self._known:
+            self._known[key] = footprint(level, bucket, self._world_size, self._own_wire)
+        return self._known[key]
+
+
+def footprint(level: Level, bucket: Bucket, world_size: int, own_wire: bool = False) -> Footprint:
+    """Bytes this rank sends, and latencies in a row: one for each direct phase, 2 (W - 1) for the process group's ring,
+    which only `off` takes, and only where no wire of gradwire's carries it."""
+    if level.off and not own_wire:
+        return Footprint(all_reduce_bytes(bucket.nbytes, world_size), 2 * (world_size - 1))
+    if level.off:
+        return footprint_of_sum(bucket.nbytes, world_size)
+    if level.select == "lowrank":
+        layout = LowRank(level).layout(bucket.slices)
+        left, right = (footprint_of_sum(4 * numel, world_size) for numel in (layout.left_numel, layout.right_numel))
+        return Footprint(left.wire_bytes + right.wire_bytes, left.hops + right.hops)
+    return _footprint_of_frames(build_codec(level), bucket.numel, world_size)
+
+
+def _footprint_of_frames(codec: Codec, numel: int, world_size: int) -> Footprint:
+    chosen, others = algorithm(codec, numel, world_size), world_size - 1
+    if chosen is PLAIN:
+        return footprint_of_sum(4 * numel, world_size)
+    if chosen is ALLGATHER:
+        return Footprint(codec.size_of(numel) * others, chosen.operations)
+    shard_length = -(-numel // (world_size * ALIGN)) * ALIGN
+    nbytes = 2 * codec.size_of(shard_length) * others
+    if isinstance(codec, SharedMaskCodec) and chosen is SHARED_MASK:
+        nbytes += codec.mask_size(shard_length) * others
+    return Footprint(nbytes, chosen.operations)

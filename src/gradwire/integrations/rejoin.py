@@ -1,0 +1,89 @@
+"""The fourth door: `gradwire.init_process_group`, for jobs whose ranks may be killed and started anew.
+
+    gradwire.init_process_group("gloo")        # instead of torch.distributed's
+    model = DistributedDataParallel(net, broadcast_buffers=False)
+    handle = gradwire.attach(model, config)    # a plan, planning.elastic
+    handle.hand_over(optimizer)
+    while handle.step < steps: ...
+
+It is torch's, until a rank dies. Whoever starts that rank again (with the same RANK, WORLD_SIZE, MASTER_ADDR and
+MASTER_PORT) sets GRADWIRE_REJOIN=1: then nobody is waited for, `attach` finds the running job, and the others hand this
+rank their weights, optimizer and step with its first backward. Where GRADWIRE_STORE names a store (`gradwire store`),
+the ranks meet there instead of at MASTER_ADDR and none of them serves one: any rank may die, rank 0 too.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any, Final
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch.distributed.rendezvous import rendezvous
+
+from gradwire.errors import ConfigError, LinkError
+from gradwire.sites import placeholder_group
+from gradwire.sites.job_record import VARIABLE
+
+STORE: Final = "GRADWIRE_STORE"
+# How long torch's store is waited for.
+PATIENCE: Final = timedelta(seconds=60)
+
+
+def rejoining() -> bool:
+    """Whether this process was started in the place of one that died."""
+    return os.environ.get(VARIABLE, "") not in ("", "0")
+
+
+def init_process_group(backend: str | None = None, init_method: str | None = None, **options: Any) -> None:
+    """As torch's, with the same arguments; with GRADWIRE_REJOIN=1, a place in a job that runs already."""
+    if init_method is None and options.get("store") is None and os.environ.get(STORE):
+        options |= _own_store(options)
+    if not rejoining():
+        dist.init_process_group(backend, init_method, **options)
+        return
+    if os.environ.get("GRADWIRE_BACKEND"):
+        raise ConfigError(f"{VARIABLE}: a rank of a gradwire backend cannot be started anew; unset GRADWIRE_BACKEND")
+    store, rank, size = options.get("store"), options.get("rank", -1), options.get("world_size", -1)
+    if store is None:
+        timeout = options.get("timeout") or PATIENCE
+        found, rank, size = _find_store(init_method or "env://", rank, size, timeout)
+        store = PrefixStore("default_pg", found)  # as torch does with a store that it found itself
+    placeholder_group.register()
+    dist.init_process_group(placeholder_group.NAME, store=store, rank=rank, world_size=size)
+
+
+def _own_store(options: dict[str, Any]) -> dict[str, Any]:
+    """The store that GRADWIRE_STORE names, and this rank's place. Each life of a job that is restarted has its own part
+    of the store."""
+    text = os.environ[STORE]
+    host, _, port = text.rpartition(":")
+    try:
+        place = host.strip("[]"), int(port)
+        rank = int(os.environ["RANK"]) if options.get("rank", -1) < 0 else options["rank"]
+        size = int(os.environ["WORLD_SIZE"]) if options.get("world_size", -1) < 0 else options["world_size"]
+    except (KeyError, ValueError) as error:
+        raise ConfigError(f"{STORE}={text}: write host:port, and set RANK and WORLD_SIZE ({error})") from error
+    try:
+        found = TCPStore(*place, is_master=False, timeout=options.get("timeout") or PATIENCE)
+    except RuntimeError as error:
+        raise LinkError(f"{STORE}={text}: no store answers there; start one: gradwire store --host HOST") from error
+    life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return {"store": PrefixStore(f"life/{life}", found), "rank": rank, "world_size": size}
+
+
+def _find_store(init_method: str, rank: int, size: int, timeout: timedelta) -> tuple[Store, int, int]:
+    """As torch does, but never by serving one: torch lets rank 0 do that, and the job's store is there already."""
+    if init_method != "env://" or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        found: tuple[Store, int, int] = next(iter(rendezvous(init_method, rank, size, timeout=timeout)))
+        return found
+    try:
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        rank = int(os.environ["RANK"]) if rank < 0 else rank
+        size = int(os.environ["WORLD_SIZE"]) if size < 0 else size
+    except (KeyError, ValueError) as error:
+        raise ConfigError(
+            f"{VARIABLE}: MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE must be those of the rank that died: {error}"
+        ) from error
+    return TCPStore(address, port, is_master=False, timeout=timeout), rank, size

@@ -1,0 +1,8 @@
+"""The lab: a Network as namespaces, an emulator and processes on one Linux machine."""
+
+from gradwire.lab.emulator import NoPrivilegesError
+from gradwire.lab.lab import Lab, RunResult
+from gradwire.lab.process import HostResult
+from gradwire.lab.stats import EmulatorStats, LinkStats
+
+__all__ = ["EmulatorStats", "HostResult", "Lab", "LinkStats", "NoPrivilegesError", "RunResult"]

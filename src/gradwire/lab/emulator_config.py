@@ -1,0 +1,98 @@
+"""Network -> the emulator's lines (native/emulator/control.h has the language). Pure."""
+
+from __future__ import annotations
+
+import math
+
+from gradwire.errors import ConfigError
+from gradwire.network import Burst, Change, LinkSpec, Network, RateTrace, routes
+
+PREFIX = 16
+MAX_HOSTS = 200
+
+
+def address(index: int) -> str:
+    """The lab's own network, 10.77.0.0/16; it exists only inside namespaces, so every lab may use the same."""
+    return f"10.77.{index // 250}.{index % 250 + 1}"
+
+
+def compile_network(network: Network) -> list[str]:
+    """Everything up to `start`; ConfigError when the network cannot be."""
+    if len(network.hosts) > MAX_HOSTS:
+        raise ConfigError(f"hosts: the lab carries {MAX_HOSTS} at most, not {len(network.hosts)}; simulate instead")
+    index_of = {host.name: index for index, host in enumerate(network.hosts)}
+    lines = [
+        f"host {host.name} {address(i)} {PREFIX} {network.mtu_of(host.name)} {network.congestion_of(host)}"
+        for i, host in enumerate(network.hosts)
+    ]
+    for index, link in enumerate(network.links):
+        # Each link draws from its own generator: what one link loses never depends on traffic elsewhere.
+        seed = network.seed * 1_000_003 + index
+        lines.append(f"link {seed} {network.overhead} {spec_values(link.spec)}")
+    for index, link in enumerate(network.links):
+        if link.spec.trace:
+            lines.append(f"trace {index} {_trace(link.spec.trace)}")
+    for (source, target), way in routes(network).items():
+        lines.append(f"route {index_of[source]} {index_of[target]} {' '.join(map(str, way))}")
+    for change in network.changes:
+        lines += [f"change {_ns(change.at)} {i} {change_values(change)}" for i in matching_links(network, change)]
+    return lines
+
+
+def matching_links(network: Network, change: Change) -> list[int]:
+    return [index for index, link in enumerate(network.links) if change.matches(link)]
+
+
+def spec_values(spec: LinkSpec) -> str:
+    parts = [
+        f"rate={_number(spec.rate)}",
+        f"delay={_ns(spec.delay)}",
+        f"jitter={_ns(spec.jitter)}",
+        f"loss={spec.loss!r}",
+        f"reorder={spec.reorder!r}",
+        f"reorder_by={_ns(spec.reorder_by)}",
+        f"duplicate={spec.duplicate!r}",
+        f"queue={_number(spec.queue_bytes)}",
+        f"mtu={spec.mtu}",
+    ]
+    return " ".join(parts + _burst(spec.burst))
+
+
+def change_values(change: Change) -> str:
+    parts = []
+    if change.rate is not None:
+        parts.append(f"rate={_number(change.rate)}")
+    if change.delay is not None:
+        parts.append(f"delay={_ns(change.delay)}")
+    if change.jitter is not None:
+        parts.append(f"jitter={_ns(change.jitter)}")
+    parts += [
+        f"{name}={value!r}" for name in ("loss", "reorder", "duplicate") if (value := getattr(change, name)) is not None
+    ]
+    if change.reorder_by is not None:
+        parts.append(f"reorder_by={_ns(change.reorder_by)}")
+    if change.queue is not None:
+        parts.append(f"queue={_number(float(change.queue))}")
+    parts += _burst(change.burst)
+    if not parts:
+        raise ConfigError(f"change at {float(change.at):g} s on {change.link!r}: changes nothing; give it a value")
+    return " ".join(parts)
+
+
+def _burst(burst: Burst | None) -> list[str]:
+    if burst is None:
+        return []
+    return [f"burst_enter={burst.enter!r}", f"burst_leave={burst.leave!r}", f"burst_loss={burst.loss!r}"]
+
+
+def _trace(trace: RateTrace) -> str:
+    steps = " ".join(f"{_ns(at)}:{rate:.6g}" for at, rate in zip(trace.times, trace.rates, strict=True))
+    return f"{_ns(trace.period)} {steps}"
+
+
+def _ns(seconds: float) -> int:
+    return round(float(seconds) * 1e9)
+
+
+def _number(value: float) -> str:
+    return "inf" if math.isinf(value) else repr(float(value))

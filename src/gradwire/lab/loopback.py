@@ -1,0 +1,111 @@
+"""The lab for machines that allow no namespaces: all ranks on 127.0.0.1, each TCP socket paced to its host's rate.
+
+Good enough to show what a slow network does. It has no delay, no loss, no queue, no schedule, and two sockets of one
+host do not share its rate: its verdict says so, and it must not be used to measure.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from gradwire.errors import ConfigError
+from gradwire.lab.program import installed_program
+from gradwire.lab.stats import EmulatorStats, LinkStats
+from gradwire.network import Change, Network, routes
+
+PACER = "libgradwire-pace.so"
+WHAT_IT_IS = "loopback mode: only TCP's sending rate is shaped; no delay, loss, queue or schedule; not for measurements"
+EPHEMERAL_FROM, EPHEMERAL_TO = 29500, 29999
+
+
+class LoopbackLab:
+    """Stands where the emulator stands, with nothing to emulate."""
+
+    mode = "loopback"
+    interface = "lo"
+    unprivileged = False
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.hosts_file: Path | None = None
+        self.pid = 0
+        self._program = installed_program()
+        self._ways = routes(network)
+
+    def address(self, index: int) -> str:
+        return "127.0.0.1"
+
+    def env(self, index: int) -> dict[str, str]:
+        """The rate of the slowest way out of this host."""
+        name = self.network.hosts[index].name
+        rates = [
+            float(self.network.links[link].spec.mean_rate)
+            for (source, _), way in self._ways.items()
+            if source == name
+            for link in way
+        ]
+        slowest = min(rates, default=math.inf)
+        if math.isinf(slowest):
+            return {}
+        # The wire carries headers too: a full packet has 1448 bytes of data in 1538.
+        return {
+            "LD_PRELOAD": str(self._program.with_name(PACER)),
+            "GRADWIRE_PACE_BYTES": str(int(slowest * 1448 / (1500 + self.network.overhead))),
+        }
+
+    def host_prefix(self, index: int) -> list[str]:
+        return [str(self._program), "launch", "-", "-", "-", "--"]
+
+    def port(self, asked: int | None) -> int:
+        """Hosts share one address here, so the port must be free on this machine."""
+        taken = listening_ports()
+        if asked is not None:
+            if asked in taken:
+                raise ConfigError(f"port: {asked} is in use on this machine; give another with --port, or leave it out")
+            return asked
+        return next(port for port in range(EPHEMERAL_FROM, EPHEMERAL_TO) if port not in taken)
+
+    def begin(self) -> None:
+        pass
+
+    def check(self) -> None:
+        pass
+
+    def apply(self, change: Change) -> None:
+        raise ConfigError("lab: loopback mode cannot change links; run as root for a real network")
+
+    def stats(self) -> EmulatorStats:
+        nothing = LinkStats(0, 0, 0, 0, 0, 0, 0, 0)
+        return EmulatorStats(
+            received=0,
+            sent=0,
+            unroutable=0,
+            write_errors=0,
+            wakeups=0,
+            cpu_seconds=0.0,
+            realtime=False,
+            lateness_bounds_us=[1000],
+            lateness=[0, 0],
+            lateness_max_us=0.0,
+            lateness_mean_us=0.0,
+            device_drops=[],
+            links=[nothing] * len(self.network.links),
+            limits=WHAT_IT_IS,
+        )
+
+    def close(self) -> None:
+        pass
+
+
+def listening_ports(tables: tuple[Path, ...] = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))) -> set[int]:
+    """From the kernel's table, so that nothing has to be opened to find out."""
+    found = set()
+    for table in tables:
+        if not table.exists():
+            continue
+        for line in table.read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A":  # LISTEN
+                found.add(int(fields[1].rpartition(":")[2], 16))
+    return found

@@ -1,0 +1,159 @@
+"""Is the network what was asked for? ping and iperf3 between hosts, wanted against got.
+
+Wanted values follow from the path's links: delays add, the slowest link bounds the rate, survivals multiply.
+TCP's goodput is the wire rate less headers: 1448 of 1538 bytes in a full Ethernet packet.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gradwire.errors import LinkError
+from gradwire.lab.cross_traffic import require_tool
+from gradwire.lab.interrupts import Interrupts
+from gradwire.lab.lab import Lab
+from gradwire.lab.process import HostResult, ProcessWatcher
+from gradwire.network import LinkSpec, routes
+
+IP_TCP_HEADERS = 52
+RATE_TOLERANCE = 0.03
+DELAY_TOLERANCE_MS, DELAY_SHARE = 0.5, 0.02
+PORT = 5201
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One pair of hosts: wanted and got; `good` when within the lab's promise (None when it does not apply)."""
+
+    source: str
+    target: str
+    wanted_rtt_ms: float
+    rtt_ms: float
+    rtt_good: bool | None
+    wanted_mbit: float
+    mbit: float
+    rate_good: bool | None
+    wanted_loss: float
+    loss: float | None
+    loss_good: bool | None
+
+
+def end(lab: Lab, host: str, command: Sequence[str], timeout: float) -> HostResult:
+    """Run a command on one host to its end."""
+    deadline = time.monotonic() + timeout
+    with Interrupts() as interrupts:
+        watch = ProcessWatcher([lab.spawn(host, command)])
+        try:
+            while watch.running and interrupts.noted is None and time.monotonic() < deadline:
+                watch.step(0.1)
+            if watch.running and interrupts.noted is None:
+                raise LinkError(f"lab: {command[0]} on {host} did not end within {timeout:g} s")
+            watch.drain()
+        finally:
+            watch.end_all(grace=0.2)
+            watch.close()
+    return watch.processes[0].result()
+
+
+def ping_ms(lab: Lab, source: str, target: str, count: int = 10, interval: float = 0.05) -> list[float]:
+    """Round trips in milliseconds, of those that came back. The first is left out: it pays for cold caches."""
+    tool = require_tool("ping", "iputils-ping", "lab check")
+    words = [tool, "-n", "-c", str(count + 1), "-i", str(interval), "-W", "5", lab.address(target)]
+    result = end(lab, source, words, timeout=count * (interval + 1) + 10)
+    times = [float(line.split("time=")[1].split()[0]) for line in result.output.splitlines() if "time=" in line]
+    if len(times) < 2:
+        raise LinkError(f"lab: {target} does not answer {source}'s ping: {result.output.strip()[-200:]}")
+    return times[1:]
+
+
+def iperf(lab: Lab, source: str, target: str, *options: str, seconds: float = 3.0) -> dict[str, object]:
+    """One iperf3 run from source to target; its `end` record."""
+    tool = require_tool("iperf3", "iperf3", "lab check")
+    with Interrupts():
+        server = ProcessWatcher([lab.spawn(target, [tool, "-s", "-1", "-p", str(PORT), "--forceflush"])])
+        try:
+            deadline = time.monotonic() + 10
+            while not any("listening" in line for line in server.processes[0].output):
+                if not server.running or time.monotonic() > deadline:
+                    raise LinkError(f"lab: iperf3 does not listen on {target}: {server.processes[0].output}")
+                server.step(0.02)
+            words = [tool, "-c", lab.address(target), "-p", str(PORT), "-J", "-t", f"{seconds:g}", *options]
+            result = end(lab, source, words, timeout=seconds + 60)
+            report = json.loads(result.output)
+        finally:
+            server.end_all(grace=0.2)
+            server.close()
+    if "error" in report:
+        raise LinkError(f"lab: iperf3 from {source} to {target}: {report['error']}")
+    found: dict[str, object] = report["end"]
+    return found
+
+
+def tcp_mbit(lab: Lab, source: str, target: str, *options: str, seconds: float = 3.0) -> float:
+    """What TCP delivered, at the receiver."""
+    received = iperf(lab, source, target, *options, seconds=seconds)["sum_received"]
+    assert isinstance(received, dict)
+    return float(received["bits_per_second"]) / 1e6
+
+
+def path_specs(lab: Lab, source: str, target: str) -> list[LinkSpec]:
+    return [lab.network.links[index].spec for index in routes(lab.network)[source, target]]
+
+
+def wanted_mbit(specs: Sequence[LinkSpec], overhead: int) -> float:
+    """TCP goodput when the slowest link is full."""
+    wire = min(spec.mean_rate.mbit for spec in specs)
+    mtu = min(spec.mtu for spec in specs)
+    return wire * (mtu - IP_TCP_HEADERS) / (mtu + overhead)
+
+
+def measure(lab: Lab, source: str, target: str, seconds: float = 3.0) -> Measurement:
+    there, back = path_specs(lab, source, target), path_specs(lab, target, source)
+    wanted_rtt = sum(float(spec.delay) for spec in there + back) * 1e3
+    # What a ping's own 122 wire bytes take to be sent, link by link.
+    wanted_rtt += sum(0.0 if math.isinf(s.mean_rate) else 122 / float(s.mean_rate) * 1e3 for s in there + back)
+    jitter_ms = math.sqrt(sum(float(spec.jitter) ** 2 for spec in there + back)) * 1e3
+    times = sorted(ping_ms(lab, source, target))
+    rtt = times[len(times) // 2]
+    loss = 1 - math.prod(1 - spec.mean_loss for spec in there)
+    # TCP takes packets that were overtaken for lost and slows down.
+    steady = not (loss or lab.network.cross or any(spec.trace or spec.reorder or spec.duplicate for spec in there))
+    wanted = wanted_mbit(there, lab.network.overhead)
+    # The first second is left out: it belongs to TCP's slow start, not to the link.
+    options = ["-O", "1"]
+    got = tcp_mbit(lab, source, target, *options, seconds=seconds)
+    limit = DELAY_TOLERANCE_MS + DELAY_SHARE * wanted_rtt + 2 * jitter_ms
+    return Measurement(
+        source,
+        target,
+        round(wanted_rtt, 3),
+        rtt,
+        None if any(spec.trace for spec in there + back) else abs(rtt - wanted_rtt) <= limit,
+        round(wanted, 2),
+        round(got, 2),
+        abs(got / wanted - 1) <= RATE_TOLERANCE if steady and not math.isinf(wanted) else None,
+        round(loss, 6),
+        *(_loss(lab, source, target, there, loss, seconds) if loss else (None, None)),
+    )
+
+
+def udp_loss(lab: Lab, source: str, target: str, mbit: float, seconds: float) -> tuple[int, int]:
+    """Packets lost and sent by a UDP flow that fits easily, so that only random loss can take from it."""
+    record = iperf(lab, source, target, "-u", "-l", "1000", "-b", f"{mbit:.3f}M", seconds=seconds)["sum"]
+    assert isinstance(record, dict)
+    return int(record["lost_packets"]), int(record["packets"])
+
+
+def _loss(
+    lab: Lab, source: str, target: str, specs: Sequence[LinkSpec], wanted: float, seconds: float
+) -> tuple[float, bool]:
+    slowest = min(spec.mean_rate.mbit for spec in specs)
+    lost, sent = udp_loss(lab, source, target, min(10.0, slowest / 5), seconds)
+    # Losses in bursts vary more: a burst of mean length 1/leave counts once, not 1/leave times.
+    length = max((1 / spec.burst.leave for spec in specs if spec.burst), default=1.0)
+    sigma = math.sqrt(max(sent, 1) * wanted * (1 - wanted) * (2 * length if length > 1 else 1))
+    return lost / max(sent, 1), abs(lost - sent * wanted) <= 4 * sigma + 1

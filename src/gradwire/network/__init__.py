@@ -1,0 +1,28 @@
+"""What a network is: links, traces, hosts and routers, changes over time. Pure; the lab and the simulator read it."""
+
+from gradwire.network.draw import to_svg
+from gradwire.network.file import load_network, parse_network
+from gradwire.network.link_spec import Burst, LinkSpec
+from gradwire.network.network import Change, CrossTraffic, Host, Link, Network
+from gradwire.network.presets import PRESETS, preset
+from gradwire.network.rate_trace import RateTrace, load_trace
+from gradwire.network.route import Routes, routes
+
+__all__ = [
+    "PRESETS",
+    "Burst",
+    "Change",
+    "CrossTraffic",
+    "Host",
+    "Link",
+    "LinkSpec",
+    "Network",
+    "RateTrace",
+    "Routes",
+    "load_network",
+    "load_trace",
+    "parse_network",
+    "preset",
+    "routes",
+    "to_svg",
+]

@@ -1,0 +1,113 @@
+"""Facts: what a report says of one run, taken from its RunState; the JSON form of a report is a list of these."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any, Final
+
+import msgspec
+
+from gradwire.observe.run_status import Status
+from gradwire.observe.state import RunState
+
+QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+# Accuracies asked for when the user names none: shares of the best that any run reached.
+SHARES: Final = (0.8, 0.9, 0.95, 0.99)
+
+
+class DecisionFact(msgspec.Struct, frozen=True):
+    """One change of level."""
+
+    elapsed: float
+    step: int
+    level: str
+    reason: str
+
+
+class RunFacts(msgspec.Struct, frozen=True):
+    """One run in numbers. Seconds and bytes. `split` is the mean step over all ranks: `seconds` and the parts that add
+    up to it, all 0 where only the whole step was recorded; quantiles are the lowest rank's."""
+
+    name: str
+    world_size: int
+    parameters: int
+    steps: int
+    elapsed: float
+    ended: bool
+    status: Status
+    step_mean: float
+    step_quantiles: dict[str, float]
+    split: dict[str, float]
+    gradient_bytes: int
+    wire_bytes: int
+    plain_bytes: int
+    levels: dict[str, int]
+    level_seconds: dict[str, float]
+    changes: int
+    decisions: tuple[DecisionFact, ...]
+    best_accuracy: float | None
+    reached: dict[str, float | None]
+    bandwidth: dict[str, float]
+    rtt: dict[str, float]
+    transport: dict[str, Any]
+    faults: dict[str, int]
+    dropped: int
+    config: dict[str, Any]
+    damage: str = ""
+
+    @property
+    def saved(self) -> float:
+        """How many times fewer bytes than plain DDP."""
+        return self.plain_bytes / self.wire_bytes if self.wire_bytes else 1.0
+
+
+def facts(name: str, state: RunState, targets: tuple[float, ...] = (), damage: str = "") -> RunFacts:
+    """`targets` are the accuracies whose time is told."""
+    start = state.started or 0.0
+    sums, split = state.transport, state.whole_split
+    transport = {name: getattr(sums, name) for name in ("transfers", "nbytes", "missing", "returned", "retransmitted")}
+    return RunFacts(
+        name=name,
+        world_size=state.world_size,
+        parameters=state.parameters,
+        steps=state.steps,
+        elapsed=state.elapsed,
+        ended=state.ended,
+        status=state.status,
+        step_mean=split.seconds if split else 0.0,
+        step_quantiles={label: state.spread.quantile(share) for label, share in QUANTILES.items()},
+        split=split._asdict() if split else {},
+        gradient_bytes=state.gradient_bytes,
+        wire_bytes=state.wire_bytes,
+        plain_bytes=state.plain_bytes,
+        levels=dict(state.level_steps),
+        level_seconds=dict(state.level_seconds),
+        changes=state.changes,
+        decisions=tuple(DecisionFact(at - start, d.step, d.level, d.reason) for at, d in state.decisions),
+        best_accuracy=best_accuracy(state),
+        reached={f"{target:g}": state.reached(target) for target in targets},
+        bandwidth=_extent(state, "bandwidth"),
+        rtt=_extent(state, "rtt"),
+        transport={**transport, "closes": dict(sums.closes)} if sums.transfers else {},
+        faults=dict(state.faults),
+        dropped=state.dropped,
+        config=state.config,
+        damage=damage,
+    )
+
+
+def best_accuracy(state: RunState) -> float | None:
+    return max((n.noted.accuracy for n in state.notes if n.noted.accuracy is not None), default=None)
+
+
+def targets_for(states: list[RunState]) -> tuple[float, ...]:
+    """Accuracies worth asking about: shares of what the best run reached, on round numbers."""
+    best = max((accuracy for state in states if (accuracy := best_accuracy(state)) is not None), default=None)
+    return () if best is None else tuple(dict.fromkeys(round(share * best, 2) for share in SHARES))
+
+
+def _extent(state: RunState, name: str) -> dict[str, float]:
+    series = state.series.get(name)
+    if not series or not len(series):
+        return {}
+    return {"min": min(series.values), "median": statistics.median(series.values), "max": max(series.values)}

@@ -1,0 +1,128 @@
+"""Tally: adds events up into the summary that a handle prints."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+
+from gradwire.events import Advised, Attached, Decided, Event, Failed, NonFinite, Sensed, Synchronised
+from gradwire.types import all_reduce_bytes
+from gradwire.units import Bytes, Rate, Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a session did so far, on this rank."""
+
+    rank: int
+    world_size: int
+    parameters: int
+    steps: int
+    gradient_bytes: int
+    plain_bytes: int
+    wire_bytes: int
+    sync_seconds: float
+    levels: dict[str, int]
+    reasons: dict[int, str]
+    changes: int
+    sensed: Sensed | None
+    advised: Advised | None
+    nonfinite_steps: int
+    errors: tuple[str, ...]
+
+    @property
+    def saved(self) -> float:
+        """How many times fewer bytes than plain DDP this rank sent."""
+        return self.plain_bytes / self.wire_bytes if self.wire_bytes else 1.0
+
+    def __str__(self) -> str:
+        steps = max(self.steps, 1)
+        lines = [
+            f"gradwire on rank {self.rank} of {self.world_size}: {self.steps} steps, {self.parameters:,} parameters",
+            f"  sent {Bytes(self.wire_bytes // steps)} a step, plain DDP {Bytes(self.plain_bytes // steps)}"
+            f" ({self.saved:.1f}x less)",
+            f"  bucket ready to restored: {Seconds(self.sync_seconds / max(sum(self.levels.values()), 1))} on average",
+            "  levels: " + ", ".join(f"{level} x{count}" for level, count in sorted(self.levels.items())),
+        ]
+        lines += [f"  bucket {bucket}: {reason}" for bucket, reason in sorted(self.reasons.items())]
+        if self.sensed is not None and self.sensed.bandwidth is not None:
+            trip, rate = Seconds(self.sensed.rtprop or 0.0), Rate(self.sensed.bandwidth)
+            lines.append(f"  network: {rate}, round trip {trip}; the level changed {self.changes} times")
+        if self.advised is not None:
+            cap, gain = self.advised.bucket_cap_mb, self.advised.gain
+            lines.append(f"  DDP(bucket_cap_mb={cap}) would shorten a step by about {gain:.0%}: more overlap")
+        if self.nonfinite_steps:
+            lines.append(f"  NaN or infinite gradients in {self.nonfinite_steps} buckets; passed on as plain DDP would")
+        lines += [f"  error: {error}" for error in self.errors]
+        return "\n".join(lines)
+
+
+@dataclass(slots=True)
+class SummarySink:
+    """A sink that only counts; safe to call from any thread."""
+
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _attached: Attached | None = None
+    _last_step: int = -1
+    _count: int = 0
+    _gradient: int = 0
+    _wire: int = 0
+    _seconds: float = 0.0
+    _levels: Counter[str] = field(default_factory=Counter)
+    _reasons: dict[int, str] = field(default_factory=dict)
+    _sensed: Sensed | None = None
+    _advised: Advised | None = None
+    _changes: int = 0
+    _nonfinite: int = 0
+    _errors: list[str] = field(default_factory=list)
+
+    def emit(self, event: Event) -> None:
+        with self._lock:
+            match event:
+                case Synchronised():
+                    self._add(event)
+                case Decided():
+                    self._changes += event.bucket in self._reasons and event.bucket == 0
+                    self._reasons[event.bucket] = f"{event.level}: {event.reason}"
+                case Sensed():
+                    self._sensed = event
+                case Advised():
+                    self._advised = event
+                case NonFinite():
+                    self._nonfinite += 1
+                case Failed():
+                    self._errors.append(event.error)
+                case Attached():
+                    self._attached = event
+
+    def summary(self) -> Summary:
+        with self._lock:
+            attached = self._attached or Attached(0.0, 0, 1, 0, {})
+            world = attached.world_size
+            return Summary(
+                attached.rank,
+                world,
+                attached.parameters,
+                self._count,
+                self._gradient,
+                all_reduce_bytes(self._gradient, world),
+                self._wire,
+                self._seconds,
+                dict(self._levels),
+                dict(self._reasons),
+                self._changes,
+                self._sensed,
+                self._advised,
+                self._nonfinite,
+                tuple(self._errors),
+            )
+
+    def _add(self, event: Synchronised) -> None:
+        if event.step > self._last_step:
+            self._last_step = event.step
+            self._count += 1
+        self._gradient += event.nbytes
+        self._wire += event.wire_bytes
+        self._seconds += event.seconds
+        self._levels[event.level] += 1

@@ -1,0 +1,1 @@
+"""How members agree on plan versions, and who is a member."""

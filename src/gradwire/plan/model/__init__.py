@@ -1,0 +1,1 @@
+"""What a plan costs and loads, its routes, its picture, and matrices from files."""

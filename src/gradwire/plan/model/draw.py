@@ -1,0 +1,108 @@
+"""A plan as a picture: members on a circle, each tree in its colour, links as wide as what they carry. Plain SVG.
+
+In: Matrix, Plan, names. Out: SVG text: a panel with the load of all links, then one per tree, largest shares first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from itertools import pairwise
+
+from gradwire.plan.matrix import Matrix
+from gradwire.plan.trees import sources_of
+from gradwire.types import Plan, Tree
+
+PANEL, MARGIN, MOST = 260, 46, 8
+# Chosen to be told apart by people who see colours differently (Okabe and Ito).
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6a3d9a", "#444444")
+Point = tuple[float, float]
+
+
+def draw(matrix: Matrix, plan: Plan, names: Sequence[str] = ()) -> str:
+    """The SVG document."""
+    labels = dict(zip(matrix.members, names or [str(member) for member in matrix.members], strict=True))
+    trees = sorted(plan.trees, key=lambda tree: -tree.share)[:MOST]
+    columns = min(3, len(trees) + 1)
+    rows = math.ceil((len(trees) + 1) / columns)
+    parts = [_panel(0, 0, "all trees together", _load(matrix, plan), labels, None)]
+    for place, tree in enumerate(trees, start=1):
+        colour = COLOURS[(place - 1) % len(COLOURS)]
+        edges = {(child, parent): (1.6, colour) for child, parent in tree.parents.items() if child != parent}
+        edges |= _down(tree, colour)
+        title = f"{tree.share:.0%} of the gradient, root {labels[tree.root]}"
+        parts.append(_panel(place % columns, place // columns, title, edges, labels, tree.root))
+    width, height = columns * PANEL, rows * PANEL + 40
+    more = f" (the {MOST} largest of {len(plan.trees)} trees)" if len(plan.trees) > MOST else ""
+    caption = escape(f"{plan.planner}: {plan.reason}{more}")
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif">'
+        f'<rect width="100%" height="100%" fill="white"/>{"".join(parts)}'
+        f'<text x="10" y="{height - 14}" font-size="9">{caption}</text></svg>\n'
+    )
+
+
+def _down(tree: Tree, colour: str) -> dict[tuple[int, int], tuple[float, str]]:
+    """Edges by which results come back, where they differ from the way up."""
+    if not tree.sources:
+        return {}
+    ways = {(source, child) for child, source in sources_of(tree).items() if source != child}
+    return {way: (1.0, f"{colour}88") for way in ways if (way[1], way[0]) not in tree.parents.items()}
+
+
+def _load(matrix: Matrix, plan: Plan) -> dict[tuple[int, int], tuple[float, str]]:
+    """Every link that carries something, as wide as it is busy against the busiest."""
+    place = {member: index for index, member in enumerate(matrix.members)}
+    busy: dict[tuple[int, int], float] = {}
+    for tree in plan.trees:
+        ways = [*tree.parents.items(), *((source, child) for child, source in sources_of(tree).items())]
+        for way in ways:
+            route = plan.routes.get(way, way)
+            for a, b in pairwise(route):
+                if a != b:
+                    busy[a, b] = busy.get((a, b), 0.0) + tree.share / float(matrix.rate[place[a], place[b]])
+    most = max(busy.values(), default=1.0)
+    return {way: (0.4 + 4 * time / most, "#0072b2" if time < 0.9 * most else "#d55e00") for way, time in busy.items()}
+
+
+def _panel(
+    column: int, row: int, title: str, edges: Mapping[tuple[int, int], tuple[float, str]],
+    labels: Mapping[int, str], root: int | None,
+) -> str:  # fmt: skip
+    points = _circle(list(labels), column * PANEL, row * PANEL)
+    lines = [_arrow(points[a], points[b], width, colour) for (a, b), (width, colour) in edges.items()]
+    dots = []
+    for member, (x, y) in points.items():
+        fill = "#d55e00" if member == root else "#333333"
+        dots.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{6 if member == root else 4}" fill="{fill}"/>')
+        dots.append(f'<text x="{x + 7:.1f}" y="{y - 6:.1f}" font-size="9">{escape(labels[member])}</text>')
+    head = f'<text x="{column * PANEL + 10}" y="{row * PANEL + 16}" font-size="11">{escape(title)}</text>'
+    return head + "".join(lines) + "".join(dots)
+
+
+def _circle(members: Sequence[int], left: float, top: float) -> dict[int, Point]:
+    middle, radius = PANEL / 2, PANEL / 2 - MARGIN
+    turn = 2 * math.pi / max(1, len(members))
+    return {
+        member: (left + middle + radius * math.sin(turn * place), top + middle + 8 - radius * math.cos(turn * place))
+        for place, member in enumerate(members)
+    }
+
+
+def _arrow(start: Point, end: Point, width: float, colour: str) -> str:
+    """A line that bends to its right, so that both directions of a link can be told apart, thinner at its end."""
+    (x1, y1), (x2, y2) = start, end
+    bend_x, bend_y = (x1 + x2) / 2 - (y2 - y1) * 0.08, (y1 + y2) / 2 + (x2 - x1) * 0.08
+    length = math.hypot(x2 - bend_x, y2 - bend_y) or 1.0
+    ux, uy = (x2 - bend_x) / length, (y2 - bend_y) / length
+    tip, size = (x2 - 6 * ux, y2 - 6 * uy), 3 + width
+    wings = (
+        f"{tip[0] - size * ux + size * 0.5 * uy:.1f},{tip[1] - size * uy - size * 0.5 * ux:.1f} "
+        f"{tip[0] - size * ux - size * 0.5 * uy:.1f},{tip[1] - size * uy + size * 0.5 * ux:.1f}"
+    )
+    return (
+        f'<path d="M{x1:.1f},{y1:.1f} Q{bend_x:.1f},{bend_y:.1f} {tip[0]:.1f},{tip[1]:.1f}" fill="none" '
+        f'stroke="{colour}" stroke-width="{width:.2f}"/>'
+        f'<polygon points="{tip[0]:.1f},{tip[1]:.1f} {wings}" fill="{colour}"/>'
+    )

@@ -1,0 +1,61 @@
+"""Two levels: members of a site send to the site's leader, leaders to the best of the leaders.
+
+Sites come from the job (member -> site name). Where none are named, members nearer to each other than a quarter of
+the median round trip (or, without round trips, with links four times the median) count as one site.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradwire.plan.base import Draft
+from gradwire.plan.job import ReductionJob
+from gradwire.plan.matrix import Floats, Matrix
+from gradwire.types import Tree
+
+
+def hierarchy(matrix: Matrix, job: ReductionJob) -> Draft:
+    """One tree: members, leaders, root."""
+    rate = matrix.effective()
+    groups = _groups(matrix, job)
+    leaders = [max(group, key=lambda member: _reach(rate, member, group)) for group in groups]
+    root = max(leaders, key=lambda member: _reach(rate, member, leaders))
+    parents = {member: leader for group, leader in zip(groups, leaders, strict=True) for member in group}
+    parents |= dict.fromkeys(leaders, root)
+    count = len(groups)
+    return Draft((Tree(root, parents, 1.0),), f"{count} sites sum inside, then leaders send to member {root}")
+
+
+def _reach(rate: Floats, member: int, others: list[int]) -> float:
+    """The slowest link a leader would need, both ways; relayed members count as one slow link less."""
+    rest = [other for other in others if other != member]
+    if not rest:
+        return float(rate[member].sum())
+    links = np.minimum(rate[member, rest], rate[rest, member])
+    return float(links.min()) if (links > 0).all() else -float((links <= 0).sum())
+
+
+def _groups(matrix: Matrix, job: ReductionJob) -> list[list[int]]:
+    if job.sites:
+        named: dict[str, list[int]] = {}
+        for place, member in enumerate(matrix.members):
+            named.setdefault(job.sites.get(member, f"alone-{member}"), []).append(place)
+        return list(named.values())
+    off = ~np.eye(matrix.size, dtype=bool)
+    if matrix.rtprop[off].any():
+        near = matrix.rtprop < np.median(matrix.rtprop[off]) / 4
+    else:
+        near = matrix.rate > 4 * np.median(matrix.rate[off])
+    return _clusters(near & near.T & (matrix.rate > 0) & (matrix.rate.T > 0))
+
+
+def _clusters(near: np.ndarray) -> list[list[int]]:
+    """Each member joins the first leader it is near to; the rest found sites of their own."""
+    groups: list[list[int]] = []
+    for member in range(len(near)):
+        home = next((group for group in groups if near[group[0], member]), None)
+        if home is None:
+            groups.append([member])
+        else:
+            home.append(member)
+    return groups

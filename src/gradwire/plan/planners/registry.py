@@ -1,0 +1,81 @@
+"""The planners by name, and the one way from a name to a Plan.
+
+In: name, Matrix, Job, version. Out: a checked Plan over members: relays for edges without a link, side routes,
+predicted time, and the sentence that explains it. ConfigError for an unknown name, LinkError for members cut off.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from gradwire.errors import ConfigError
+from gradwire.plan.base import Planner
+from gradwire.plan.job import ReductionJob
+from gradwire.plan.matrix import Matrix
+from gradwire.plan.model.auxiliary import side_routes
+from gradwire.plan.model.cost import forecast
+from gradwire.plan.model.load import lay_out
+from gradwire.plan.model.routes import Routes, require_connected
+from gradwire.plan.planners.fapt import fapt, fapt_single
+from gradwire.plan.planners.fixed import kary, ring, sharded_star, star
+from gradwire.plan.planners.hierarchy import hierarchy
+from gradwire.plan.planners.loadaware import loadaware
+from gradwire.plan.planners.pairwise import pairwise
+from gradwire.plan.planners.weighted import weighted_star
+from gradwire.plan.trees import relabel, sources_of
+from gradwire.types import Plan, Tree
+from gradwire.units import Seconds
+
+DEFAULT = "loadaware"
+PLANNERS: MappingProxyType[str, Planner] = MappingProxyType(
+    {
+        "star": star,
+        "sharded": sharded_star,
+        "weighted": weighted_star,
+        "ring": ring,
+        "kary": kary,
+        "pairwise": pairwise,
+        "hierarchy": hierarchy,
+        "fapt1": fapt_single,
+        "fapt": fapt,
+        "loadaware": loadaware,
+    }
+)
+
+
+def make_plan(matrix: Matrix, job: ReductionJob, name: str = DEFAULT, version: int = 1, relay: bool = True) -> Plan:
+    """Plan for every member of the matrix; unless members `relay`, edges without a link are left to routers."""
+    planner = PLANNERS.get(name)
+    if planner is None:
+        raise ConfigError(f"planner: {name!r} is unknown; choose one of {', '.join(PLANNERS)}")
+    if not matrix.size:
+        raise ConfigError("planner: no members; a plan needs at least one")
+    require_connected(matrix)
+    if matrix.size == 1:
+        only = matrix.members[0]
+        tree = Tree(only, {only: only}, 1.0)
+        return Plan(version, name, (tree,), 0.0, "one member has nothing to send", chunk=job.chunk)
+    draft = planner(matrix, job)
+    routes = Routes(matrix)
+    load = draft.load or lay_out(matrix, draft.trees, job, routes)
+    seen = draft.seen or forecast(matrix, load, job, routes)
+    reason = f"{draft.reason}; predicted {Seconds(seen.seconds)}, of which {seen.busiest} is busy {Seconds(seen.busy)}"
+    relayed = _relays(matrix, draft.trees, routes) if relay else {}
+    side = side_routes(matrix, load)
+    trees = tuple(relabel(tree, matrix.members) for tree in draft.trees)
+    return Plan(version, name, trees, seen.seconds, reason, side, relayed, job.chunk)
+
+
+def _relays(matrix: Matrix, trees: tuple[Tree, ...], routes: Routes) -> dict[tuple[int, int], tuple[int, ...]]:
+    """Routes of tree edges that are no direct link, by member."""
+    if (matrix.rate > 0).sum() == matrix.size * (matrix.size - 1):
+        return {}
+    found: dict[tuple[int, int], tuple[int, ...]] = {}
+    for tree in trees:
+        edges = set(tree.parents.items()) | {(source, member) for member, source in sources_of(tree).items()}
+        edges |= {(source, member) for member, source in tree.parents.items()} if not tree.sources else set()
+        for source, destination in edges:
+            if source != destination and not matrix.rate[source, destination] > 0:
+                way = tuple(matrix.members[place] for place in routes.route(source, destination))
+                found[way[0], way[-1]] = way
+    return found

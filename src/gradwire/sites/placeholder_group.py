@@ -1,0 +1,58 @@
+"""Absent: the process group of a rank that was started anew, whose others are in the middle of training.
+
+In: what DDP's constructor asks of a group: are the shapes alike, what are rank 0's weights. Out: this rank's own, at
+once. The true weights are handed to it with its first step (`standing`). Everything else that a script may ask of a
+group is an error: with a rank gone, the others' own group could not answer either.
+"""
+
+# torch's stubs give these methods several signatures that no Python subclass can have, and miss the options.
+# mypy: disable-error-code="override"
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from gradwire.backend.cpu_backend import CpuBackend
+from gradwire.backend.work import CollectiveWork, Outputs
+
+NAME = "gradwire-absent"
+
+
+class PlaceholderGroup(CpuBackend):
+    """Rank and size as in the job; nobody there."""
+
+    BACKEND = NAME
+
+    def broadcast(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
+        return _done(tensors)
+
+    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:
+        for places, own in zip(outputs, inputs, strict=True):
+            for place in places:
+                place.copy_(own)
+        return _done(outputs)
+
+    def shutdown(self) -> None:
+        self.drop_store()
+
+    def abort(self) -> None:
+        self.drop_store()
+
+
+def create(options: Any, _: object = None) -> PlaceholderGroup:
+    return PlaceholderGroup(options)
+
+
+def register() -> None:
+    """Let `init_process_group` find it."""
+    if NAME not in dist.Backend.backend_list:
+        dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
+
+
+def _done(outputs: Outputs) -> CollectiveWork:
+    work = CollectiveWork(outputs)
+    work.finish()
+    return work

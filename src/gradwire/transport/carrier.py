@@ -1,0 +1,187 @@
+"""Carry: what a job's lanes run on, chosen once for all ranks: the group's collectives, or a wire of our own.
+
+LTP needs every pair of ranks to reach each other by UDP. Where a pair gets no answer, every rank learns it in the
+rendezvous, rank 0 says so once, and all go on over our TCP, or, where that gets no answer either, over the group's own
+collectives. A wrong secret or a rank claimed twice is an error instead: nothing falls back to a wire without keys
+because somebody knocked with a wrong one.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Protocol
+
+import torch.distributed as dist
+
+from gradwire.clock import Clock
+from gradwire.errors import NoAnswerError
+from gradwire.events import Faulted, Sink
+from gradwire.transport.bootstrap.rendezvous import rendezvous
+from gradwire.transport.bootstrap.secret import job_secret
+from gradwire.transport.bootstrap.store_exchange import StoreExchange
+from gradwire.transport.config import TransportConfig
+from gradwire.transport.lanes.base import Lane
+from gradwire.transport.lanes.open_lanes import open_lanes
+from gradwire.transport.lanes.wire import WireLane
+from gradwire.transport.traffic import Source
+from gradwire.transport.wires.ltp import Endpoint, LtpConfig
+from gradwire.transport.wires.native import NativeWire
+from gradwire.transport.wires.tcp import TcpConfig, TcpEndpoint
+from gradwire.types import LinkView
+
+# Which wire gave way, to which, and why.
+Fallback = Callable[[str, str, NoAnswerError], None]
+
+
+class Carrier(Protocol):
+    """Opens lanes; all ranks open the same numbers in the same order."""
+
+    @property
+    def tolerance(self) -> float:
+        """The share of a frame's values that its owner waits for until the deadline."""
+        ...
+
+    def open(self, count: int, *, host: bool = False) -> list[Lane]:
+        """`host`: for tensors in the processor's memory, wherever the gradients are."""
+        ...
+
+    def links(self) -> dict[int, LinkView]:
+        """What acknowledgements tell of the links to other ranks; empty where the lanes tell nothing."""
+        ...
+
+    def source(self) -> Source | None:
+        """What tells of this carrier's traffic; None where only the operations' timings do."""
+        ...
+
+    def moved(self) -> dict[int, tuple[float, float]]:
+        """Per link: bytes acknowledged while data was under way, and the seconds that took; empty as above."""
+        ...
+
+    def close(self) -> None:
+        """After the last lane was closed."""
+        ...
+
+
+class GroupCarrier:
+    """Lanes over the members of somebody else's process group."""
+
+    tolerance = 1.0
+
+    def __init__(self, group: dist.ProcessGroup, timeout: float, clock: Clock) -> None:
+        self._group, self._timeout, self._clock = group, timeout, clock
+
+    def open(self, count: int, *, host: bool = False) -> list[Lane]:
+        return open_lanes(self._group, count, self._timeout, self._clock, host=host)
+
+    def links(self) -> dict[int, LinkView]:
+        return {}
+
+    def source(self) -> Source | None:
+        return None
+
+    def moved(self) -> dict[int, tuple[float, float]]:
+        return {}
+
+    def close(self) -> None:
+        """Lanes release their own groups."""
+
+
+class WireCarrier:
+    """Lanes over one endpoint of this process."""
+
+    def __init__(self, endpoint: NativeWire, world_size: int, config: TransportConfig, clock: Clock) -> None:
+        self._endpoint = endpoint
+        self._world_size = world_size
+        self._config, self._clock = config, clock
+        self._opened = 0
+        self.tolerance = config.tolerance
+
+    def open(self, count: int, *, host: bool = False) -> list[Lane]:
+        numbers = range(self._opened, self._opened + count)
+        self._opened += count
+        return [WireLane(self._endpoint, self._world_size, n, self._config.timeout, self._clock) for n in numbers]
+
+    def links(self) -> dict[int, LinkView]:
+        return self._endpoint.views()
+
+    def source(self) -> Source | None:
+        return Source(self._endpoint.ledger, self._endpoint.stats)
+
+    def moved(self) -> dict[int, tuple[float, float]]:
+        links = self._endpoint.stats().items()
+        return {peer: (link["moved"], link["moving"]) for peer, link in links if link["moved"]}
+
+    def close(self) -> None:
+        self._endpoint.close()
+
+
+def open_carrier(config: TransportConfig, group: dist.ProcessGroup, clock: Clock, needed: bool, sink: Sink) -> Carrier:
+    """Every member of the group calls this at the same point. `needed`: whether any lane will be opened."""
+    if config.kind == "group" or not needed:
+        return GroupCarrier(group, config.timeout, clock)
+    told = telling(group, clock, sink)
+    try:
+        return WireCarrier(open_wire(config, group, told), group.size(), config, clock)
+    except NoAnswerError as error:
+        told("gradwire's TCP", dist.get_backend(group), error)
+    return GroupCarrier(group, config.timeout, clock)
+
+
+def telling(group: dist.ProcessGroup, clock: Clock, sink: Sink) -> Fallback:
+    """Says once, on rank 0, that a wire gave way to another: a warning for the user, an event for the record."""
+
+    def told(wire: str, instead: str, error: NoAnswerError) -> None:
+        if group.rank() == 0:
+            text = f"{wire} is not possible here, so gradients go by {instead} instead. {error}"
+            warnings.warn(f"gradwire: {text}", stacklevel=4)
+            sink.emit(Faulted(clock.now(), 0, "fallback", text))
+
+    return told
+
+
+def open_wire(config: TransportConfig, group: dist.ProcessGroup, told: Fallback) -> NativeWire:
+    """LTP, unless TCP is asked for or LTP gets no answer; NoAnswerError on every rank when TCP gets none either."""
+    if config.kind != "tcp":
+        try:
+            return meet(config, group)
+        except NoAnswerError as error:
+            told("LTP over UDP", "TCP", error)
+    return meet_tcp(config, group)
+
+
+def meet(config: TransportConfig, group: dist.ProcessGroup) -> Endpoint:
+    """An LTP endpoint connected to every other rank of the group, by torch's store."""
+    notes = _notes("ltp", config, group)
+    return rendezvous(notes, ltp_opener(config, group.rank(), job_secret(notes)))
+
+
+def meet_tcp(config: TransportConfig, group: dist.ProcessGroup) -> TcpEndpoint:
+    """As `meet`, over kernel TCP: for networks that let no UDP through."""
+    notes = _notes("tcp", config, group)
+    return rendezvous(notes, tcp_opener(config, group.rank(), job_secret(notes)))
+
+
+def ltp_opener(config: TransportConfig, rank: int, secret: bytes) -> Callable[[str, int], Endpoint]:
+    """Opens an endpoint on an address and port."""
+
+    def listen(host: str, port: int) -> Endpoint:
+        settings = LtpConfig(host, port, config.encrypt, dead_after=config.dead_after, connect_timeout=config.connect)
+        return Endpoint(rank, secret, settings)
+
+    return listen
+
+
+def tcp_opener(config: TransportConfig, rank: int, secret: bytes) -> Callable[[str, int], TcpEndpoint]:
+    """Opens an endpoint on an address and port."""
+
+    def listen(host: str, port: int) -> TcpEndpoint:
+        settings = TcpConfig(host, port, config.encrypt, dead_after=config.dead_after, connect_timeout=config.connect)
+        return TcpEndpoint(rank, secret, settings)
+
+    return listen
+
+
+def _notes(what: str, config: TransportConfig, group: dist.ProcessGroup) -> StoreExchange:
+    store = dist.distributed_c10d._get_default_store()
+    return StoreExchange.open(store, f"{what}/{group.group_name}", group.rank(), group.size(), config.timeout)

@@ -1,0 +1,29 @@
+"""Settings of the transport: the `[transport]` table of a configuration (see config.py)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class TransportConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How bytes travel."""
+
+    # Seconds before an operation whose peer does not answer becomes a LinkError on every rank. Long enough for one rank
+    # to evaluate or save while the others wait for it; a process that died is noticed much sooner.
+    timeout: Positive = 600.0
+    # "group" uses the collectives of the model's process group, "ltp" gradwire's own loss-tolerant transport over UDP.
+    # Plans need a wire of their own: "ltp" (also where "group" is written) or "tcp".
+    kind: Literal["group", "ltp", "tcp"] = "group"
+    # LTP: the share of each frame's values that is waited for on the way up, until a deadline; the rest waits in the
+    # sender's residual.
+    tolerance: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.98
+    # LTP: encrypt payloads, not only authenticate them.
+    encrypt: bool = True
+    # LTP: seconds of silence after which a peer counts as lost; a paused process is waited for that long.
+    dead_after: Annotated[float, msgspec.Meta(gt=2)] = 15.0
+    # LTP: seconds to wait for the first answer of a peer.
+    connect: Positive = 30.0

@@ -1,0 +1,1 @@
+"""Lanes: ordered channels that the pipeline sends on, over a process group or a wire."""

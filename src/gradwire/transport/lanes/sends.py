@@ -1,0 +1,83 @@
+"""Mesh: exchanges over gloo by direct sends between every two ranks.
+
+Gloo's own gather passes parts around a ring (W - 1 hops of latency), through a worker thread and a second copy of the
+result. Direct sends take one hop, write straight into their place, and wake no thread of ours or gloo's pool. Sums of
+whole tensors stay with gloo's all-reduce.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch import distributed as dist
+
+from gradwire.clock import Clock
+from gradwire.errors import LinkError
+from gradwire.transport.lanes.base import AllGather, AllReduce, Op, Pending, Timing
+from gradwire.transport.lanes.collectives import CollectiveLane, explain
+
+# Tags only need to differ between operations under way at once; gloo takes 32 bits.
+TAGS = 1 << 20
+
+
+class MeshPending:
+    """The sends and receives of one operation."""
+
+    def __init__(
+        self, receives: list[tuple[int, dist.Work]], sends: list[dist.Work], op: Op, nbytes: int, clock: Clock
+    ) -> None:
+        self._receives = receives
+        self._sends = sends
+        self._kind = type(op).__name__
+        self._nbytes = nbytes
+        self._started = clock.now()
+        self._clock = clock
+
+    def wait(self) -> Timing:
+        try:
+            arrivals = tuple((peer, self._arrival(work)) for peer, work in self._receives)
+            for work in self._sends:
+                work.wait()
+        except RuntimeError as error:
+            raise LinkError(explain(error, self._kind)) from error
+        return Timing(self._kind, self._nbytes, self._started, self._clock.now(), arrivals)
+
+    def _arrival(self, work: dist.Work) -> float:
+        work.wait()
+        return self._clock.now()
+
+
+class MeshLane:
+    """One gloo group, used by one thread."""
+
+    def __init__(self, group: dist.ProcessGroup, clock: Clock) -> None:
+        self._group = group
+        self._clock = clock
+        self._rank = group.rank()
+        self._world_size = group.size()
+        self._collective = CollectiveLane(group, clock)
+        self._number = 0
+
+    def start(self, op: Op) -> Pending:
+        if isinstance(op, AllReduce):
+            return self._collective.start(op)
+        self._number = (self._number + 1) % TAGS
+        nbytes = op.wire_bytes(self._world_size)
+        receive = op.receive.view(self._world_size, -1)
+        send = op.send.view(1 if isinstance(op, AllGather) else self._world_size, -1)
+        try:
+            receives, sends = self._exchange(send, receive)
+        except RuntimeError as error:
+            raise LinkError(explain(error, type(op).__name__)) from error
+        return MeshPending(receives, sends, op, nbytes, self._clock)
+
+    def close(self) -> None:
+        self._collective.close()
+
+    def _exchange(self, send: Tensor, receive: Tensor) -> tuple[list[tuple[int, dist.Work]], list[dist.Work]]:
+        """Receives first, so that nothing that arrives has to be held; each rank begins with another peer."""
+        peers = [(self._rank + shift) % self._world_size for shift in range(1, self._world_size)]
+        receives = [(peer, self._group.recv([receive[peer]], peer, self._number)) for peer in reversed(peers)]
+        rows = send.shape[0]
+        sends = [self._group.send([send[peer % rows]], peer, self._number) for peer in peers]
+        receive[self._rank].copy_(send[self._rank % rows])
+        return receives, sends

@@ -1,0 +1,1 @@
+"""gradwire's own transports: LTP, TCP and shared memory under one contract."""

@@ -1,0 +1,1 @@
+"""One member's tree all-reduce over a plan."""

@@ -1,0 +1,71 @@
+"""Channel: small messages between members, beside the gradients and never in their way.
+
+Each is a reliable transfer with a tag of its own; one receive per peer always waits, without a deadline. So a lost peer
+is heard of at once by everybody, whether or not its data is being waited for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from gradwire.errors import LinkError
+from gradwire.plan.membership.control_messages import News, pack, unpack
+from gradwire.plan.membership.messages import Message
+from gradwire.transport.wires.base import Delivery
+from gradwire.tree.frame_header import CONTROL
+from gradwire.tree.frame_io import FrameIO
+
+# Room for one message: a plan of thirty trees over twenty members takes about a tenth of it.
+MOST: Final = 256 << 10
+Heard = Callable[[int, News], None]
+
+
+class ControlChannel:
+    """One member's messages to and from its peers. Runs on the walker's thread."""
+
+    def __init__(self, port: FrameIO, heard: Heard) -> None:
+        self._port, self._heard = port, heard
+        self._sent: Counter[int] = Counter()
+        self._received: Counter[int] = Counter()
+
+    def listen(self, peers: Iterable[int]) -> None:
+        for peer in peers:
+            self._await(peer)
+
+    def begin_again(self, peer: int) -> None:
+        """There is a new connection to this peer: what was said over the old one is past, on both sides."""
+        self._sent[peer] = self._received[peer] = 0
+        self._await(peer)
+
+    def tell(self, peer: int, news: Message | News) -> None:
+        data = pack(news)
+        if len(data) > MOST:
+            raise LinkError(
+                f"a message of {len(data)} bytes is too long for rank {peer}; plans this large need fewer trees"
+            )
+        if peer in self._port.left or peer in self._port.cut:
+            return
+        frame = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        self._sent[peer] += 1
+        # The frame stays alive with the transfer, which the port keeps until it is done.
+        self._port.send(peer, _tag(self._sent[peer]), frame, data=False)
+
+    def _await(self, peer: int) -> None:
+        self._received[peer] += 1
+
+        def arrived(frame: Tensor, delivery: Delivery) -> None:
+            news = unpack(bytes(frame[: delivery.size].numpy()))
+            self._port.give(frame)
+            self._await(peer)
+            self._heard(peer, news)
+
+        self._port.post(peer, _tag(self._received[peer]), MOST, arrived, patient=True)
+
+
+def _tag(number: int) -> int:
+    return CONTROL << 60 | number

@@ -1,0 +1,162 @@
+"""Residuals: they survive rebuilt buckets, checkpoints and a change of world size."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from gradwire.compress.error_feedback import ErrorFeedback, merge_residuals
+from gradwire.compress.lowrank import LowRank
+from gradwire.errors import ConfigError
+from gradwire.level import Level
+from gradwire.types import Bucket, ParameterSlice
+
+CPU = torch.device("cpu")
+
+
+def bucket(index: int, *parts: tuple[str, int]) -> Bucket:
+    offset, slices = 0, []
+    for name, numel in parts:
+        slices.append(ParameterSlice(name, offset, (numel,), numel))
+        offset += numel
+    return Bucket(index, 0, offset, 4, tuple(slices), True)
+
+
+def test_a_rebuilt_bucket_takes_residuals_over_by_name() -> None:
+    feedback = ErrorFeedback(0, 2)
+    feedback.worker(bucket(0, ("a", 3), ("b", 2)), CPU).copy_(torch.arange(5.0))
+    after = feedback.worker(bucket(0, ("b", 2), ("c", 1)), CPU)
+    assert after.tolist() == [3.0, 4.0, 0.0]
+    assert feedback.worker(bucket(1, ("a", 3)), CPU).tolist() == [0.0, 1.0, 2.0]
+
+
+def test_what_an_owner_owes_is_folded_times_the_world_size() -> None:
+    feedback = ErrorFeedback(1, 4)
+    one = bucket(0, ("a", 6))
+    feedback.worker(one, CPU)
+    feedback.owner(one, (2, 2), CPU).fill_(0.5)
+    feedback.fold(0)
+    assert feedback.worker(one, CPU).tolist() == [0.0, 0.0, 2.0, 2.0, 0.0, 0.0]
+
+
+def test_a_new_bucket_leaves_alone_what_exchanges_of_the_same_step_use() -> None:
+    """Their threads hold the owner's residual; folding it away under them would lose what they write."""
+    feedback = ErrorFeedback(0, 4)
+    first = bucket(0, ("a", 4))
+    feedback.worker(first, CPU)
+    held = feedback.owner(first, (0, 4), CPU)
+    feedback.worker(bucket(1, ("b", 2)), CPU)
+    held.fill_(0.5)
+    assert feedback.owner(first, (0, 4), CPU) is held
+    feedback.fold(0)
+    assert feedback.worker(first, CPU).tolist() == [2.0, 2.0, 2.0, 2.0]
+
+
+def test_flushing_adds_everything_and_forgets_it() -> None:
+    feedback = ErrorFeedback(0, 2)
+    one = bucket(0, ("a", 2))
+    feedback.worker(one, CPU).fill_(1.0)
+    feedback.owner(one, (0, 1), CPU).fill_(0.25)
+    gradient = torch.zeros(2)
+    feedback.flush(one, gradient)
+    assert gradient.tolist() == [1.5, 1.0]
+    assert not feedback.pending(one)
+    assert feedback.state_dict()["residuals"] == {}
+
+
+def test_what_waits_on_the_processor_is_added_to_a_gradient_on_another_device() -> None:
+    """Under a plan residuals are on the CPU; after detach() the buckets come as DDP has them."""
+    with FakeTensorMode():
+        feedback, one = ErrorFeedback(0, 2), bucket(0, ("a", 2))
+        feedback.worker(one, CPU)
+        gradient = torch.zeros(2, device="cuda")
+        saved = feedback.flush(one, gradient)
+        assert gradient.device.type == "cuda"
+        feedback.restore(saved)
+        assert feedback.worker(one, CPU).device == CPU
+
+
+def test_a_checkpoint_restores_by_name() -> None:
+    saved = ErrorFeedback(0, 2)
+    saved.worker(bucket(0, ("a", 2), ("b", 1)), CPU).copy_(torch.tensor([1.0, 2.0, 3.0]))
+    fresh = ErrorFeedback(0, 2)
+    fresh.load_state_dict(saved.state_dict())
+    assert fresh.worker(bucket(0, ("b", 1), ("a", 2)), CPU).tolist() == [3.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(("old", "new"), [(4, 2), (2, 4), (3, 2), (4, 4), (1, 3)])
+def test_a_change_of_world_size_keeps_the_mean_that_is_owed(old: int, new: int) -> None:
+    states = [{"rank": r, "world_size": old, "residuals": {"a": torch.full((3,), float(r + 1))}} for r in range(old)]
+    owed = sum(state["residuals"]["a"] for state in states) / old  # type: ignore[index]
+    merged = [merge_residuals(states, rank, new) for rank in range(new)]
+    assert all(set(one) == {"a"} for one in merged), "ranks would not agree on whether anything waits"
+    total = sum((m["a"] for m in merged), torch.zeros(3)) / new
+    torch.testing.assert_close(total, owed)
+
+
+def test_loading_too_few_states_names_the_fix() -> None:
+    state = {"rank": 0, "world_size": 4, "residuals": {}}
+    with pytest.raises(ConfigError, match="states of all old ranks"):
+        ErrorFeedback(0, 2).load_state_dict(state)
+    with pytest.raises(ConfigError, match="all 4 old ranks, got 2"):
+        ErrorFeedback(0, 2).load_state_dict([state, {**state, "rank": 1}])
+
+
+def test_a_residual_of_another_model_is_refused() -> None:
+    feedback = ErrorFeedback(0, 2)
+    feedback.load_state_dict({"rank": 0, "world_size": 2, "residuals": {"a": torch.zeros(7)}})
+    with pytest.raises(ConfigError, match="another model"):
+        feedback.worker(bucket(0, ("a", 3)), CPU)
+
+
+def test_momentum_forgets_a_spoilt_gradient_and_passes_it_on() -> None:
+    feedback, one = ErrorFeedback(0, 2), bucket(0, ("a", 3))
+    feedback.velocity(one, torch.tensor([1.0, 1.0, 1.0]), 0.5)
+    spoilt = torch.tensor([1.0, float("nan"), float("inf")])
+    velocity = feedback.velocity(one, spoilt, 0.5)
+    assert velocity.tolist() == [1.5, 0.5, 0.5]
+    assert spoilt[0] == 1.5
+    assert not spoilt[1:].isfinite().any()
+
+
+def test_a_new_scale_reaches_what_was_loaded_and_the_velocity() -> None:
+    saved, fresh, one = ErrorFeedback(0, 2), ErrorFeedback(0, 2), bucket(0, ("a", 2))
+    saved.worker(one, CPU).fill_(1.0)
+    fresh.load_state_dict(saved.state_dict())
+    fresh.velocity(one, torch.ones(2), 0.5)
+    fresh.rescale(2.0)
+    assert fresh.worker(one, CPU).tolist() == [2.0, 2.0]
+    fresh.rescale(2.0)
+    assert fresh.worker(one, CPU).tolist() == [4.0, 4.0]
+
+
+def test_another_ranks_state_is_refused() -> None:
+    saved = ErrorFeedback(0, 2).state_dict()
+    with pytest.raises(ConfigError, match="rank 0's and is loaded by rank 1"):
+        ErrorFeedback(1, 2).load_state_dict(saved)
+
+
+def test_velocities_are_saved_and_survive_a_new_layout() -> None:
+    saved, fresh = ErrorFeedback(0, 2), ErrorFeedback(0, 2)
+    saved.worker(bucket(0, ("a", 2), ("b", 1)), CPU)
+    saved.velocity(bucket(0, ("a", 2), ("b", 1)), torch.tensor([1.0, 2.0, 3.0]), 0.5)
+    fresh.load_state_dict(saved.state_dict())
+    gradient = torch.zeros(3)
+    fresh.velocity(bucket(0, ("b", 1), ("a", 2)), gradient, 0.5)
+    assert gradient.tolist() == [1.5, 0.5, 1.0]
+    assert saved.velocity(bucket(0, ("b", 1)), torch.zeros(1), 0.5).tolist() == [1.5]
+
+
+def test_a_state_without_velocities_loads() -> None:
+    fresh = ErrorFeedback(0, 2)
+    fresh.load_state_dict({"rank": 0, "world_size": 2, "residuals": {"a": torch.ones(2)}})
+    assert fresh.velocity(bucket(0, ("a", 2)), torch.ones(2), 0.5).tolist() == [1.0, 1.0]
+
+
+def test_warm_starts_that_were_loaded_are_used_where_the_gradient_is() -> None:
+    lowrank = LowRank(Level.parse("lowrank:2"))
+    layout = lowrank.layout([ParameterSlice("w", 0, (20, 30), 600)])
+    lowrank.load_state_dict({"w": torch.ones(30, 2, dtype=torch.float64)})
+    left = lowrank.left(torch.ones(600, device="meta"), layout)
+    assert (left.device.type, left.dtype) == ("meta", torch.float32)

@@ -1,0 +1,40 @@
+"""Scratch: memory is used again, and what is kept stays bounded where sizes wander."""
+
+from __future__ import annotations
+
+import random
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradwire.exchange.buffer_pool import BufferLease, BufferPool
+
+CPU = torch.device("cpu")
+
+
+@given(st.integers(1, 10**8))
+def test_a_buffer_is_at_most_an_eighth_larger_than_asked_for(nbytes: int) -> None:
+    lent = BufferLease(BufferPool(), torch.device("meta")).take(nbytes, varies=True)
+    assert lent.numel() == nbytes
+    assert nbytes <= lent.untyped_storage().nbytes() <= nbytes * 1.125 + 1
+
+
+def test_a_lease_hands_out_what_was_asked_for_and_gives_back_the_whole() -> None:
+    scratch = BufferPool()
+    lease = BufferLease(scratch, CPU)
+    first = lease.take(1001, varies=True)
+    assert first.numel() == 1001
+    place = first.data_ptr()
+    lease.give(first)
+    assert lease.take(1003, varies=True).data_ptr() == place
+    lease.end()
+
+
+def test_sizes_that_differ_at_every_step_share_a_few_buffers() -> None:
+    scratch, dice, places = BufferPool(), random.Random(1), set()
+    for _ in range(500):
+        lease = BufferLease(scratch, CPU)
+        places.add(lease.take(dice.randint(90_000, 100_000), varies=True).data_ptr())
+        lease.end()
+    assert len(places) <= 3

@@ -1,0 +1,139 @@
+"""Sums of whole values: exact, in rank order, with as many bytes and latencies as the footprint says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradwire.compress.lowrank import LowRank
+from gradwire.exchange.chunk import Chunk
+from gradwire.exchange.dense_sum import MORE, gathers_whole, mean, parts
+from gradwire.exchange.lowrank import lowrank
+from gradwire.exchange.select import footprint
+from gradwire.level import Level
+from gradwire.transport.lanes.base import Op
+from gradwire.types import Bucket, ParameterSlice
+from tests.runtime.sessions import Sessions
+from tests.tree.world import Rank, run
+
+
+def in_rank_order(gradients: list[Tensor]) -> Tensor:
+    """What every rank must hold, to the bit: scaled by the reciprocal, then added rank by rank."""
+    scaled = [gradient * (1.0 / len(gradients)) for gradient in gradients]
+    total = scaled[0].clone()
+    for other in scaled[1:]:
+        total += other
+    return total
+
+
+def drawn(world: int, numel: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    return [torch.randn(numel, generator=torch.Generator().manual_seed(rank)).to(dtype) for rank in range(world)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("numel", [1, 1000, 30_000, 100_003])
+@pytest.mark.parametrize("world", [2, 3, 5])
+def test_the_mean_is_that_of_a_sum_in_rank_order_to_the_bit(world: int, numel: int, dtype: torch.dtype) -> None:
+    given = drawn(world, numel, dtype)
+    ranks = [Rank(rank, world, numel) for rank in range(world)]
+    results = run(ranks, given, lambda chunk: mean(chunk.gradient, world, chunk.lease))
+    for result in results:
+        assert torch.equal(result, in_rank_order(given))
+
+
+@pytest.mark.parametrize("world", [2, 4, 8])
+def test_a_gather_is_used_as_long_as_it_sends_little_more_than_shards(world: int) -> None:
+    for nbytes in (1024, 16 * 1024, 64 * 1024, 1024 * 1024):
+        gather, shards = nbytes * (world - 1), 2 * nbytes * (world - 1) / world
+        assert gathers_whole(nbytes, world) == (gather - shards <= MORE)
+
+
+def test_parts_divide_evenly_into_shards_but_for_the_last() -> None:
+    values = torch.zeros(3_000_001)
+    cut = parts(values, 3, 4.0)
+    assert sum(part.numel() for part in cut) == values.numel()
+    assert len(cut) == 3
+    assert all(part.numel() % 3 == 0 for part in cut[:-1])
+    assert parts(torch.zeros(0), 3, 4.0) == ()
+
+
+def counted(level: Level, slices: tuple[ParameterSlice, ...], world: int) -> tuple[int, int]:
+    """Bytes and operations that a rank really used for a bucket at a low-rank level or off."""
+    numel = sum(part.numel for part in slices)
+    ops: list[Op] = []
+    lowranks = [LowRank(level) for _ in range(world)]
+
+    def noted(chunk: Chunk) -> Iterator[Op]:
+        factors = lowranks[chunk.rank]
+        made = (
+            mean(chunk.gradient, world, chunk.lease) if level.off else lowrank(chunk, factors, factors.layout(slices))
+        )
+        for op in made:
+            if chunk.rank == 0:
+                ops.append(op)
+            yield op
+
+    run([Rank(rank, world, numel) for rank in range(world)], drawn(world, numel), noted)
+    return sum(op.wire_bytes(world) for op in ops), len(ops)
+
+
+@pytest.mark.parametrize("world", [2, 3, 8])
+@pytest.mark.parametrize("shape", [(64, 48), (3000, 40), (2000, 2000)])
+@pytest.mark.parametrize("level", ["off", "lowrank:4"])
+def test_the_footprint_tells_the_bytes_and_the_latencies(level: str, shape: tuple[int, int], world: int) -> None:
+    numel = shape[0] * shape[1]
+    slices = (ParameterSlice("w", 0, shape, numel), ParameterSlice("b", numel, (shape[0],), shape[0]))
+    bucket = Bucket(0, 0, numel + shape[0], 4, slices, True)
+    size = footprint(Level.parse(level), bucket, world, own_wire=True)
+    nbytes, operations = counted(Level.parse(level), slices, world)
+    assert size.hops == operations
+    assert size.wire_bytes == pytest.approx(nbytes, rel=0.001, abs=8 * world * world)
+
+
+def test_low_rank_takes_two_latencies_for_small_factors_whatever_the_number_of_ranks() -> None:
+    slices = (ParameterSlice("w", 0, (64, 48), 64 * 48),)
+    for world in (2, 4, 8):
+        assert counted(Level.parse("lowrank:2"), slices, world)[1] == 2
+
+
+def test_an_infinite_right_factor_spoils_neither_residual_nor_warm_start() -> None:
+    slices = (ParameterSlice("w", 0, (64, 48), 64 * 48),)
+    lowranks = [LowRank(Level.parse("lowrank:2")) for _ in range(2)]
+    layout = lowranks[0].layout(slices)
+    ranks = [Rank(rank, 2, 64 * 48) for rank in range(2)]
+    huge = [torch.full((64 * 48,), 3e38) for _ in range(2)]
+    small = [torch.randn(48, 2, generator=torch.Generator().manual_seed(1)) * 1e-3 for _ in range(2)]
+    for factors, warm in zip(lowranks, small, strict=True):
+        factors.load_state_dict({"w": warm})
+    results = run(ranks, huge, lambda chunk: lowrank(chunk, lowranks[chunk.rank], layout))
+    assert results[0].isnan().all()
+    for rank, factors, warm in zip(ranks, lowranks, small, strict=True):
+        assert not rank.residual.any()
+        assert torch.equal(factors.state_dict()["w"], warm)
+
+
+SHAPES = [[("a", (500, 300)), ("b", (500,))], [("c", (70_001,))]]
+
+
+def test_off_over_our_own_wire_is_exact_and_carries_what_waited_once() -> None:
+    """And never touches the process group's all-reduce."""
+    world = Sessions(3, SHAPES, own_wire=True)
+    given = [[torch.randn(150_500), torch.randn(70_001)] for _ in range(3)]
+    try:
+        world.step("topk:0.05", given)
+        waiting = [[feedback.state_dict()["residuals"] for feedback in world.feedbacks]][0]
+        results = world.step("off", given)
+        again = world.step("off", given)
+    finally:
+        world.close()
+    owed = [[torch.cat([w["a"], w["b"]]), w["c"]] for w in waiting]
+    for bucket in range(2):
+        with_waiting = [own[bucket] + late[bucket] for own, late in zip(given, owed, strict=True)]
+        for rank in range(3):
+            assert torch.equal(results[rank][bucket], in_rank_order(with_waiting))
+            assert torch.equal(again[rank][bucket], in_rank_order([own[bucket] for own in given]))
+    wire = [event for event in world.events if type(event).__name__ == "Synchronised" and event.level == "off"]
+    assert sum(event.wire_bytes for event in wire) == pytest.approx(6 * 2 * 2 / 3 * 4 * 220_501, rel=0.01)

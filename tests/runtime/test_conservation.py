@@ -1,0 +1,59 @@
+"""Nothing is lost when the level changes: what was applied and what can still be sent add up to the gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradwire.config import CompressConfig
+from tests.runtime.sessions import Sessions
+
+RANKS = 3
+# 3 ranks x 256 elements divide the first bucket, so that levels with quite different exchanges cut it alike.
+SHAPES = [[("w", (320, 382)), ("b", (640,))], [("v", (60, 100)), ("c", (144,))], [("tiny", (600,))]]
+LEVELS = [
+    "off", "fp16", "int8", "int4", "topk:0.1", "topk:0.03", "topk:0.01+int8", "topk:0.001", "randk:0.05",
+    "sharedk:0.02", "sharedk:0.1+int8", "lowrank:4", "prune:0.5+int8", "prune:0.5+topk:0.01", "int8+zstd",
+]  # fmt: skip
+
+
+def gradients(seed: int) -> list[list[Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    sizes = [sum(int(torch.Size(shape).numel()) for _, shape in parts) for parts in SHAPES]
+    return [[torch.randn(size, generator=generator) * (1 + rank) for size in sizes] for rank in range(RANKS)]
+
+
+@pytest.fixture(params=[4.0, 0.1], ids=["whole", "chunked"])
+def world(request: pytest.FixtureRequest) -> Iterator[Sessions]:
+    sessions = Sessions(RANKS, SHAPES, CompressConfig(chunk=request.param))
+    yield sessions
+    sessions.close()
+
+
+def difference(world: Sessions, given: list[Tensor], applied: list[Tensor]) -> float:
+    """The norm of gradient that is neither applied nor can be sent, against that of all gradient given."""
+    waiting, missing, whole = world.waiting(), 0.0, 0.0
+    for parts, total, sent in zip(SHAPES, given, applied, strict=True):
+        owed = torch.cat([waiting.get(name, torch.zeros(torch.Size(shape).numel())) for name, shape in parts])
+        missing += float((total - sent - owed).square().sum())
+        whole += float(total.square().sum())
+    return (missing / whole) ** 0.5
+
+
+@pytest.mark.parametrize("first", LEVELS)
+def test_every_change_of_level_keeps_sent_plus_waiting_equal_to_the_gradient(first: str, world: Sessions) -> None:
+    """One job that goes from `first` to the levels after it in the list and back, checked at every step."""
+    given = [torch.zeros(own.numel(), dtype=torch.float64) for own in gradients(0)[0]]
+    applied = [torch.zeros_like(total) for total in given]
+    path = [level for then in LEVELS[LEVELS.index(first) :] for level in (first, then)] + [first]
+    for number, level in enumerate(path):
+        parts = gradients(number % 7)
+        restored = world.step(level, parts)
+        for index in range(len(SHAPES)):
+            assert all(torch.equal(restored[0][index], own[index]) for own in restored[1:])
+            given[index] += sum(own[index].double() for own in parts)
+            applied[index] += RANKS * restored[0][index].double()
+        assert difference(world, given, applied) < 1e-6, f"lost after step {number} at {level}"

@@ -1,0 +1,59 @@
+"""What torch's default type is makes no difference to residuals, factors or results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradwire.tree.accumulator import SharedMaskAccumulator
+from tests.runtime.sessions import Sessions
+
+SHAPES = [[("w", (60, 100)), ("b", (144,))]]
+
+
+@pytest.fixture
+def default(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    yield
+    torch.set_default_dtype(before)
+
+
+def run(level: str, default: torch.dtype) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """Two steps of three ranks; the restored means and the residuals of rank 0."""
+    generator = torch.Generator().manual_seed(3)
+    parts = [[torch.randn(6144, generator=generator, dtype=torch.float32)] for _ in range(3)]
+    torch.set_default_dtype(default)
+    world = Sessions(3, SHAPES)
+    restored = [world.step(level, parts)[0][0] for _ in range(2)]
+    residuals = world.feedbacks[0].state_dict()["residuals"]
+    world.close()
+    return restored, residuals
+
+
+@pytest.mark.usefixtures("default")
+@pytest.mark.parametrize("other", [torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("level", ["fp16", "int4", "topk:0.05", "sharedk:0.1+int8", "lowrank:2", "prune:0.5+int8"])
+def test_residuals_are_float32_under_any_default_type(level: str, other: torch.dtype) -> None:
+    expected, waiting = run(level, torch.float32)
+    restored, residuals = run(level, other)
+    for one, another in zip(expected, restored, strict=True):
+        assert torch.equal(one, another)
+    assert {value.dtype for value in residuals.values()} == {torch.float32}
+    assert all(torch.equal(waiting[name], value) for name, value in residuals.items())
+
+
+@pytest.mark.usefixtures("default")
+def test_values_at_shared_places_are_summed_in_float32_in_a_tree() -> None:
+    torch.set_default_dtype(torch.bfloat16)
+    gradient = torch.full((8,), 1.0 + 2.0**-12, dtype=torch.float32)
+    portion = SharedMaskAccumulator(
+        "fp32", gradient, torch.zeros(8, dtype=torch.float32), torch.arange(4, dtype=torch.int32), None
+    )
+    portion.begin()
+    body = torch.empty(portion.body.nbytes, dtype=torch.uint8)
+    portion.pack(body)
+    portion.restore(body)
+    assert gradient[:4].tolist() == [1.0 + 2.0**-12] * 4

@@ -1,0 +1,152 @@
+"""Who is gone: found out by asking, told to those who notice later."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+from threading import Thread
+
+import msgspec
+import pytest
+from torch.distributed import HashStore
+
+from gradwire.errors import IntegrityError, LinkError
+from gradwire.fork import _VOIDS
+from gradwire.transport import liveness
+from gradwire.transport.bootstrap.store_exchange import StoreExchange
+from gradwire.transport.liveness import Found, Listening, Liveness, Message, Roster, probe
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> list[Liveness]:
+    """Four ranks of one process, each on a host of its own name."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    monkeypatch.setattr(liveness, "AGAIN", 0.0)
+    store, ranks = HashStore(), [Liveness() for _ in range(4)]
+    opening = [
+        Thread(target=one.open, args=(StoreExchange(store, rank, 4), f"host{rank}")) for rank, one in enumerate(ranks)
+    ]
+    for thread in opening:
+        thread.start()
+    for thread in opening:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in opening), "a rank was not opened within 30 s"
+    return ranks
+
+
+def test_an_error_begins_with_the_rank_and_host_that_are_gone(job: list[Liveness]) -> None:
+    job[1].close()
+    error = job[0].explained(LinkError("AllToAll did not complete"))
+    assert isinstance(error, LinkError)
+    assert str(error).startswith("rank 1 on host1 is gone")
+    assert str(error).endswith("(AllToAll did not complete)")
+
+
+def test_who_notices_late_is_told_by_the_first_and_does_not_blame_those_who_stopped_after(job: list[Liveness]) -> None:
+    job[1].close()
+    job[0].explained(LinkError("closed"))
+    job[0].close()
+    job[2].close()
+    assert str(job[3].explained(LinkError("closed"))).startswith("rank 1 on host1 is gone")
+
+
+def test_what_was_found_first_stays_found(job: list[Liveness]) -> None:
+    job[1].close()
+    first = str(job[0].explained(LinkError("closed")))
+    job[2].close()
+    assert str(job[0].explained(LinkError("closed"))) == first
+
+
+def test_an_error_stays_as_it_is_while_everybody_lives_and_where_it_is_not_the_network_s(job: list[Liveness]) -> None:
+    error = LinkError("no answer for 5 s")
+    assert job[0].explained(error) is error
+    job[1].close()
+    corrupt = IntegrityError("replicas differ")
+    assert job[2].explained(corrupt) is corrupt
+
+
+def test_a_rank_whose_place_another_process_has_taken_is_not_asked_for(job: list[Liveness]) -> None:
+    job[1].close()
+    job[0].returned(1)
+    error = LinkError("closed")
+    assert job[0].explained(error) is error
+
+
+def test_words_for_several_ranks_for_silence_and_for_nobody_answering() -> None:
+    roster = Roster(0, {rank: Listening(f"host{rank}", "127.0.0.1", 1) for rank in range(4)})
+    assert roster.sentence(Found((1, 3))).startswith("ranks 1 on host1 and 3 on host3 are gone")
+    assert roster.sentence(Found((), (2,))).startswith("rank 2 on host2 does not answer")
+    assert roster.sentence(Found((), (1, 2, 3))).startswith("none of the other ranks answers")
+    assert roster.sentence(Found((7, -1))) == ""
+    assert roster.sentence(Found()) == ""
+
+
+def test_a_message_that_is_none_is_not_believed(job: list[Liveness]) -> None:
+    place = job[0]._roster.places[0]
+    with socket.create_connection((place.address, place.port)) as hostile:
+        hostile.send(b'{"refused": "everybody"')
+    job[1].close()
+    assert str(job[0].explained(LinkError("closed"))).startswith("rank 1 on host1 is gone")
+
+
+def test_a_well_formed_message_without_the_jobs_token_is_not_believed(job: list[Liveness]) -> None:
+    place = job[0]._roster.places[0]
+    with socket.create_connection((place.address, place.port)) as hostile:
+        hostile.send(msgspec.json.encode(Message("guessed", Found((3,)))))
+    job[1].close()
+    assert str(job[0].explained(LinkError("closed"))).startswith("rank 1 on host1 is gone")
+
+
+def test_silent_strangers_do_not_add_up_their_delays(job: list[Liveness], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deadline is that of reading, not of each connection."""
+    passed = [0.0]
+    monkeypatch.setattr(liveness.time, "monotonic", lambda: passed[0])
+    waits: list[float] = []
+
+    class Stranger(socket.socket):
+        def settimeout(self, value: float | None) -> None:
+            waits.append(value or 0.0)
+
+        def recv(self, *_: int) -> bytes:
+            passed[0] += waits[-1]
+            raise TimeoutError
+
+    class Listener:
+        def accept(self) -> tuple[socket.socket, str]:
+            return Stranger(), ""
+
+    assert liveness._heard(Listener(), "token") is None  # type: ignore[arg-type]
+    assert sum(waits) == pytest.approx(liveness.PATIENCE)
+
+
+def test_a_forked_child_does_not_keep_a_dead_process_s_port(job: list[Liveness]) -> None:
+    place = job[1]._roster.places[1]
+    (wakes, wake), (began, begin) = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:  # as a DataLoader's worker does, it outlives its parent for a while
+        os.write(begin, b"x")
+        os.read(wakes, 1)
+        os._exit(0)
+    try:
+        os.read(began, 1)
+        job[1].close()
+        found, _ = probe({1: (place.address, place.port)})
+        assert found == Found((1,))
+    finally:
+        os.write(wake, b"x")
+        os.waitpid(child, 0)
+
+
+def test_a_rank_to_whose_network_no_route_leads_is_silent_and_not_there() -> None:
+    """Linux has no TCP route to the broadcast address and says so at once, without sending anything."""
+    found, reached = probe({1: ("255.255.255.255", 9)})
+    assert found == Found((), (1,))
+    assert not reached
+
+
+def test_a_presence_that_is_gone_leaves_nothing_to_do_for_forked_children(job: list[Liveness]) -> None:
+    assert set(job) <= set(_VOIDS)
+    gone = id(job.pop())
+    gc.collect()
+    assert gone not in map(id, _VOIDS)

@@ -1,0 +1,169 @@
+"""The executor: any plan over any wire gives every member the same mean, and loses nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradwire.errors import ConfigError
+from gradwire.plan.job import ReductionJob
+from gradwire.plan.matrix import Matrix
+from gradwire.plan.model.matrix_io import generated, netstorm9
+from gradwire.plan.planners.registry import PLANNERS, make_plan
+from gradwire.transport.wires.ltp import Contract
+from gradwire.tree.accumulator import CELL
+from gradwire.tree.executor import ExecutorConfig
+from gradwire.tree.partition import ALIGN, Partitioner
+from gradwire.types import Plan
+from tests.exchange.grid import FakeNet, Grid, ltp_wires
+
+CHUNK = 64 << 10
+NUMELS = (30_000, 700, 100_001)
+
+
+def plan_for(matrix: Matrix, name: str = "loadaware") -> Plan:
+    return make_plan(matrix, ReductionJob(4 * sum(NUMELS), CHUNK), name)
+
+
+def nine() -> Matrix:
+    """The 9-site network over ranks 0..8: few links, so star and ring need relays."""
+    sites = netstorm9(3).matrix
+    return Matrix.of(sites.rate, sites.rtprop)
+
+
+def random_gradients(ranks: int, seed: int = 0) -> list[list[Tensor]]:
+    draw = torch.Generator().manual_seed(seed)
+    return [[torch.randn(n, generator=draw) for n in NUMELS] for _ in range(ranks)]
+
+
+def mean_of(gradients: list[list[Tensor]]) -> list[Tensor]:
+    return [torch.stack([own[b] for own in gradients]).double().mean(0) for b in range(len(gradients[0]))]
+
+
+def assert_identical(results: list[list[Tensor]]) -> None:
+    for own in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(own, results[0], strict=True))
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_every_plan_sums_everything_once(name: str) -> None:
+    gradients = random_gradients(9)
+    net = FakeNet()
+    with Grid([net.wire(r) for r in range(9)], plan_for(nine(), name), NUMELS) as grid:
+        results = grid.run(gradients, "off")
+    assert_identical(results)
+    for got, expected in zip(results[0], mean_of(gradients), strict=True):
+        assert torch.allclose(got.double(), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("level", ["off", "fp16", "int8", "int4", "randk:0.1", "sharedk:0.05+int8", "randk:0.2+fp16"])
+def test_over_real_packets_replicas_agree_and_what_is_missing_waits(level: str) -> None:
+    matrix = generated(4, 1).matrix
+    owed = mean_of([[torch.zeros(n) for n in NUMELS]])
+    with ltp_wires(4) as wires, Grid(wires, plan_for(matrix), NUMELS) as grid:
+        restored = [torch.zeros(n, dtype=torch.float64) for n in NUMELS]
+        for step in range(3):
+            gradients = random_gradients(4, step)
+            results = grid.run(gradients, level)
+            assert_identical(results)
+            for place, mean in enumerate(mean_of(gradients)):
+                owed[place] += mean
+                restored[place] += results[0][place].double()
+        for place in range(len(NUMELS)):
+            waiting = torch.stack([own[place] for own in grid.residuals]).double().sum(0) / 4
+            assert torch.allclose(restored[place] + waiting, owed[place], atol=1e-4)
+
+
+def test_busy_links_use_side_routes_and_the_sum_stays_the_same() -> None:
+    plan = plan_for(generated(9, 1).matrix, "ring")
+    assert plan.auxiliary
+    gradients = random_gradients(9)
+    net = FakeNet()
+    with Grid([net.wire(r) for r in range(9)], plan, NUMELS, ExecutorConfig(side=True)) as grid:
+        for walker in grid.walkers:
+            # As if the wire were slow: every link has a queue, as long as the side is idle.
+            walker.port.queued = _Crowded()
+        for _ in range(3):
+            results = grid.run(gradients, "off")
+            assert_identical(results)
+            for got, expected in zip(results[0], mean_of(gradients), strict=True):
+                assert torch.allclose(got.double(), expected, atol=1e-6)
+        assert sum(walker.sides.taken for walker in grid.walkers if walker.sides) > 10
+
+
+class _Crowded(Counter[int]):
+    def __getitem__(self, peer: int) -> int:
+        return 3
+
+
+def test_what_hops_lose_returns_and_the_mean_is_over_those_who_were_heard() -> None:
+    lost: list[int] = []
+
+    def lose(contract: Contract, size: int) -> tuple[tuple[int, int], ...]:
+        if contract.tolerance >= 1:
+            return ()
+        first = -(-contract.critical[0][1] // CELL) * CELL
+        ranges = tuple((at, min(CELL, size - at)) for at in range(first, size, 7 * CELL))
+        lost.append(sum(n for _, n in ranges))
+        return ranges
+
+    net = FakeNet(lose)
+    ones = [[torch.full((n,), float(rank + 1)) for n in NUMELS] for rank in range(9)]
+    for level in ("off", "int8", "fp16"):
+        with Grid(
+            [net.wire(r) for r in range(9)], plan_for(nine(), "kary"), NUMELS, ExecutorConfig(tolerance=0.5)
+        ) as grid:
+            results = grid.run(ones, level)
+            assert_identical(results)
+            for place in range(len(NUMELS)):
+                got = results[0][place]
+                assert float(got.min()) >= 0.99, "an element was divided by members that were not heard"
+                assert float(got.max()) <= 9.01
+                waits = torch.stack([own[place] for own in grid.residuals]).sum(0)
+                whole = got.isclose(torch.tensor(5.0), atol=0.05)
+                assert (waits[~whole] > 0.5).all(), "what was not heard must wait somewhere"
+    assert lost
+
+
+def test_levels_that_do_not_add_up_are_named() -> None:
+    net = FakeNet()
+    with (
+        Grid([net.wire(r) for r in range(2)], plan_for(generated(2).matrix), NUMELS) as grid,
+        pytest.raises(ConfigError, match="sharedk"),
+    ):
+        grid.run(random_gradients(2), "topk:0.1")
+
+
+def test_shares_hold_over_small_and_large_buckets() -> None:
+    plan = plan_for(nine())
+    for sizes in ([50_000_000], [300_000] * 200, [999, 12_345_678] * 3, [30_001] * 1000):
+        dealer = Partitioner(plan)
+        dealt = [0] * len(plan.trees)
+        for numel in sizes:
+            pieces = dealer.deal(numel)
+            assert sum(piece.numel for piece in pieces) == numel
+            places = sorted((piece.start, piece.numel) for piece in pieces)
+            assert all(start % ALIGN == 0 for start, _ in places)
+            assert all(a + n == b for (a, n), (b, _) in pairwise(places))
+            for piece in pieces:
+                dealt[piece.tree] += piece.numel
+        for tree, got in zip(plan.trees, dealt, strict=True):
+            assert abs(got / sum(sizes) - tree.share) < 0.01
+
+
+def test_what_is_compressed_well_goes_in_few_pieces() -> None:
+    plan, numel = plan_for(nine()), 954_700
+    counts = [len(Partitioner(plan).deal(numel, ratio)) for ratio in (1.0, 0.25, 0.025, 0.0025)]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] > 40
+    assert counts[-1] <= 3
+    dealer, dealt = Partitioner(plan), [0] * len(plan.trees)
+    for _ in range(300):
+        for piece in dealer.deal(numel, 0.0025):
+            dealt[piece.tree] += piece.numel
+    for tree, got in zip(plan.trees, dealt, strict=True):
+        assert abs(got / (300 * numel) - tree.share) < 0.02

@@ -1,0 +1,283 @@
+"""Members agree on a new plan while they train: no step mixes versions; slow links and lost peers are dealt with."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from gradwire.errors import LinkError
+from gradwire.plan.job import ReductionJob
+from gradwire.plan.matrix import Matrix
+from gradwire.plan.membership.awareness import LEAST_BYTES, LinkObservation
+from gradwire.plan.membership.control_messages import LinkReport, Probe, pack, unpack
+from gradwire.plan.membership.messages import Announce, Install
+from gradwire.plan.membership.replan import ReplanConfig
+from gradwire.plan.planners.registry import make_plan
+from gradwire.tree.executor import ExecutorConfig
+from gradwire.tree.plan_manager import PlanManager, PlanManagerConfig
+from gradwire.types import Plan
+from tests.exchange.grid import LIMIT, FakeNet, Grid, ltp_wires
+
+NUMELS = (60_000,)
+JOB = ReductionJob(4 * sum(NUMELS), 32 << 10)
+
+
+def uniform(size: int, rate: float = 1e7) -> Matrix:
+    return Matrix.of(np.full((size, size), rate), 0.02)
+
+
+def test_news_survive_the_wire() -> None:
+    plan = make_plan(uniform(4), JOB)
+    relayed = Plan(7, "x", plan.trees, 0.5, "why", {(0, 1): ((0, 2, 1),)}, {(0, 3): (0, 1, 3)}, 9, "int8")
+    for news in (
+        Announce(0, 7, 1, 3, relayed),
+        Install(2, 7, 1, (0, 1, 2), relayed, 0),
+        LinkReport((LinkObservation(0, 1, 1e6, None, LEAST_BYTES, 0.0),)),
+    ):
+        assert unpack(pack(news)) == news
+
+
+def test_members_change_plans_at_the_same_step_while_they_train() -> None:
+    first = make_plan(uniform(3), JOB, "star")
+    second = make_plan(uniform(3), JOB, "ring")
+    with ltp_wires(3) as wires:
+        grid = Grid(wires, first, NUMELS, start=False)
+        config = PlanManagerConfig(ReplanConfig("star"), aware=False)
+        stewards = [PlanManager(walker, JOB, uniform(3), config) for walker in grid.walkers]
+        for steward, walker in zip(stewards, grid.walkers, strict=True):
+            steward.begin(walker.now())
+            walker.start()
+        with grid:
+            versions = []
+            grid.walkers[0].ask(lambda: grid.walkers[0].member.propose(second, grid.walkers[0].now()))
+            for step in range(40):
+                gradients = [[torch.full((NUMELS[0],), float(rank + step))] for rank in range(3)]
+                results = grid.run(gradients, "off")
+                for own in results:
+                    assert torch.allclose(own[0], torch.full((NUMELS[0],), 1.0 + step))
+                versions.append({walker.member.version for walker in grid.walkers})
+                assert len(versions[-1]) == 1
+                time.sleep(0.02)
+            assert versions[0] != versions[-1], "the new plan never came into force"
+            assert {walker.member.plan.planner for walker in grid.walkers} == {"ring"}
+
+
+def test_a_level_that_the_coordinator_wishes_for_holds_for_all_members_from_the_same_step_on() -> None:
+    first = replace(make_plan(uniform(3), JOB, "star"), level="off")
+    with ltp_wires(3) as wires:
+        grid = Grid(wires, first, NUMELS, start=False)
+        config = PlanManagerConfig(ReplanConfig("star"), aware=False)
+        stewards = [PlanManager(walker, JOB, uniform(3), config) for walker in grid.walkers]
+        for steward, walker in zip(stewards, grid.walkers, strict=True):
+            steward.begin(walker.now())
+            walker.start()
+        stewards[2].level = "fp16", "who does not coordinate is not asked"
+        stewards[0].level = "int8", "fewer bytes"
+        with grid:
+            levels = []
+            for step in range(40):
+                gradients = [[torch.full((NUMELS[0],), float(rank + step))] for rank in range(3)]
+                for own in grid.run(gradients, "fp16"):
+                    assert torch.allclose(own[0], torch.full((NUMELS[0],), 1.0 + step), rtol=0.02)
+                levels.append({walker.member.plan.level for walker in grid.walkers})
+                assert len(levels[-1]) == 1
+                time.sleep(0.02)
+            assert {str(walker.used) for walker in grid.walkers} == {"int8"}
+            assert levels[0] == {"off"}
+            assert levels[-1] == {"int8"}, "the wish never came into force"
+            assert {walker.member.plan.planner for walker in grid.walkers} == {"star"}
+
+
+def test_the_coordinator_plans_around_a_link_that_was_reported_slow() -> None:
+    plan = make_plan(uniform(4), JOB, "loadaware")
+    with ltp_wires(4) as wires:
+        grid = Grid(wires, plan, NUMELS, start=False)
+        config = PlanManagerConfig(ReplanConfig("loadaware", interval=0.0), probe=False)
+        stewards = [PlanManager(walker, JOB, uniform(4), config) for walker in grid.walkers]
+        # Nothing but our report may speak of links here: loopback is much faster than the stated matrix.
+        for steward, walker in zip(stewards, grid.walkers, strict=True):
+            steward.scout.look = lambda now: ()  # type: ignore[method-assign]
+            steward.begin(walker.now())
+            walker.start()
+        slow = tuple(LinkObservation(3, other, 1e5, 0.02, LEAST_BYTES, 0.0) for other in (1, 2))
+        with grid:
+            grid.walkers[3].ask(lambda: stewards[3].channel.tell(0, LinkReport(slow)))
+            deadline = time.monotonic() + LIMIT
+            while grid.walkers[3].member.version == plan.version and time.monotonic() < deadline:
+                gradients = [[torch.ones(NUMELS[0])] for _ in range(4)]
+                grid.run(gradients, "off")
+                time.sleep(0.02)
+            used = {edge for tree in grid.walkers[3].member.plan.trees for edge in tree.parents.items()}
+        for steward in stewards:
+            steward.close()
+    assert grid.walkers[3].member.version != plan.version
+    assert not used & {(3, 1), (3, 2)}
+
+
+def test_after_a_regroup_of_the_same_members_the_plan_in_force_is_judged() -> None:
+    """The new epoch's plan knows nothing of the slow links; the one before it did."""
+    uninformed = make_plan(uniform(4), JOB, "loadaware")
+    with ltp_wires(4) as wires:
+        grid = Grid(wires, uninformed, NUMELS, ExecutorConfig(elastic=True), start=False)
+        config = PlanManagerConfig(ReplanConfig("loadaware", interval=0.0), probe=False)
+        stewards = [PlanManager(walker, JOB, uniform(4), config) for walker in grid.walkers]
+        for steward, walker in zip(stewards, grid.walkers, strict=True):
+            steward.scout.look = lambda now: ()  # type: ignore[method-assign]
+            steward.begin(walker.now())
+            walker.start()
+        slow = tuple(LinkObservation(3, other, 1e5, 0.02, LEAST_BYTES, 0.0) for other in (1, 2))
+        first, member = grid.walkers[0], grid.walkers[0].member
+
+        def changed(before: int) -> bool:
+            deadline = time.monotonic() + LIMIT
+            while member.version == before and time.monotonic() < deadline:
+                grid.run([[torch.ones(NUMELS[0])] for _ in range(4)], "off")
+                time.sleep(0.02)
+            return member.version != before
+
+        with grid:
+            grid.walkers[3].ask(lambda: stewards[3].channel.tell(0, LinkReport(slow)))
+            assert changed(uninformed.version)
+            assert member.plan.trees != uninformed.trees
+            informed = member.version
+            first.ask(lambda: member.admit(1, first.now()))
+            assert changed(informed)
+            assert member.plan.trees == uninformed.trees
+            assert changed(member.version), "the uninformed plan stays in force"
+            assert member.plan.trees != uninformed.trees
+        for steward in stewards:
+            steward.close()
+
+
+def test_a_plan_made_for_members_of_an_epoch_before_is_dropped() -> None:
+    plan = make_plan(uniform(2), JOB, "star")
+    net = FakeNet()
+    grid = Grid([net.wire(rank) for rank in range(2)], plan, NUMELS, start=False)
+    steward = PlanManager(grid.walkers[0], JOB, uniform(2), PlanManagerConfig(ReplanConfig("star"), probe=False))
+    member = grid.walkers[0].member
+    steward._wishes.put((member.epoch - 1, plan, "made too late"))
+    steward._coordinate(0.0)
+    assert not member.proposing
+    steward._wishes.put((member.epoch, plan, "made in time"))
+    steward._coordinate(0.0)
+    assert member.proposing
+    grid.close()
+
+
+def test_who_coordinates_again_does_not_begin_with_what_it_wished_for_before() -> None:
+    plan, net = replace(make_plan(uniform(2), JOB, "star"), level="off"), FakeNet()
+    grid = Grid([net.wire(rank) for rank in range(2)], plan, NUMELS, start=False)
+    steward = PlanManager(grid.walkers[0], JOB, uniform(2), PlanManagerConfig(ReplanConfig("star"), aware=False))
+    member = grid.walkers[0].member
+    steward.level = "int8", "the network was slow then"
+    member.alive.discard(1)  # cut off; the other rank may coordinate meanwhile
+    steward.chore(0.1)
+    member.alive.add(1)
+    steward.chore(0.2)
+    assert not member.proposing
+    steward.level = "int8", "the network is slow"
+    steward.chore(0.3)
+    assert member.proposing
+    grid.close()
+
+
+def test_what_members_carry_in_all_is_not_forgotten_when_links_are_measured() -> None:
+    known = Matrix.of(np.full((3, 3), 1e7), 0.02, up=[1e6, 2e6, 3e6], down=4e6)
+    net = FakeNet()
+    grid = Grid([net.wire(rank) for rank in range(3)], make_plan(known, JOB), NUMELS, start=False)
+    steward = PlanManager(grid.walkers[0], JOB, known, PlanManagerConfig(ReplanConfig()))
+    assert steward.network((0, 2), 1.0).rate[0, 1] == 1e7
+    steward._hear(1, LinkReport((LinkObservation(0, 2, 5e6, 0.02, LEAST_BYTES, 0.0),)))
+    measured = steward.network((0, 2), 1.0)
+    assert measured.rate[0, 1] == 5e6
+    assert measured.up.tolist() == [1e6, 3e6]
+    assert measured.down.tolist() == [4e6, 4e6]
+    unaware = PlanManager(grid.walkers[1], JOB, known, PlanManagerConfig(ReplanConfig(), aware=False))
+    unaware._hear(1, LinkReport((LinkObservation(0, 2, 5e6, 0.02, LEAST_BYTES, 0.0),)))
+    assert unaware.network((0, 2), 1.0).rate[0, 1] == 1e7
+    grid.close()
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_nobody_waits_for_a_probe_that_is_not_on_its_way(idle: bool) -> None:
+    net = FakeNet()
+    grid = Grid([net.wire(rank) for rank in range(3)], make_plan(uniform(3), JOB), NUMELS, start=False)
+    config = PlanManagerConfig(ReplanConfig(), aware=False)
+    stewards = [PlanManager(walker, JOB, uniform(3), config) for walker in grid.walkers]
+    for steward in stewards:
+        steward.channel.listen(steward._member.reach)
+        steward.scout.idle = lambda peer, now, within: idle  # type: ignore[method-assign]
+    for _ in range(3):  # two pairs at a time
+        stewards[0]._ask_for_probes(100.0)
+        for walker in grid.walkers * 10:
+            walker.port.turn(0.02)
+    assert [walker.port.sent_bytes.total() > LEAST_BYTES for walker in grid.walkers] == [idle] * 3
+    listening = [len(steward._member.reach) for steward in stewards]
+    assert [len(walker.port._awaited) for walker in grid.walkers] == listening
+    grid.close()
+    assert not any(walker.port._awaited for walker in grid.walkers)
+
+
+def test_a_link_to_somebody_who_left_is_not_probed() -> None:
+    net = FakeNet()
+    grid = Grid([net.wire(rank) for rank in range(2)], make_plan(uniform(2), JOB), NUMELS, start=False)
+    steward = PlanManager(grid.walkers[0], JOB, uniform(2), PlanManagerConfig(ReplanConfig()))
+    grid.walkers[0].port.left.add(1)
+    steward._hear(1, Probe(0, 1))
+    assert not net.sends
+    grid.close()
+
+
+def test_a_lost_peer_is_an_error_on_every_rank() -> None:
+    plan = make_plan(uniform(3), JOB, "star")
+    gradients = [[torch.ones(NUMELS[0])] for _ in range(3)]
+    with ltp_wires(3) as wires:
+        grid = Grid(wires, plan, NUMELS, start=False)
+        for walker in grid.walkers:
+            PlanManager(walker, JOB, uniform(3), PlanManagerConfig(ReplanConfig("star"), aware=False)).begin(
+                walker.now()
+            )
+            walker.start()
+        with grid:
+            grid.run(gradients, "off")
+            wires[2].close()
+            with pytest.raises(LinkError, match="rank"):
+                grid.run(gradients, "off")
+            assert len(grid.errors) == 3
+
+
+@pytest.mark.parametrize("leaver", [0, 3])
+def test_the_others_go_on_without_a_lost_member(leaver: int) -> None:
+    """Rank 0 is the coordinator: another one takes over."""
+    ranks = range(4)
+    plan = make_plan(uniform(4), JOB, "loadaware")
+    replan = lambda members, version: make_plan(uniform(4).only(members), JOB, "loadaware", version)  # noqa: E731
+    lost: dict[int, list[int]] = {rank: [] for rank in ranks}
+    with ltp_wires(4) as wires:
+        grid = Grid(wires, plan, NUMELS, ExecutorConfig(elastic=True), start=False, replan=replan)
+        for walker in grid.walkers:
+            walker.on_loss = lambda peer, why, rank=walker.member.rank: lost[rank].append(peer)  # type: ignore[misc]
+            PlanManager(walker, JOB, uniform(4), PlanManagerConfig(ReplanConfig("loadaware"), aware=False)).begin(
+                walker.now()
+            )
+            walker.start()
+        with grid:
+            gradients = [[torch.full((NUMELS[0],), float(rank))] for rank in ranks]
+            for _ in range(2):
+                assert grid.run(gradients, "off")[1][0][0] == 1.5
+            grid.leave(leaver)
+            left = [rank for rank in ranks if rank != leaver]
+            mean = sum(left) / 3
+            for _ in range(3):
+                results = grid.run(gradients, "off")
+                for rank in left:
+                    assert torch.equal(results[rank][0], results[left[0]][0])
+                    torch.testing.assert_close(results[rank][0], torch.full((NUMELS[0],), mean))
+            assert {grid.walkers[rank].member.members for rank in left} == {tuple(left)}
+            assert all(set(lost[rank]) <= {leaver} for rank in left)
+            assert any(lost[rank] for rank in left)
+            assert {grid.walkers[rank].member.coordinator for rank in left} == {left[0]}

@@ -1,0 +1,95 @@
+"""A crossing's later plans are made as its first was, and by what was measured since."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradwire.clock import MonotonicClock
+from gradwire.config import resolve
+from gradwire.plan.membership.awareness import LEAST_BYTES, LinkObservation
+from gradwire.plan.membership.control_messages import LinkReport
+from gradwire.tree import plan_manager
+from gradwire.tree.link_monitor import LinkMonitor
+from gradwire.tree.setup import EventContext, TreeConnection, connect_tree, known_network, planner_of
+from tests.exchange.grid import LIMIT, ltp_wires
+
+NUMEL = 60_000
+
+
+class Events(list[Any]):
+    emit = list.append
+
+
+@contextmanager
+def crossings(count: int, settings: dict[str, Any]) -> Iterator[list[TreeConnection]]:
+    config = resolve({"level": "off", **settings})
+    told = EventContext(MonotonicClock(), Events())
+    plan = planner_of(config, NUMEL)(known_network(config.planning, count), 1)
+    everybody = range(count)
+    with ltp_wires(count) as wires:
+        opened = [connect_tree(config, wires[r], r, (everybody, plan), everybody, NUMEL, told) for r in everybody]
+        try:
+            yield opened
+        finally:
+            for one in opened:
+                one.close()
+
+
+def eventually(happened: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + LIMIT
+    while not happened() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return happened()
+
+
+@pytest.fixture(autouse=True)
+def _only_what_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loopback is much faster than any network here."""
+    monkeypatch.setattr(LinkMonitor, "look", lambda self, now: ())
+
+
+def test_pairs_left_to_routers_are_not_relayed_by_a_later_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_manager, "LOOK", 0.05)
+    links = [{"from": "a", "to": end, "rate": "200mbit", "rtt": "40ms"} for end in ("b", "c")]
+    net = tmp_path / "net.json"
+    net.write_text(json.dumps({"sites": ["a", "b", "c"], "links": links}))
+    looks: list[str] = []
+    consider = plan_manager.Replanner.consider
+
+    def noted(*args: Any) -> Any:
+        plan, why = consider(*args)
+        looks.append(why)
+        return plan, why
+
+    monkeypatch.setattr(plan_manager.Replanner, "consider", noted)
+    planning = {"net": str(net), "relay": False, "interval": 0.0, "probe": False}
+    with crossings(3, {"plan": "ring", "planning": planning}) as opened:
+        assert not opened[0].walker.member.plan.routes
+        assert eventually(lambda: len(looks) >= 2)
+        assert all(why.startswith("kept plan 1") for why in looks), looks
+
+
+def test_a_regroup_plans_by_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_manager, "LOOK", float("inf"))
+    slow = tuple(LinkObservation(3, other, 1e5, 0.02, LEAST_BYTES, 0.0) for other in (1, 2))
+    rest = tuple(
+        LinkObservation(a, b, 1e7, 0.02, LEAST_BYTES, 0.0)
+        for a in range(4)
+        for b in range(4)
+        if a != b and (a, b) not in ((3, 1), (3, 2))
+    )
+    with crossings(4, {"plan": "loadaware", "planning": {"elastic": True}}) as opened:
+        walker, member = opened[0].walker, opened[0].walker.member
+        assert {(3, 1), (3, 2)} & {edge for tree in member.plan.trees for edge in tree.parents.items()}
+        walker.ask(lambda: opened[0]._steward._hear(3, LinkReport(slow + rest)))
+        walker.ask(lambda: member.admit(1, walker.now()))
+        assert eventually(lambda: all(one.walker.member.epoch > 0 for one in opened))
+        used = {edge for tree in opened[3].walker.member.plan.trees for edge in tree.parents.items()}
+        assert not used & {(3, 1), (3, 2)}
