@@ -32,7 +32,7 @@ from gradwire.network import Network, preset
 from gradwire.units import Seconds
 from harness.contestants import OPTIONAL
 from harness.facts import machine_facts
-from plans import described, slowed
+from plan_lab import described, slowed
 
 WORKER = Path(__file__).with_name("whole_worker.py")
 MARK = "WHOLE "

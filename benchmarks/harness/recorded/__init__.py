@@ -1,4 +1,4 @@
-"""Recorded models (see record.py): read from the JSON files beside this one."""
+"""Recorded models (see record_gradients.py): read from the JSON files beside this one."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ CLAIMS: Final[dict[str, Claim]] = {
     ),
     "netstorm": Claim(
         "9 sites: planned trees against star, ring and the published trees",
-        (("plans.py nine --out {out}", "--planners star,loadaware"), ("planner.py netstorm --out {out}", "--seeds 3")),
+        (("plan_lab.py nine --out {out}", "--planners star,loadaware"), ("plan_simulated.py netstorm --out {out}", "--seeds 3")),
     ),
     "ltp": Claim(
         "loss and incast: LTP against TCP on CUBIC and BBR",
@@ -79,8 +79,8 @@ CLAIMS: Final[dict[str, Claim]] = {
     "backend": Claim(
         "all_reduce against gloo",
         (
-            ("backend/process_group.py loopback --json {out}/backend.json", "--ranks 2 --turns 10"),
-            ("backend/process_group.py lab --json {out}/backend.json", "--ranks 2 --turns 5"),
+            ("backend.py loopback --json {out}/backend.json", "--ranks 2 --turns 10"),
+            ("backend.py lab --json {out}/backend.json", "--ranks 2 --turns 5"),
         ),
     ),
 }

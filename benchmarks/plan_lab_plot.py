@@ -1,4 +1,4 @@
-"""Draws docs/results/plans.png from plans.json: seconds a step by planner, and the step times around a link's fall."""
+"""Plots docs/results/plan-lab.png from plan-lab.json: step time by planner, and step times when a link slows down."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RESULTS = Path(__file__).parents[1] / "docs" / "results"
 
 
 def main() -> None:
-    found = json.loads((RESULTS / "plans.json").read_text())
+    found = json.loads((RESULTS / "plan-lab.json").read_text())
     cases = [name for name in ("nine", "aws", "redrawn", "drop") if name in found]
     figure, axes = plt.subplots(1, len(cases), figsize=(5.5 * len(cases), 3.6), squeeze=False)
     for axis, name in zip(axes[0], cases, strict=True):
@@ -35,7 +35,7 @@ def main() -> None:
             axis.set_xlabel("s a step")
         axis.set_title({"nine": "nine sites", "aws": "ten regions", "redrawn": "redrawn", "drop": "a link falls"}[name])
     figure.tight_layout()
-    figure.savefig(RESULTS / "plans.png", dpi=110)
+    figure.savefig(RESULTS / "plan-lab.png", dpi=110)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One rank of benchmarks/plans.py: sums a gradient over and over, each contestant in turn, and notes each step's time.
+"""One rank of benchmarks/plan_lab.py: reduces a gradient repeatedly with each contestant and records step times.
 
 In: a specification (JSON) that all ranks read. Out: rank 0 writes one JSON line per contestant. Every step's result is
 compared with the true mean, and all ranks compare hashes of it.

@@ -1,9 +1,9 @@
 """What recording costs: the processor time of `emit` and of the writer thread, as a share of a real step.
 
-    python benchmarks/recorder.py [--ranks 2] [--steps 200] [--detail steps|buckets] [--model demo|resnet18]
+    python benchmarks/recording_cost.py [--ranks 2] [--steps 200] [--detail steps|buckets] [--model demo|resnet18]
                                   [--transport group|ltp|tcp] [--out docs/results]
 
-With --out the row joins those of other settings in recorder.json.
+With --out the row joins those of other settings in recording-cost.json.
 
 Ranks train on loopback with level auto: the demo's CNN (422 k parameters, batch 32: about as short as steps
 get), or ResNet-18's shapes with no arithmetic at all (nothing but synchronisation). A difference of half a per cent
@@ -120,7 +120,7 @@ def main() -> None:
     parser.add_argument("--model", choices=["demo", "resnet18"], default="demo")
     parser.add_argument("--level", default="auto")
     parser.add_argument("--transport", choices=["group", "ltp", "tcp"], default="group")
-    parser.add_argument("--out", type=Path, help="a directory for recorder.json")
+    parser.add_argument("--out", type=Path, help="a directory for recording-cost.json")
     options = parser.parse_args()
     out, options.out = options.out, None
     context = mp.get_context("spawn")
@@ -142,9 +142,9 @@ def main() -> None:
         "disk_bytes_a_rank_and_step": size / options.ranks / (steps + 20),
     }
     asked = {name: value for name, value in vars(options).items() if name != "out"}
-    print(json.dumps({"bench": "recorder", **asked, **facts}))
+    print(json.dumps({"bench": "recording-cost", **asked, **facts}))
     if out:
-        write(out / "recorder.json", asked, facts)
+        write(out / "recording-cost.json", asked, facts)
 
 
 def write(path: Path, asked: dict[str, Any], facts: dict[str, float]) -> None:

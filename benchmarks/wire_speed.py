@@ -1,4 +1,6 @@
-"""The wires against gloo's send and recv, between two processes of this machine: python benchmarks/wires.py --out DIR
+"""Latency and bandwidth of the wires against gloo's send and recv, between two processes of this machine.
+
+    python benchmarks/wire_speed.py --out DIR
 
 Latency is half of a ping-pong's round trip (median, 4 KiB); bandwidth is of messages sent one after the other, each
 posted before it comes; CPU is user and system time of both processes per byte. Contestants take turns over several
@@ -168,7 +170,7 @@ def page(results: dict[str, list[dict[str, float]]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, help="write wires.json there")
+    parser.add_argument("--out", type=Path, help="write wire-speed.json there")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--port", type=int, default=29431, help="of gloo's store")
     arguments = parser.parse_args()
@@ -180,7 +182,7 @@ def main() -> None:
     print(page(results))
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
-        (arguments.out / "wires.json").write_text(json.dumps(results, indent=1) + "\n")
+        (arguments.out / "wire-speed.json").write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

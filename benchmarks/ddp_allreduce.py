@@ -21,7 +21,7 @@ def lan(mbit: float) -> Network:
 
 
 CASE = Case(
-    "allreduce",
+    "ddp-allreduce",
     "paced:resnet18",
     networks=tuple(lan(mbit) for mbit in (100, 200, 500, 1000)),
     hosts=HOSTS,

@@ -1,6 +1,6 @@
 """Bytes on the wire of every compressor, counted on the sockets, against what the session predicts.
 
-    python benchmarks/wire.py --data DIR --out DIR
+    python benchmarks/wire_bytes.py --data DIR --out DIR
 
 Three models (ResNet-18 and the character GPT paced, the demo's CNN for real), 4 hosts, a few steps each. Bytes do not
 depend on time, so one round is enough and a busy machine does no harm.
@@ -27,7 +27,7 @@ LEVELS = (
 )  # fmt: skip
 WORKLOADS = ("paced:resnet18", "paced:chargpt", "real:cnn")
 CASE = Case(
-    "wire",
+    "wire-bytes",
     "",
     networks=("lan1g",),
     hosts=4,
@@ -88,7 +88,7 @@ def main() -> None:
             options.workload = [workload]
             told.append(measure(CASE, options, Console(stderr=True)))
     except GradwireError as error:
-        sys.exit(f"wire: {error}")
+        sys.exit(f"wire-bytes: {error}")
     text = document(told, told[0]["command"])
     print(text)
     for one in told:
@@ -96,8 +96,8 @@ def main() -> None:
     if options.out:
         folder: Path = options.out
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "wire.md").write_text(text)
-        (folder / "wire.json").write_text(json.dumps(told, indent=1) + "\n")
+        (folder / "wire-bytes.md").write_text(text)
+        (folder / "wire-bytes.json").write_text(json.dumps(told, indent=1) + "\n")
     print(json.dumps(told))
 
 

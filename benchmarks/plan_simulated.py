@@ -1,9 +1,9 @@
 """How fast planning is, and how good the plans are: the figures of docs/planning.md.
 
-python benchmarks/planner.py time              planning time by size, against the limits (exit 1 if over)
-python benchmarks/planner.py netstorm --seeds 20   the 9-site network over many draws, with the LP bound
-    with --out DIR also in DIR/planner.md
-python benchmarks/planner.py net --csv FILE [--latency FILE]    any CSV matrix, all planners
+python benchmarks/plan_simulated.py time              planning time by size, against the limits (exit 1 if over)
+python benchmarks/plan_simulated.py netstorm --seeds 20   the 9-site network over many draws, with the LP bound
+    with --out DIR also in DIR/plan-simulated.md
+python benchmarks/plan_simulated.py net --csv FILE [--latency FILE]    any CSV matrix, all planners
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def main() -> int:
     parser.add_argument("--csv")
     parser.add_argument("--latency")
     parser.add_argument("--model", default="vgg16")
-    parser.add_argument("--out", type=Path, default=None, help="netstorm: write planner.md here")
+    parser.add_argument("--out", type=Path, default=None, help="netstorm: write plan-simulated.md here")
     options = parser.parse_args()
     if options.what == "time":
         return 0 if planning_times() else 1
@@ -100,7 +100,7 @@ def main() -> int:
         print(table)
         if options.out:
             options.out.mkdir(parents=True, exist_ok=True)
-            (options.out / "planner.md").write_text(table + "\n")
+            (options.out / "plan-simulated.md").write_text(table + "\n")
         return 0
     named = network(options.csv, options.latency)
     print(f"{named.name}, {named.matrix.size} members, {options.model}")

@@ -1,15 +1,15 @@
 """Plans in the lab: real transfers over emulated links, every planner on the same network.
 
-    python benchmarks/plans.py nine        the 9-site network, all planners, against a star
-    python benchmarks/plans.py redrawn     the same, all rates drawn anew every 20 s
-    python benchmarks/plans.py aws         ten cloud regions, against gloo's ring
-    python benchmarks/plans.py drop        a link falls to a tenth while training goes on
-    python benchmarks/plans.py ablation    compression and load-aware packing, one at a time
-    python benchmarks/plans.py sides       side routes on and off, on ten cloud regions
+    python benchmarks/plan_lab.py nine        the 9-site network, all planners, against a star
+    python benchmarks/plan_lab.py redrawn     the same, all rates drawn anew every 20 s
+    python benchmarks/plan_lab.py aws         ten cloud regions, against gloo's ring
+    python benchmarks/plan_lab.py drop        a link falls to a tenth while training goes on
+    python benchmarks/plan_lab.py ablation    compression and load-aware packing, one at a time
+    python benchmarks/plan_lab.py sides       side routes on and off, on ten cloud regions
 
 Everything is scaled down so that two cores can play all hosts: the links of the nine sites to a quarter of their rate,
 the gradient to a 64th of AlexNet's (--divide), so that a step takes a sixteenth of the real time.
-With --out DIR it adds what it found to DIR/plans.json; docs/results/plans.md tells docs/results/plans.json.
+With --out DIR it adds what it found to DIR/plan-lab.json; docs/results/plan-lab.md tells docs/results/plan-lab.json.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from gradwire.units import Rate, Seconds
 from harness.case import command
 from harness.facts import machine_facts
 
-WORKER = Path(__file__).with_name("plans_worker.py")
+WORKER = Path(__file__).with_name("plan_lab_worker.py")
 # What those systems do: a pair without a link is the network's business, routed packet by packet.
 BY_ROUTERS = ("star", "sharded", "kary", "ring", "pairwise", "hierarchy")
 SLOWED = 4.0
@@ -219,7 +219,7 @@ def main() -> None:
     parser.add_argument("--planners", type=lambda text: text.split(","), default=None)
     parser.add_argument("--seconds", type=float, default=60.0, help="per contestant, where time is what counts")
     parser.add_argument("--both", action="store_true", help="drop: also without awareness")
-    parser.add_argument("--out", type=Path, default=None, help="add the result to plans.json here")
+    parser.add_argument("--out", type=Path, default=None, help="add the result to plan-lab.json here")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = CASES[arguments.case](arguments, Path(folder))
@@ -232,7 +232,7 @@ def main() -> None:
 def write(folder: Path, found: dict[str, Any]) -> None:
     """Add a case to what earlier runs found of others."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "plans.json"
+    path = folder / "plan-lab.json"
     known = json.loads(path.read_text()) if path.exists() else {}
     path.write_text(json.dumps(known | found, indent=1))
 

@@ -1,6 +1,6 @@
 """Record what the paced workload imitates: each parameter's shape, the spread and tails of its gradient, its compute.
 
-    python benchmarks/record.py --data DIR [MODEL ...]    writes benchmarks/harness/recorded/MODEL.json
+    python benchmarks/record_gradients.py --data DIR [MODEL ...]    writes benchmarks/harness/recorded/MODEL.json
 
 Per parameter: `scale` is the root mean square of its gradient, `tail` the standard deviation of ln |g| (0.9 to 1.1 is
 a Gaussian's, more is heavier), `flops` the multiplications of its layer per sample, which share out the compute time.
