@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.distributed import FileStore, HashStore, PrefixStore, Store
+from torch.distributed import HashStore, PrefixStore, Store
 
 from gradwire.errors import ConfigError, LinkError, NoAnswerError
 from gradwire.transport.bootstrap.address import interface_address, own_address, port_range, route_to
-from gradwire.transport.bootstrap.rendezvous import RankAddress, rendezvous
+from gradwire.transport.bootstrap.rendezvous import rendezvous
 from gradwire.transport.bootstrap.secret import given_secret, job_secret, one_machine, shared_file, shared_secret
 from gradwire.transport.bootstrap.store_exchange import StoreExchange
 from gradwire.transport.wires.ltp import Endpoint, LtpConfig
@@ -30,10 +30,10 @@ def together(world: int, job: Callable[[int], Any]) -> list[Any]:
 
 
 def wire(store: Store, rank: int, world: int, environment: dict[str, str], **settings: Any) -> Endpoint:
-    notes = StoreExchange.open(store, "job", rank, world, 20)
+    exchange = StoreExchange.open(store, "job", rank, world, 20)
     config = {"connect_timeout": 5.0, **settings}
-    secret = config.pop("secret", None) or job_secret(notes, environment)
-    return rendezvous(notes, lambda host, port: Endpoint(rank, secret, LtpConfig(host, port, **config)), environment)
+    secret = config.pop("secret", None) or job_secret(exchange, environment)
+    return rendezvous(exchange, lambda host, port: Endpoint(rank, secret, LtpConfig(host, port, **config)), environment)
 
 
 def test_ranks_find_each_other_and_talk() -> None:
@@ -50,7 +50,7 @@ def test_ranks_find_each_other_and_talk() -> None:
             end.close()
 
 
-def test_a_second_meeting_of_the_same_group_does_not_read_the_firsts_notes() -> None:
+def test_a_second_rendezvous_of_the_same_group_does_not_read_the_firsts_values() -> None:
     store = HashStore()
     first = together(2, lambda rank: wire(store, rank, 2, LOCAL))
     second = together(2, lambda rank: wire(store, rank, 2, LOCAL))
@@ -119,8 +119,8 @@ def test_silence_is_told_apart_from_every_other_failure() -> None:
 
     def meet(rank: int) -> Endpoint:
         kind = Deaf if rank == 1 else Endpoint
-        notes = StoreExchange.open(store, "job", rank, 3, 20)
-        return rendezvous(notes, lambda host, port: kind(rank, SECRET, LtpConfig(connect_timeout=0.5)), LOCAL)
+        exchange = StoreExchange.open(store, "job", rank, 3, 20)
+        return rendezvous(exchange, lambda host, port: kind(rank, SECRET, LtpConfig(connect_timeout=0.5)), LOCAL)
 
     for error in together(3, meet):
         assert isinstance(error, NoAnswerError)
@@ -128,13 +128,13 @@ def test_silence_is_told_apart_from_every_other_failure() -> None:
 
 
 def test_a_rank_that_never_comes_is_named() -> None:
-    notes = StoreExchange.open(HashStore(), "job", 0, 2, patience=0.2)
+    exchange = StoreExchange.open(HashStore(), "job", 0, 2, timeout=0.2)
     with pytest.raises(LinkError, match="address of rank 1"):
-        rendezvous(notes, lambda host, port: Endpoint(0, SECRET, LtpConfig(host, port)), LOCAL)
+        rendezvous(exchange, lambda host, port: Endpoint(0, SECRET, LtpConfig(host, port)), LOCAL)
 
 
 @pytest.mark.parametrize(
-    ("note", "message"),
+    ("value", "message"),
     [
         (b"\x80\x04K\x01.", "cannot be read"),
         (b'{"address": "evil.example", "port": 5}', "no address"),
@@ -142,28 +142,12 @@ def test_a_rank_that_never_comes_is_named() -> None:
         (b'{"address": "127.0.0.1", "port": "5"}', "cannot be read"),
     ],
 )
-def test_notes_are_hostile_until_parsed(note: bytes, message: str) -> None:
+def test_published_values_are_hostile_until_parsed(value: bytes, message: str) -> None:
     store = HashStore()
-    PrefixStore("gradwire/job/1", store).set("address/1", note.decode("latin1"))
-    notes = StoreExchange.open(store, "job", 0, 2, patience=5)
+    PrefixStore("gradwire/job/1", store).set("address/1", value.decode("latin1"))
+    exchange = StoreExchange.open(store, "job", 0, 2, timeout=5)
     with pytest.raises(LinkError, match=message):
-        rendezvous(notes, lambda host, port: Endpoint(0, SECRET, LtpConfig(host, port)), LOCAL)
-
-
-def test_a_place_needs_nothing_but_its_fields() -> None:
-    notes = StoreExchange.open(HashStore(), "job", 0, 1)
-    assert notes.gather("address", RankAddress("::1", 5), RankAddress) == [RankAddress("::1", 5)]
-
-
-def test_the_rank_that_is_missing_among_many_is_named(tmp_path: Path) -> None:
-    for store in (HashStore(), FileStore(str(tmp_path / "store"), 1)):
-        notes = {rank: StoreExchange.open(store, "job", rank, 4, patience=0.2) for rank in range(4)}
-        for rank in (2, 3):
-            notes[rank].tell("site", str(rank))
-        with pytest.raises(LinkError, match="site of rank 1"):
-            notes[0].gather("site", "0", str)
-        notes[1].tell("site", "1")
-        assert notes[0].hear_all("site", str) == ["0", "1", "2", "3"]
+        rendezvous(exchange, lambda host, port: Endpoint(0, SECRET, LtpConfig(host, port)), LOCAL)
 
 
 def test_rank_0_draws_a_secret_when_none_is_given() -> None:

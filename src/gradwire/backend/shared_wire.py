@@ -53,10 +53,10 @@ class SharedWire:
 
 def convene(shared: SharedWire, store: Store, rank: int, members: Sequence[int], timeout: float) -> PeerGroup:
     """The circle of a new group: its first rank draws the number and tells the others. Every member calls this."""
-    notes = StoreExchange.open(store, "group", rank, len(members), timeout)
+    exchange = StoreExchange.open(store, "group", rank, len(members), timeout)
     if rank == 0:
-        notes.tell("number", shared.next_number())
-    number = notes.hear("number", 0, int)
+        exchange.publish("number", shared.next_number())
+    number = exchange.read("number", 0, int)
     if not 0 <= number < GROUPS_MOST:
         raise ConfigError(f"new_group: more than {GROUPS_MOST} groups were made in this job")
     shared.join()

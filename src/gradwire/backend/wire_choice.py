@@ -33,13 +33,13 @@ Connected = mixed.MixedWire | NativeWire
 
 def open_wire(store: Store, rank: int, size: int, timeout: float) -> Wire:
     """A wire connected to every other rank. Every rank calls this; LinkError on all of them or on none."""
-    notes = StoreExchange.open(store, "wire", rank, size, timeout)
-    kind = _agree(notes, mixed.wire_kind())
-    secret = job_secret(notes)
+    exchange = StoreExchange.open(store, "wire", rank, size, timeout)
+    kind = _agree(exchange, mixed.wire_kind())
+    secret = job_secret(exchange)
     if kind == "auto":
         wire = _choose(store, rank, size, timeout, secret)
     else:
-        wire = rendezvous(notes, lambda host, port: mixed.open_wire(rank, secret, host, port, kind=kind))
+        wire = rendezvous(exchange, lambda host, port: mixed.open_wire(rank, secret, host, port, kind=kind))
     _log.info(
         "rank %d of %d: address %s, port %d; %s (GRADWIRE_IFNAME, GRADWIRE_PORTS and %s choose others)",
         rank, size, own_address(), wire.port, _routes(wire, [peer for peer in range(size) if peer != rank]), VARIABLE,
@@ -51,15 +51,15 @@ def _choose(store: Store, rank: int, size: int, timeout: float, secret: bytes) -
     """1. TCP, whose round trips the kernel times; 2. kept where all are short; 3. else LTP, if it is let through."""
 
     def meet(far: str) -> tuple[StoreExchange, Connected]:
-        notes = StoreExchange.open(store, f"wire/{far}", rank, size, timeout)
-        return notes, rendezvous(notes, lambda host, port: mixed.open_wire(rank, secret, host, port, far=far))
+        exchange = StoreExchange.open(store, f"wire/{far}", rank, size, timeout)
+        return exchange, rendezvous(exchange, lambda host, port: mixed.open_wire(rank, secret, host, port, far=far))
 
     try:
-        notes, wire = meet("tcp")  # 1
+        exchange, wire = meet("tcp")  # 1
     except NoAnswerError:
         return meet("ltp")[1]
     try:
-        trips = notes.gather("trip", max((view.rtprop or 0.0 for view in wire.views().values()), default=0.0), float)
+        trips = exchange.gather("trip", max((view.rtprop or 0.0 for view in wire.views().values()), default=0.0), float)
         if max(trips) <= NEAR:  # 2
             return wire
         _, longer = meet("ltp")  # 3
@@ -87,9 +87,9 @@ def _named(ranks: Sequence[int]) -> str:
     return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))}" if ranks else "nobody"
 
 
-def _agree(notes: StoreExchange, kind: str) -> str:
+def _agree(exchange: StoreExchange, kind: str) -> str:
     """What all ranks asked for."""
-    kinds = notes.gather("wire", kind, str)
+    kinds = exchange.gather("wire", kind, str)
     odd = next((rank for rank, other in enumerate(kinds) if other != kinds[0]), None)
     if odd is not None:
         raise ConfigError(f"{VARIABLE}: {kinds[0]} on rank 0 but {kinds[odd]} on rank {odd}; set one for all")

@@ -43,19 +43,19 @@ def doctor(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     """
     # These load torch, which help should not wait for.
     from gradwire.doctor.examine import ExaminationPlan, examine
+    from gradwire.doctor.join import join_job
     from gradwire.doctor.predict import parse_model
-    from gradwire.doctor.store_barrier import StoreBarrier
 
     work = parse_model(model, compute_ms)
     plan = ExaminationPlan(seconds, parse_bytes(most, "--most"), budget)
-    meeting = StoreBarrier.join(patience)
-    report = examine(meeting, work, plan)
-    if meeting.rank == 0:
+    exchange = join_job(patience)
+    report = examine(exchange, work, plan)
+    if exchange.rank == 0:
         if as_json:
             click.echo(msgspec.json.encode(report).decode())
         else:
             Console().print(render(report))
-    meeting.leave()
+    exchange.leave()
     return 1 if strict and any(finding.severity == "error" for finding in report.findings) else 0
 
 

@@ -12,9 +12,9 @@ from gradwire.doctor.findings import find
 from gradwire.doctor.predict import LADDER, NetworkPath, Workload, predict, recommend
 from gradwire.doctor.responder import Responder
 from gradwire.doctor.schedule import Pair, target_of, transfers
-from gradwire.doctor.store_barrier import StoreBarrier
 from gradwire.doctor.types import DoctorReport, FlowResult, HostFacts, Reach
 from gradwire.doctor.wire import TOKEN_BYTES
+from gradwire.transport.bootstrap.store_exchange import StoreExchange
 from gradwire.units import Rate, Seconds
 
 
@@ -38,23 +38,23 @@ class Measured:
     partial: bool
 
 
-def examine(meeting: StoreBarrier, work: Workload, plan: ExaminationPlan) -> DoctorReport:
+def examine(exchange: StoreExchange, work: Workload, plan: ExaminationPlan) -> DoctorReport:
     """1. a token, 2. facts, 3. reach every peer, 4. transfers in rounds, 5. the same conclusions on every rank."""
-    token = _token(meeting)  # 1
-    responder = Responder(meeting.rank, token)
+    token = _token(exchange)  # 1
+    responder = Responder(exchange.rank, token)
     try:
         master = os.environ["MASTER_ADDR"]
-        mine = facts.host_facts(meeting.rank, master, responder.tcp_port, responder.udp_port)
-        hosts = meeting.gather("facts", mine, HostFacts)  # 2
-        reaches = _reach_everyone(meeting, mine, hosts, token)  # 3
-        rounds = transfers(meeting.world_size, most=round(plan.budget / (plan.seconds + 0.5)))
-        partial = len(rounds) < len(transfers(meeting.world_size))
-        flows = _transfer(meeting, hosts, token, rounds, plan)  # 4
+        mine = facts.host_facts(exchange.rank, master, responder.tcp_port, responder.udp_port)
+        hosts = exchange.gather("facts", mine, HostFacts)  # 2
+        reaches = _reach_everyone(exchange, mine, hosts, token)  # 3
+        rounds = transfers(exchange.world_size, most=round(plan.budget / (plan.seconds + 0.5)))
+        partial = len(rounds) < len(transfers(exchange.world_size))
+        flows = _transfer(exchange, hosts, token, rounds, plan)  # 4
     finally:
         responder.close()
-    if meeting.rank == 0:
-        meeting.tell("costs", encoding_costs(LADDER))
-    measured = Measured(hosts, reaches, flows, meeting.hear("costs", 0, dict[str, float]), partial)
+    if exchange.rank == 0:
+        exchange.publish("costs", encoding_costs(LADDER))
+    measured = Measured(hosts, reaches, flows, exchange.read("costs", 0, dict[str, float]), partial)
     return conclude(measured, work)  # 5
 
 
@@ -77,28 +77,28 @@ def slowest(reaches: list[Reach], flows: list[FlowResult]) -> NetworkPath | None
     return NetworkPath(Rate(min(rates)), Seconds(max(trips))) if rates and trips else None
 
 
-def _token(meeting: StoreBarrier) -> str:
-    if meeting.rank == 0:
-        meeting.tell("token", secrets.token_hex(TOKEN_BYTES))
-    return meeting.hear("token", 0, str)
+def _token(exchange: StoreExchange) -> str:
+    if exchange.rank == 0:
+        exchange.publish("token", secrets.token_hex(TOKEN_BYTES))
+    return exchange.read("token", 0, str)
 
 
-def _reach_everyone(meeting: StoreBarrier, mine: HostFacts, hosts: list[HostFacts], token: str) -> list[Reach]:
+def _reach_everyone(exchange: StoreExchange, mine: HostFacts, hosts: list[HostFacts], token: str) -> list[Reach]:
     """In step, each rank at another peer, so that nobody is asked by all at once."""
     told: list[Reach] = []
-    for distance in range(1, meeting.world_size):
-        meeting.together(f"reach-{distance}")
-        told.append(probe.reach(mine, hosts[(mine.rank + distance) % meeting.world_size], token))
-    return [one for row in meeting.gather("reaches", told, list[Reach]) for one in row]
+    for distance in range(1, exchange.world_size):
+        exchange.barrier(f"reach-{distance}")
+        told.append(probe.reach(mine, hosts[(mine.rank + distance) % exchange.world_size], token))
+    return [one for row in exchange.gather("reaches", told, list[Reach]) for one in row]
 
 
 def _transfer(
-    meeting: StoreBarrier, hosts: list[HostFacts], token: str, rounds: list[list[Pair]], plan: ExaminationPlan
+    exchange: StoreExchange, hosts: list[HostFacts], token: str, rounds: list[list[Pair]], plan: ExaminationPlan
 ) -> list[FlowResult]:
     told: list[FlowResult] = []
     for number, pairs in enumerate(rounds):
-        meeting.together(f"transfer-{number}", extra=plan.seconds)
-        target = target_of(meeting.rank, pairs)
+        exchange.barrier(f"transfer-{number}", extra=plan.seconds)
+        target = target_of(exchange.rank, pairs)
         if target is not None:
-            told.append(probe.bulk(hosts[meeting.rank], hosts[target], token, plan.seconds, plan.most_bytes))
-    return [one for row in meeting.gather("flows", told, list[FlowResult]) for one in row]
+            told.append(probe.bulk(hosts[exchange.rank], hosts[target], token, plan.seconds, plan.most_bytes))
+    return [one for row in exchange.gather("flows", told, list[FlowResult]) for one in row]

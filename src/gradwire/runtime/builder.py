@@ -26,7 +26,7 @@ from gradwire.events import Event, Failed, Faulted, Warned
 from gradwire.exchange.select import FootprintTable, lanes_needed
 from gradwire.level import Level
 from gradwire.observe.event_bus import EventBus, attached, host_name
-from gradwire.observe.recorder import EventBuffer, Recorder
+from gradwire.observe.recorder import RecorderConfig, Recorder
 from gradwire.observe.summary import SummarySink
 from gradwire.runtime.governor import AdaptiveGovernor, FixedGovernor, FootprintOf, Governor, Heard, Instruments
 from gradwire.runtime.pipeline import Pipeline
@@ -90,7 +90,7 @@ def build(config: Config, group: dist.ProcessGroup, parameters: int, plain: Plai
             watch.emit(Failed(clock.now(), 0, f"{type(error).__name__}: {error}"))
             raise
         opened.pop_all()
-    return BuiltSession(session, feedback, watch.tally, governor, watch, agree, compared)
+    return BuiltSession(session, feedback, watch.summary_sink, governor, watch, agree, compared)
 
 
 def quietly(close: Callable[[], None]) -> None:
@@ -181,10 +181,7 @@ def meet(presence: Liveness, config: Config, group: dist.ProcessGroup, watch: Ev
     store = dist.distributed_c10d._get_default_store()
     if group.size() == 1 or store is None or isinstance(group, PlaceholderGroup):
         return
-    place = group.rank(), group.size()
-    presence.open(
-        StoreExchange.open(store, f"presence/{group.group_name}", *place, config.transport.timeout), host_name()
-    )
+    presence.open(StoreExchange.for_group(group, "presence", config.transport.timeout), host_name())
 
     def heard(event: Event) -> None:
         if isinstance(event, Faulted) and event.kind == "peer_back" and event.peer is not None:
@@ -201,10 +198,7 @@ def agreeing(config: Config, group: dist.ProcessGroup) -> Agree:
     def agree(facts: Mapping[str, str]) -> None:
         store = dist.distributed_c10d._get_default_store()
         if group.size() > 1 and store is not None and not isinstance(group, PlaceholderGroup):
-            place = group.rank(), group.size()
-            require_alike(
-                StoreExchange.open(store, f"alike/{group.group_name}", *place, config.transport.timeout), facts
-            )
+            require_alike(StoreExchange.for_group(group, "alike", config.transport.timeout), facts)
 
     return agree
 
@@ -217,9 +211,8 @@ def everybody(config: Config, group: dist.ProcessGroup) -> Callable[[bool], bool
         store = dist.distributed_c10d._get_default_store()
         if group.size() == 1 or store is None or config.planning.elastic:
             return here
-        place = group.rank(), group.size()
-        notes = StoreExchange.open(store, f"everybody/{group.group_name}", *place, config.transport.timeout)
-        return all(notes.gather("answer", here, bool))
+        exchange = StoreExchange.for_group(group, "everybody", config.transport.timeout)
+        return all(exchange.gather("answer", here, bool))
 
     return holds
 
@@ -228,7 +221,7 @@ def open_watch(config: Config, rank: int, world_size: int, clock: Clock) -> Even
     """Who hears of events: the tally always, a recorder where a directory is named."""
     if not config.record:
         return EventBus(clock)
-    tape = EventBuffer(Path(config.record), rank, world_size, config.observe.detail == "buckets")
+    tape = RecorderConfig(Path(config.record), rank, world_size, config.observe.detail == "buckets")
     return EventBus(clock, Recorder(tape, clock))
 
 

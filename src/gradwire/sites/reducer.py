@@ -31,6 +31,7 @@ from gradwire.sites.topology import SiteTopology, ask_sites, open_groups
 from gradwire.transport.bootstrap.address import own_address
 from gradwire.transport.bootstrap.rendezvous import listen
 from gradwire.transport.bootstrap.secret import given_secret
+from gradwire.transport.bootstrap.store_exchange import StoreExchange
 from gradwire.transport.carrier import ltp_opener, tcp_opener
 from gradwire.transport.traffic import Source
 from gradwire.transport.wires.ltp import Endpoint
@@ -45,7 +46,6 @@ from gradwire.tree.setup import (
     open_tree,
     planner_of,
     read_plan,
-    store_exchange_for,
     written_plan,
 )  # fmt: skip
 from gradwire.tree.state_transfer import TransferableState
@@ -86,7 +86,7 @@ class TreeReducer:
     @property
     def plan(self) -> Plan | None:
         """The plan in force; None on a rank that sends nothing across."""
-        return self.crossing.walker.member.plan if self.crossing else None
+        return self.crossing.executor.member.plan if self.crossing else None
 
     def version(self) -> int:
         """Of the plan in force; 0 on a rank that sends nothing across."""
@@ -104,18 +104,18 @@ class TreeReducer:
     @property
     def used(self) -> Level | None:
         """The level of the last step: an epoch that began meanwhile may have had another than the plan before it."""
-        return self.crossing.walker.used if self.crossing else None
+        return self.crossing.executor.used_level if self.crossing else None
 
     @property
     def coordinates(self) -> bool:
         """Whether this rank proposes changes of the plan."""
-        member = self.crossing.walker.member if self.crossing else None
+        member = self.crossing.executor.member if self.crossing else None
         return member is not None and member.coordinator == member.rank
 
     def wish(self, decision: Decision) -> None:
         """Let the plan have this level, as soon as all members can."""
         if self.crossing is not None:
-            self.crossing.wish(str(decision.level), decision.reason)
+            self.crossing.request_level(str(decision.level), decision.reason)
 
     @property
     def burden(self) -> float:
@@ -126,7 +126,7 @@ class TreeReducer:
     @property
     def sideways(self) -> int:
         """Frames that this rank sent by side routes."""
-        sides = self.crossing.walker.sides if self.crossing else None
+        sides = self.crossing.executor.side_routes if self.crossing else None
         return sides.taken if sides else 0
 
     def hand_over(self, estate: TransferableState) -> None:
@@ -135,13 +135,13 @@ class TreeReducer:
         if self.site is not None:
             estate = self.site.hand_over(estate)
         if self.crossing is not None:
-            self.crossing.walker.hand_over(estate)
+            self.crossing.executor.hand_over(estate)
 
     def submit(self, parcel: BucketRequest) -> None:
         if self.site is not None:
             self.site.submit(parcel)
         elif self.crossing is not None:
-            self.crossing.walker.submit(parcel)
+            self.crossing.executor.submit(parcel)
 
     def resend(self) -> None:
         """More waits than the last step left (it was undone, or a state was loaded), also on ranks that do not lead."""
@@ -153,7 +153,7 @@ class TreeReducer:
         """What this rank's neighbours must know to speak for the site; None on those who do not lead."""
         if self.crossing is None:
             return None
-        wire, plan = self.crossing.wire, self.crossing.walker.member.plan
+        wire, plan = self.crossing.wire, self.crossing.executor.member.plan
         kind = "ltp" if isinstance(wire, Endpoint) else "tcp"
         drawn = "" if given_secret() is not None else wire.secret.hex()
         return LeaderRecord(kind=kind, secret=drawn, places=dict(wire.places), plan=written_plan(plan))
@@ -161,9 +161,9 @@ class TreeReducer:
     def follow(self, whereabouts: AddressBook) -> None:
         """Hear of those who speak for other sites by now, from elsewhere."""
         assert self.crossing is not None
-        walker = self.crossing.walker
-        self._whereabouts, walker.redial.moved = whereabouts, whereabouts.places
-        whereabouts.watch(lambda: walker.port.cut | walker.port.left)
+        executor = self.crossing.executor
+        self._whereabouts, executor.reconnector.addresses = whereabouts, whereabouts.places
+        whereabouts.watch(lambda: executor.frame_io.disconnected | executor.frame_io.left)
 
     def share_level(self, site: LocalReducer) -> None:
         """Let every rank of the site know the level of the plan in force."""
@@ -175,7 +175,7 @@ class TreeReducer:
         estate, site.level = site.hand_over(self._estate), self._shared
         if crossing is not None:
             self.crossing = crossing
-            crossing.walker.hand_over(estate)
+            crossing.executor.hand_over(estate)
         return site
 
     def footprint(self, level: Level, bucket: Bucket) -> Footprint:
@@ -189,7 +189,7 @@ class TreeReducer:
         """Worked out once per plan: a controller asks for every level at every step."""
         plan = self.plan
         if plan is not None and self.crossing is not None and plan is not self._known[0]:
-            self._known = plan, PlanShape.of(plan, self.crossing.walker.member.rank)
+            self._known = plan, PlanShape.of(plan, self.crossing.executor.member.rank)
         return self._known[1]
 
     def close(self) -> None:
@@ -213,7 +213,7 @@ def open_reducer(
         return None
     if not is_controller(config.level):
         check_summable(Level.parse(config.level))
-    sites = ask_sites(store_exchange_for("sites", config, group), config.planning.sites)
+    sites = ask_sites(StoreExchange.for_group(group, "sites", config.transport.timeout), config.planning.sites)
     if sites is None:
         planned = TreeReducer(open_tree(config, group, range(group.size()), numel, told), None)
         if config.planning.elastic:
@@ -225,7 +225,7 @@ def open_reducer(
     crossing = None
     if leaders is not None and leaders.size() > 1:
         crossing = open_tree(config, leaders, sites.leaders, numel, told)
-    across = crossing.walker.submit if crossing else _alone if leaders is not None else None
+    across = crossing.executor.submit if crossing else _alone if leaders is not None else None
     outlives = config.planning.elastic and len(sites.groups) > 1
     site = LocalReducer(own, across, keep=outlives)
     if not outlives:
@@ -281,8 +281,8 @@ def _with_heirs(
         if left[0] != family.rank:
             return planned.inherit(LocalReducer(groups, None, keep=True), None)
         crossing = _take_over(family, heirloom, read_plan(heirloom.plan), whereabouts)
-        crossing.walker.member.votes = True  # the dead leader's site is here
-        heir = planned.inherit(LocalReducer(groups, crossing.walker.submit, keep=True), crossing)
+        crossing.executor.member.votes = True  # the dead leader's site is here
+        heir = planned.inherit(LocalReducer(groups, crossing.executor.submit, keep=True), crossing)
         planned.follow(whereabouts)
         return heir
 

@@ -71,18 +71,18 @@ def names_from(path: Path, world_size: int) -> list[str]:
 
 
 def ask_sites(
-    notes: StoreExchange, path: str = "", environment: Mapping[str, str] | None = None
+    exchange: StoreExchange, path: str = "", environment: Mapping[str, str] | None = None
 ) -> SiteTopology | None:
     """What rank 0 reads in the file, or else every rank's GRADWIRE_SITE; all come to the same answer or error."""
     if not path:
         environment = os.environ if environment is None else environment
-        return sites_of(notes.gather("site", environment.get(VARIABLE, ""), str))
-    if notes.rank == 0:
+        return sites_of(exchange.gather("site", environment.get(VARIABLE, ""), str))
+    if exchange.rank == 0:
         try:
-            notes.tell("sites", {"names": names_from(Path(path), notes.world_size), "error": []})
+            exchange.publish("sites", {"names": names_from(Path(path), exchange.world_size), "error": []})
         except ConfigError as error:
-            notes.tell("sites", {"names": [], "error": [str(error)]})
-    told = notes.hear("sites", 0, dict[str, list[str]])
+            exchange.publish("sites", {"names": [], "error": [str(error)]})
+    told = exchange.read("sites", 0, dict[str, list[str]])
     if told["error"]:
         raise ConfigError(told["error"][0])
     return sites_of(told["names"])

@@ -152,14 +152,14 @@ def open_wire(config: TransportConfig, group: dist.ProcessGroup, told: Fallback)
 
 def meet(config: TransportConfig, group: dist.ProcessGroup) -> Endpoint:
     """An LTP endpoint connected to every other rank of the group, by torch's store."""
-    notes = _notes("ltp", config, group)
-    return rendezvous(notes, ltp_opener(config, group.rank(), job_secret(notes)))
+    exchange = StoreExchange.for_group(group, "ltp", config.timeout)
+    return rendezvous(exchange, ltp_opener(config, group.rank(), job_secret(exchange)))
 
 
 def meet_tcp(config: TransportConfig, group: dist.ProcessGroup) -> TcpEndpoint:
     """As `meet`, over kernel TCP: for networks that let no UDP through."""
-    notes = _notes("tcp", config, group)
-    return rendezvous(notes, tcp_opener(config, group.rank(), job_secret(notes)))
+    exchange = StoreExchange.for_group(group, "tcp", config.timeout)
+    return rendezvous(exchange, tcp_opener(config, group.rank(), job_secret(exchange)))
 
 
 def ltp_opener(config: TransportConfig, rank: int, secret: bytes) -> Callable[[str, int], Endpoint]:
@@ -180,8 +180,3 @@ def tcp_opener(config: TransportConfig, rank: int, secret: bytes) -> Callable[[s
         return TcpEndpoint(rank, secret, settings)
 
     return listen
-
-
-def _notes(what: str, config: TransportConfig, group: dist.ProcessGroup) -> StoreExchange:
-    store = dist.distributed_c10d._get_default_store()
-    return StoreExchange.open(store, f"{what}/{group.group_name}", group.rank(), group.size(), config.timeout)

@@ -115,7 +115,7 @@ class Liveness:
         self._found: Found | None = None
         self._lock = threading.Lock()
 
-    def open(self, notes: StoreExchange, host: str) -> None:
+    def open(self, exchange: StoreExchange, host: str) -> None:
         """Every rank calls this at the same point."""
         self._listener = _listen()
         place = Listening(host)
@@ -123,11 +123,11 @@ class Liveness:
             weakref.finalize(self, self._listener.close)
             void_in_child(self, Liveness.close)
             place = Listening(host, *self._listener.getsockname()[:2])
-        notes.tell("presence", place)
-        if notes.rank == 0:
-            notes.tell("roster", Directory(notes.hear_all("presence", Listening), secrets.token_hex(16)))
-        directory = notes.hear("roster", 0, Directory)
-        self._roster = Roster(notes.rank, dict(enumerate(directory.places)), directory.token)
+        exchange.publish("presence", place)
+        if exchange.rank == 0:
+            exchange.publish("roster", Directory(exchange.read_all("presence", Listening), secrets.token_hex(16)))
+        directory = exchange.read("roster", 0, Directory)
+        self._roster = Roster(exchange.rank, dict(enumerate(directory.places)), directory.token)
 
     def returned(self, rank: int) -> None:
         """A new process has this rank's place: where it listens is not known."""

@@ -43,21 +43,16 @@ from gradwire.types import Plan
 class TreeConnection:
     """A walker and its steward over a wire of their own: one member's part in a plan."""
 
-    def __init__(self, wire: NativeWire, walker: TreeExecutor, steward: PlanManager, ranks: Sequence[int]) -> None:
-        self.wire, self.walker, self._steward = wire, walker, steward
+    def __init__(self, wire: NativeWire, executor: TreeExecutor, manager: PlanManager, ranks: Sequence[int]) -> None:
+        self.wire, self.executor, self._plan_manager = wire, executor, manager
         self.source = Source(wire.ledger, wire.stats, ranks)
 
-    def wish(self, level: str, why: str) -> None:
+    def request_level(self, level: str, why: str) -> None:
         """Let the plan have this level, as soon as all members can; where plans decide it."""
-        self._steward.level = level, why
+        self._plan_manager.level = level, why
 
     def close(self) -> None:
-        Closing(self.walker.close, self._steward.close, self.wire.close).close()
-
-
-def store_exchange_for(what: str, config: Config, group: dist.ProcessGroup) -> StoreExchange:
-    store = dist.distributed_c10d._get_default_store()
-    return StoreExchange.open(store, f"{what}/{group.group_name}", group.rank(), group.size(), config.transport.timeout)
+        Closing(self.executor.close, self._plan_manager.close, self.wire.close).close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +69,8 @@ def open_tree(
     """This rank as a member of the plan over `group`, whose members are these ranks of the job."""
     known = known_network(config.planning, group.size())
     level = str(start(None, lambda _: 0).level) if decided_by_plan(config) else ""
-    plan = first_plan(
-        store_exchange_for("plan", config, group), lambda: replace(planner_of(config, numel)(known, 1), level=level)
-    )
+    exchange = StoreExchange.for_group(group, "plan", config.transport.timeout)
+    plan = first_plan(exchange, lambda: replace(planner_of(config, numel)(known, 1), level=level))
     wire = open_wire(config.transport, group, telling(group, told.clock, told.sink))
     return connect_tree(config, wire, group.rank(), (range(group.size()), plan), ranks, numel, told)
 
@@ -138,30 +132,30 @@ def connect_tree(
     known, planned = known_network(config.planning, len(ranks)), planner_of(config, numel)
 
     def replan(members: tuple[int, ...], version: int) -> Plan:
-        return replace(planned(steward.network(members, told.clock.now()), version), level=member.plan.level)
+        return replace(planned(manager.network(members, told.clock.now()), version), level=member.plan.level)
 
     members, plan = first
     member = Member(rank, members, plan, replan)
     tidings = _MembershipEvents(told, member, ranks)
-    walker = TreeExecutor(wire, member, _walking(config), told.clock)
-    walker.on_loss, walker.on_return = tidings.lost, tidings.back
+    executor = TreeExecutor(wire, member, executor_config(config), told.clock)
+    executor.on_loss, executor.on_rejoin = tidings.lost, tidings.back
     planning = config.planning
     settings = ReplanConfig(config.plan, planning.gain, planning.interval, planning.relay)
     stewarding = PlanManagerConfig(settings, planning.aware, planning.probe)
-    steward = PlanManager(walker, _job(config, numel), known, stewarding, tidings.changed)
+    manager = PlanManager(executor, _job(config, numel), known, stewarding, tidings.changed)
     if member.fresh:
         member.reach.clear()
-    steward.begin(told.clock.now())
+    manager.begin(told.clock.now())
     if member.fresh:
-        walker.start_apart()
+        executor.start_disconnected()
     else:
         if member.coordinator == member.rank:
             tidings.changed(plan, plan.reason)
-        walker.start()
-    return TreeConnection(wire, walker, steward, ranks)
+        executor.start()
+    return TreeConnection(wire, executor, manager, ranks)
 
 
-def _walking(config: Config) -> ExecutorConfig:
+def executor_config(config: Config) -> ExecutorConfig:
     transport, planning = config.transport, config.planning
     stochastic = config.compress.rounding == "stochastic"
     return ExecutorConfig(
@@ -179,16 +173,16 @@ def known_network(config: PlanningConfig, world_size: int) -> Matrix:
     return matrix
 
 
-def first_plan(notes: StoreExchange, make: Callable[[], Plan]) -> Plan:
+def first_plan(exchange: StoreExchange, make: Callable[[], Plan]) -> Plan:
     """Rank 0's plan on every rank, or its error."""
-    if notes.rank == 0:
+    if exchange.rank == 0:
         try:
             plan = make()
         except (ConfigError, LinkError) as error:
-            notes.tell("plan", {"error": str(error), "plan": ""})
+            exchange.publish("plan", {"error": str(error), "plan": ""})
             raise
-        notes.tell("plan", {"error": "", "plan": written_plan(plan)})
-    told = notes.hear("plan", 0, dict[str, str])
+        exchange.publish("plan", {"error": "", "plan": written_plan(plan)})
+    told = exchange.read("plan", 0, dict[str, str])
     if told["error"]:
         raise LinkError(f"rank 0 could not make a plan: {told['error']}")
     return read_plan(told["plan"])

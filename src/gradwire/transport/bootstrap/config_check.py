@@ -14,17 +14,17 @@ from gradwire.errors import ConfigError, LinkError
 from gradwire.transport.bootstrap.store_exchange import StoreExchange
 
 
-def require_alike(notes: StoreExchange, facts: Mapping[str, str]) -> None:
+def require_alike(exchange: StoreExchange, facts: Mapping[str, str]) -> None:
     """ConfigError on every rank when one rank's facts differ from rank 0's. Every rank calls this."""
     try:
-        notes.tell("settings", facts)  # 1
-        if notes.rank == 0:
-            told = notes.hear_all("settings", dict[str, str])
-            notes.tell("verdict", difference(told))  # 2
-        verdict = notes.hear("verdict", 0, str)
+        exchange.publish("settings", facts)  # 1
+        if exchange.rank == 0:
+            told = exchange.read_all("settings", dict[str, str])
+            exchange.publish("verdict", difference(told))  # 2
+        verdict = exchange.read("verdict", 0, str)
     except LinkError as error:
         raise LinkError(
-            f"not all of {notes.world_size} ranks came within {notes.patience:g} s ({error}); every rank must "
+            f"not all of {exchange.world_size} ranks came within {exchange.timeout:g} s ({error}); every rank must "
             "attach, or load its state, at the same point: with torchrun, start every rank through gradwire.run or none"
         ) from error
     if verdict:

@@ -70,16 +70,16 @@ class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     silent: bool = False
 
 
-def rendezvous(notes: StoreExchange, make: Open[W], environment: Mapping[str, str] | None = None) -> W:
+def rendezvous(exchange: StoreExchange, make: Open[W], environment: Mapping[str, str] | None = None) -> W:
     """A wire connected to every other rank. Every rank calls this; LinkError on all of them, or on none."""
     wire, place = listen(make, environment)  # 1
     try:
-        places = notes.gather("address", place, RankAddress)  # 2
+        places = exchange.gather("address", place, RankAddress)  # 2
         for rank, other in enumerate(places):
             check_place(rank, other)
         assert wire is not None
-        outcome = _connect(wire, notes, places)  # 3
-        _judge(outcome, notes.gather("connection", outcome, Outcome))  # 4
+        outcome = _connect(wire, exchange, places)  # 3
+        _judge(outcome, exchange.gather("connection", outcome, Outcome))  # 4
     except BaseException:
         if wire is not None:
             wire.close()
@@ -130,16 +130,16 @@ def _judge(own: Outcome, outcomes: list[Outcome]) -> None:
         raise kind((loud or [own if own.error else failed[0]])[0].error)
 
 
-def _connect(wire: Connecting, notes: StoreExchange, places: list[RankAddress]) -> Outcome:
+def _connect(wire: Connecting, exchange: StoreExchange, places: list[RankAddress]) -> Outcome:
     """Connect to all others."""
-    own = places[notes.rank]
-    peers = {rank: (place.address, place.port) for rank, place in enumerate(places) if rank != notes.rank}
+    own = places[exchange.rank]
+    peers = {rank: (place.address, place.port) for rank, place in enumerate(places) if rank != exchange.rank}
     if isinstance(wire, SharesHost):
-        wire.meet({rank: (place.host, place.near) for rank, place in enumerate(places) if rank != notes.rank})
+        wire.meet({rank: (place.host, place.near) for rank, place in enumerate(places) if rank != exchange.rank})
     try:
         wire.connect(peers)
     except LinkError as error:
-        where = f"rank {notes.rank} at {own.address} port {own.port}"
+        where = f"rank {exchange.rank} at {own.address} port {own.port}"
         text = f"{where} cannot reach a peer: {error}. {_advice(own, places)}"
         return Outcome(text, isinstance(error, NoAnswerError))
     return Outcome()

@@ -42,10 +42,10 @@ def given_secret(environment: Mapping[str, str] | None = None) -> bytes | None:
     return _long_enough(text.encode(), VARIABLE) if text else None
 
 
-def job_secret(notes: StoreExchange, environment: Mapping[str, str] | None = None) -> bytes:
+def job_secret(exchange: StoreExchange, environment: Mapping[str, str] | None = None) -> bytes:
     """The secret all ranks of this meeting use: the given one, or the one rank 0 draws. Every rank calls this."""
     given = given_secret(environment)
-    told = notes.gather("secret-given", given is not None, bool)
+    told = exchange.gather("secret-given", given is not None, bool)
     odd = [rank for rank, has in enumerate(told) if has != told[0]]
     if odd:
         have, lack = (odd, [0]) if told[odd[0]] else ([0], odd)
@@ -54,10 +54,10 @@ def job_secret(notes: StoreExchange, environment: Mapping[str, str] | None = Non
         )
     if given is not None:
         return given
-    if notes.rank == 0:
-        notes.tell("secret", secrets.token_hex(DRAWN))
+    if exchange.rank == 0:
+        exchange.publish("secret", secrets.token_hex(DRAWN))
     try:
-        drawn = bytes.fromhex(notes.hear("secret", 0, str))
+        drawn = bytes.fromhex(exchange.read("secret", 0, str))
     except ValueError as error:
         raise LinkError("the store holds no job secret of ours: does another program write to it?") from error
     return _long_enough(drawn, "the secret rank 0 drew")

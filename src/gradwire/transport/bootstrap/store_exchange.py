@@ -1,8 +1,8 @@
-"""Notes: what ranks tell each other through torch's store before they have a wire of their own.
+"""StoreExchange: publish, read, gather and barrier between ranks through torch's store.
 
-Values are JSON and are parsed against a type; what cannot be parsed is a LinkError. Never pickle: whoever reaches the
-store's port can write to it. Every wait has a deadline. Each meeting of a group has a prefix of its own, so that groups
-and repeated meetings never read each other's notes.
+Values are JSON and are parsed against a type; what cannot be parsed is a LinkError. Never pickle: anybody who reaches
+the store's port can write to it. Every wait has a deadline. Each exchange of a group has its own key prefix, so that
+groups and repeated exchanges never read each other's values.
 """
 
 from __future__ import annotations
@@ -18,76 +18,118 @@ from gradwire.errors import LinkError
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
+    from torch.distributed import ProcessGroup
 
 T = TypeVar("T")
-PATIENCE: Final = 60.0
+TIMEOUT: Final = 60.0
+# Seconds between two checks of rank 0 whether the others have left.
+_POLL: Final = 0.02
 
 
 class StoreExchange:
-    """One rank's side of one meeting. `patience` is how many seconds all waits together may take."""
+    """One rank's side of one exchange. All waits together take at most `timeout` seconds; with `per_wait`, each does.
 
-    def __init__(self, store: Store, rank: int, world_size: int, patience: float = PATIENCE) -> None:
+    `per_wait` is for exchanges with long work between the waits.
+    """
+
+    def __init__(
+        self, store: Store, rank: int, world_size: int, timeout: float = TIMEOUT, *, per_wait: bool = False
+    ) -> None:
         self.rank = rank
         self.world_size = world_size
-        self.patience = patience
+        self.timeout = timeout
         self._store = store
-        self._deadline = time.monotonic() + patience
+        self._per_wait = per_wait
+        self._deadline = time.monotonic() + timeout
 
     @classmethod
-    def open(cls, store: Store, name: str, rank: int, world_size: int, patience: float = PATIENCE) -> StoreExchange:
-        """The next meeting of the group called `name`; its members open the same ones in the same order."""
+    def open(cls, store: Store, name: str, rank: int, world_size: int, timeout: float = TIMEOUT) -> StoreExchange:
+        """The next exchange of the group called `name`; its members open the same ones in the same order."""
         from torch._C._distributed_c10d import PrefixStore
 
         group = PrefixStore(f"gradwire/{name}", store)
         number = group.add(f"meetings/{rank}", 1)
-        return cls(PrefixStore(str(number), group), rank, world_size, patience)
+        return cls(PrefixStore(str(number), group), rank, world_size, timeout)
 
-    @property
-    def left(self) -> float:
-        """Seconds until patience ends; never quite zero, because torch takes zero for "for ever"."""
-        return max(0.05, self._deadline - time.monotonic())
+    @classmethod
+    def for_group(cls, group: ProcessGroup, name: str, timeout: float) -> StoreExchange:
+        """The next exchange called `name` among the ranks of `group`, on the job's default store."""
+        from torch.distributed import distributed_c10d
 
-    def tell(self, key: str, value: object) -> None:
+        store = distributed_c10d._get_default_store()
+        return cls.open(store, f"{name}/{group.group_name}", group.rank(), group.size(), timeout)
+
+    def publish(self, key: str, value: object) -> None:
+        """Make `value` readable for the other ranks, as this rank's `key`."""
         self._store.set(f"{key}/{self.rank}", msgspec.json.encode(value).decode())
 
-    def hear(self, key: str, rank: int, kind: type[T]) -> T:
-        """What a rank told under `key`; waits for it."""
-        return self._hear(key, [rank], kind)[0]
+    def read(self, key: str, rank: int, kind: type[T]) -> T:
+        """What `rank` published under `key`; waits for it."""
+        return self._read(key, [rank], kind)[0]
 
-    def hear_all(self, key: str, kind: type[T]) -> list[T]:
-        """What every rank told under `key`, by rank; waits for them."""
-        return self._hear(key, range(self.world_size), kind)
+    def read_all(self, key: str, kind: type[T]) -> list[T]:
+        """What every rank published under `key`, by rank; waits for them."""
+        return self._read(key, range(self.world_size), kind)
 
     def gather(self, key: str, value: object, kind: type[T]) -> list[T]:
-        """Tell and hear."""
-        self.tell(key, value)
-        return self.hear_all(key, kind)
+        """Publish a value and read everybody's."""
+        self.publish(key, value)
+        return self.read_all(key, kind)
 
-    def _hear(self, key: str, ranks: Sequence[int], kind: type[T]) -> list[T]:
+    def barrier(self, name: str, extra: float = 0.0) -> None:
+        """Return when every rank has called this; waits `extra` seconds longer than usual, after long work."""
+        self.publish(f"{name}/here", True)
+        if self._store.add(f"{name}/count", 1) == self.world_size:
+            self._store.set(f"{name}/go", "1")
+        try:
+            self._wait([f"{name}/go"], extra)
+        except RuntimeError as error:
+            ranks = self._missing(f"{name}/here", range(self.world_size))
+            missing = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+            raise LinkError(
+                f"{missing} did not reach {name} within {self.timeout + extra:g} s; look at their own output"
+            ) from error
+
+    def leave(self) -> None:
+        """Call last. Rank 0 may host the store: it waits until the others have left, or for the timeout."""
+        if self.rank:
+            self._store.add("left", 1)
+            return
+        deadline = time.monotonic() + self.timeout
+        while self._store.add("left", 0) < self.world_size - 1 and time.monotonic() < deadline:
+            time.sleep(_POLL)
+
+    def _wait(self, keys: list[str], extra: float = 0.0) -> None:
+        left = self.timeout if self._per_wait else self._deadline - time.monotonic()
+        # Never quite zero: torch takes zero for "no limit".
+        self._store.wait(keys, timedelta(seconds=max(0.05, left + extra)))
+
+    def _read(self, key: str, ranks: Sequence[int], kind: type[T]) -> list[T]:
         """All of them in two round trips to the store, however many they are: it may be far away."""
         keys = [f"{key}/{rank}" for rank in ranks]
         try:
-            self._store.wait(keys, timedelta(seconds=self.left))
+            self._wait(keys)
             together = self._store.has_extended_api()  # type: ignore[attr-defined]  # missing in torch's stubs
             values = self._store.multi_get(keys) if together else [self._store.get(each) for each in keys]
         except RuntimeError as error:
-            rank = self._missing(key, ranks)
             raise LinkError(
-                f"rank {self.rank} waited {self.patience:g} s for the {key} of rank {rank}: it did not get this far; "
-                "look at that rank's own output"
+                f"rank {self.rank} waited {self.timeout:g} s for the {key} of rank {self._missing(key, ranks)[0]}, "
+                "which did not get this far; look at that rank's own output"
             ) from error
         return [self._parsed(key, rank, value, kind) for rank, value in zip(ranks, values, strict=True)]
 
-    def _missing(self, key: str, ranks: Sequence[int]) -> int:
-        """The first that told nothing; the first of all where the store does not answer either."""
+    def _missing(self, key: str, ranks: Sequence[int]) -> list[int]:
+        """Ranks that published nothing; all where the store does not answer either."""
         try:
-            return next(rank for rank in ranks if not self._store.check([f"{key}/{rank}"]))
-        except (RuntimeError, StopIteration):
-            return ranks[0]
+            return [rank for rank in ranks if not self._store.check([f"{key}/{rank}"])] or list(ranks)
+        except RuntimeError:
+            return list(ranks)
 
     @staticmethod
     def _parsed(key: str, rank: int, value: bytes, kind: type[T]) -> T:
         try:
             return msgspec.json.decode(value, type=kind)
         except msgspec.DecodeError as error:
-            raise LinkError(f"the {key} of rank {rank} cannot be read ({error}); another gradwire version?") from error
+            raise LinkError(
+                f"the {key} of rank {rank} cannot be read ({error}); do all ranks run the same gradwire version?"
+            ) from error
