@@ -48,7 +48,7 @@ def test_an_unreadable_directory_is_named(view: list[str], tmp_path: Path, monke
 def test_an_empty_directory_is_named(view: list[str], tmp_path: Path) -> None:
     error = invoke(*view, str(tmp_path)).exception
     assert isinstance(error, ConfigError)
-    assert f"{tmp_path} holds no recording" in str(error)
+    assert f"{tmp_path} contains no recording" in str(error)
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=" ".join)

@@ -78,7 +78,7 @@ def test_a_cut_and_damaged_recording_shows_the_rest_and_says_so(serve: Callable[
     served = serve(tmp_path)
     served.wait_until_read("run", 5)
     wait_for(served, "run", "damaged lines")
-    wait_for(served, "run", "rank00001.0000.jsonl.zst is damaged or cut short")
+    wait_for(served, "run", "rank00001.0000.jsonl.zst is damaged or truncated")
     assert httpx.get(served.address + "/api/runs/run/overview").json()["run"]["steps"] == 5
 
 
@@ -92,7 +92,7 @@ def test_a_recording_of_a_newer_schema_is_not_guessed_at(serve: Callable[..., Se
 def test_a_file_that_is_something_else_is_named(serve: Callable[..., Served], tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "rank00000.0000.jsonl").write_bytes(b"GIF89a" * 100 + b"\n")
-    wait_for(serve(tmp_path), "run", "no gradwire recording")
+    wait_for(serve(tmp_path), "run", "not a gradwire recording")
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])

@@ -43,12 +43,12 @@ def test_times_are_by_the_wall_clock(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "complaint"),
     [
-        (b"hello\n", "no gradwire recording"),
-        (NOTE, "no gradwire recording"),
-        (HEAD.replace(b'"version":1', b'"version":2'), "schema 2; this gradwire reads 1"),
+        (b"hello\n", "not a gradwire recording"),
+        (NOTE, "not a gradwire recording"),
+        (HEAD.replace(b'"version":1', b'"version":2'), "schema 2, but this gradwire reads 1"),
         (HEAD.replace(b'"rank":0', b'"rank":-1'), "impossible rank"),
-        (b"\x00" * 100 + b"\n", "no gradwire recording"),
-        (b"[" * 100_000 + b"\n", "no gradwire recording"),
+        (b"\x00" * 100 + b"\n", "not a gradwire recording"),
+        (b"[" * 100_000 + b"\n", "not a gradwire recording"),
     ],
 )
 def test_a_file_of_another_kind_is_named(tmp_path: Path, body: bytes, complaint: str) -> None:
@@ -61,7 +61,7 @@ def test_a_file_of_another_kind_is_named(tmp_path: Path, body: bytes, complaint:
 
 
 def test_no_recording_at_all_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds no recording"):
+    with pytest.raises(ConfigError, match="contains no recording"):
         list(read(tmp_path))
     with pytest.raises(ConfigError, match="no such recording"):
         list(read(tmp_path / "missing"))
@@ -100,7 +100,7 @@ def test_any_cut_of_a_packed_file_gives_every_whole_line_before_it(tmp_path: Pat
     assert left > 100
     assert len(list(read(tmp_path, damage))) == len(follower.poll()) == left
     assert damage.lines == 1
-    assert "cut short" in str(follower.damage)
+    assert "truncated" in str(follower.damage)
     assert follower.poll() == []
 
 
@@ -117,7 +117,7 @@ def test_damage_inside_a_packed_file_keeps_what_is_before_it(tmp_path: Path) -> 
 @pytest.mark.parametrize("size", [0, 3, 100])
 def test_a_packed_file_cut_before_its_first_block_is_named(tmp_path: Path, size: int) -> None:
     put(tmp_path, segments(small(tmp_path, packed=True))[0].path.read_bytes()[:size], PACKED)
-    with pytest.raises(ConfigError, match="no gradwire recording"):
+    with pytest.raises(ConfigError, match="not a gradwire recording"):
         list(read(tmp_path))
     assert Follower(tmp_path).poll() == []
 

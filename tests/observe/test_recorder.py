@@ -16,7 +16,7 @@ from gradwire.errors import ConfigError
 from gradwire.events import Attached, Dropped, Ended, Noted, Opened, Synchronised, Warned
 from gradwire.observe.files import segments
 from gradwire.observe.reader import Damage, Follower, read
-from gradwire.observe.recorder import EventBuffer, Recorder
+from gradwire.observe.recorder import RecorderConfig, Recorder
 
 ATTACHED = Attached(0.0, 0, 2, 10, {"level": "off"})
 
@@ -30,7 +30,7 @@ def steps(run: Path) -> list[int]:
 
 
 def test_every_event_is_there_in_order_after_close(tmp_path: Path) -> None:
-    recorder = Recorder(EventBuffer(tmp_path, 3, 4), MonotonicClock(), interval=0.01)
+    recorder = Recorder(RecorderConfig(tmp_path, 3, 4), MonotonicClock(), interval=0.01)
     recorder.emit(ATTACHED)
     for step in range(5000):
         recorder.emit(noted(step))
@@ -47,14 +47,14 @@ def test_buckets_are_left_out_unless_asked_for(tmp_path: Path) -> None:
     bucket = Synchronised(0.0, 1, 0, "off", 8, 8, 2, 0.1)
     for buckets in (False, True):
         folder = tmp_path / str(buckets)
-        recorder = Recorder(EventBuffer(folder, 0, 1, buckets), MonotonicClock())
+        recorder = Recorder(RecorderConfig(folder, 0, 1, buckets), MonotonicClock())
         recorder.emit(bucket)
         recorder.close()
         assert any(isinstance(record.event, Synchronised) for record in read(folder)) is buckets
 
 
 def test_a_full_ring_drops_and_says_how_many(tmp_path: Path) -> None:
-    recorder = Recorder(EventBuffer(tmp_path, 0, 1, capacity=10), MonotonicClock(), interval=60.0)
+    recorder = Recorder(RecorderConfig(tmp_path, 0, 1, capacity=10), MonotonicClock(), interval=60.0)
     for step in range(25):
         recorder.emit(noted(step))
     assert recorder.dropped == 15
@@ -65,7 +65,7 @@ def test_a_full_ring_drops_and_says_how_many(tmp_path: Path) -> None:
 
 
 def test_segments_rotate_are_compressed_and_each_stands_alone(tmp_path: Path) -> None:
-    recorder = Recorder(EventBuffer(tmp_path, 0, 1, segment_bytes=2000), MonotonicClock(), interval=60.0)
+    recorder = Recorder(RecorderConfig(tmp_path, 0, 1, segment_bytes=2000), MonotonicClock(), interval=60.0)
     recorder.emit(ATTACHED)
     for step in range(300):
         recorder.emit(noted(step))
@@ -85,7 +85,7 @@ def test_segments_rotate_are_compressed_and_each_stands_alone(tmp_path: Path) ->
 
 def test_a_second_attempt_in_the_same_folder_goes_on_behind_the_first(tmp_path: Path) -> None:
     for attempt in range(2):
-        recorder = Recorder(EventBuffer(tmp_path, 0, 1), MonotonicClock())
+        recorder = Recorder(RecorderConfig(tmp_path, 0, 1), MonotonicClock())
         recorder.emit(noted(attempt))
         recorder.close()
     assert [segment.number for segment in segments(tmp_path)] == [0, 1]
@@ -95,13 +95,13 @@ def test_a_second_attempt_in_the_same_folder_goes_on_behind_the_first(tmp_path: 
 def test_a_folder_that_cannot_be_made_is_a_mistake_of_the_setting(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="record: cannot write to"):
-        Recorder(EventBuffer(tmp_path / "file", 0, 1), MonotonicClock())
+        Recorder(RecorderConfig(tmp_path / "file", 0, 1), MonotonicClock())
 
 
 def test_an_event_that_has_no_json_is_dropped_alone_and_the_recording_is_finished(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    recorder = Recorder(EventBuffer(tmp_path, 0, 1), MonotonicClock(), interval=60.0)
+    recorder = Recorder(RecorderConfig(tmp_path, 0, 1), MonotonicClock(), interval=60.0)
     for step in range(10):
         recorder.emit(noted(step) if step % 4 else Noted(1.0, step, values={"odd": object()}))  # type: ignore[dict-item]
     recorder.close()
@@ -111,7 +111,7 @@ def test_an_event_that_has_no_json_is_dropped_alone_and_the_recording_is_finishe
     events = [record.event for record in read(tmp_path)]
     assert [event.count for event in events if isinstance(event, Dropped)] == [3]
     assert sum(isinstance(event, Warned) for event in events) == 1
-    assert caplog.text.count("training goes on") == 1
+    assert caplog.text.count("training continues") == 1
 
 
 def test_a_disk_that_is_full_from_the_start_ends_no_training_and_is_used_when_there_is_room(
@@ -123,7 +123,7 @@ def test_a_disk_that_is_full_from_the_start_ends_no_training_and_is_used_when_th
     clock = VirtualClock()
     with monkeypatch.context() as patched:
         patched.setattr("gradwire.observe.recorder._Segment.append", full)
-        recorder = Recorder(EventBuffer(tmp_path, 0, 1), clock, interval=60.0)
+        recorder = Recorder(RecorderConfig(tmp_path, 0, 1), clock, interval=60.0)
         recorder.emit(noted(0))
         recorder.flush()
     clock.advance(60.0)
@@ -140,10 +140,10 @@ import logging, resource, sys
 from pathlib import Path
 from gradwire.clock import VirtualClock
 from gradwire.events import Noted
-from gradwire.observe.recorder import Recorder, EventBuffer
+from gradwire.observe.recorder import Recorder, RecorderConfig
 logging.basicConfig(format="%(message)s")
 clock = VirtualClock()
-recorder = Recorder(EventBuffer(Path(sys.argv[1]), 0, 1), clock, interval=60.0)
+recorder = Recorder(RecorderConfig(Path(sys.argv[1]), 0, 1), clock, interval=60.0)
 def put(first):
     for step in range(first, first + 50):
         recorder.emit(Noted(clock.now(), step, loss=0.5))
@@ -164,7 +164,7 @@ def test_a_full_disk_is_one_warning_and_recording_resumes_when_there_is_room(tmp
     command = [sys.executable, "-c", FULL, str(tmp_path)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("training goes on") == 1
+    assert done.stderr.count("training continues") == 1
     damage = Damage()
     events = [record.event for record in read(tmp_path, damage)]
     assert not damage
@@ -179,8 +179,8 @@ import os, signal, sys
 from pathlib import Path
 from gradwire.clock import MonotonicClock
 from gradwire.events import Noted
-from gradwire.observe.recorder import Recorder, EventBuffer
-recorder = Recorder(EventBuffer(Path(sys.argv[1]), 0, 1), MonotonicClock(), interval=0.05)
+from gradwire.observe.recorder import Recorder, RecorderConfig
+recorder = Recorder(RecorderConfig(Path(sys.argv[1]), 0, 1), MonotonicClock(), interval=0.05)
 for step in range(1000):
     recorder.emit(Noted(1.0, step))
 print("emitted", flush=True)
@@ -207,7 +207,7 @@ def test_a_killed_process_leaves_what_was_written(tmp_path: Path) -> None:
 
 
 def test_a_follower_sees_each_record_once_across_rotation_and_the_end(tmp_path: Path) -> None:
-    recorder = Recorder(EventBuffer(tmp_path, 0, 1, segment_bytes=3000), MonotonicClock(), interval=60.0)
+    recorder = Recorder(RecorderConfig(tmp_path, 0, 1, segment_bytes=3000), MonotonicClock(), interval=60.0)
     follower = Follower(tmp_path)
     seen: list[int] = []
     for step in range(400):

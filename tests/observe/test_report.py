@@ -68,7 +68,7 @@ def test_runs_are_compared_with_the_first(tmp_path: Path) -> None:
     first, second = small(tmp_path / "a"), small(tmp_path / "b", shape=SampleShape(4, 90.0, 8))
     rows = {row[0]: row[1:] for row in table(load([first, second]))}
     assert rows[""] == ["small", "small (2)"]
-    assert rows["speed against the first"][0] == "1.00x"
+    assert rows["speed-up over the first run"][0] == "1.00x"
 
 
 def test_the_page_is_self_contained_and_escapes_what_it_shows(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from gradwire.observe import recorder
 from gradwire.observe.files import segments
 from gradwire.observe.follow import FollowedRun
 from gradwire.observe.reader import Record
-from gradwire.observe.recorder import EventBuffer, Recorder
+from gradwire.observe.recorder import RecorderConfig, Recorder
 from gradwire.observe.run_status import SILENCE
 from gradwire.observe.state import RunState
 from tests.observe.test_terminal import shown
@@ -101,32 +101,32 @@ def test_a_rank_that_the_others_go_on_without_does_not_keep_the_run_from_ending(
 @pytest.mark.parametrize(("silence", "status"), [(SILENCE - 1, "running"), (SILENCE + 1, "failed")])
 def test_a_run_that_nobody_ended_and_nobody_writes_is_failed(silence: float, status: str) -> None:
     state = run_of()
-    state.heard(now=1000.0 + silence, touched=1000.0)
+    state.update_silence(now=1000.0 + silence, touched=1000.0)
     assert state.status == status
     assert (state.time_left is None) == (status == "failed")
 
 
 def test_a_recording_that_is_not_written_to_any_more_shows_as_failed(tmp_path: Path) -> None:
-    tape = Recorder(EventBuffer(tmp_path, 0, 2), MonotonicClock(), wall=lambda: time.time() - 3600, interval=0.01)
+    tape = Recorder(RecorderConfig(tmp_path, 0, 2), MonotonicClock(), wall=lambda: time.time() - 3600, interval=0.01)
     tape.emit(Attached(MonotonicClock().now(), 0, 2, 10, {}))
     tape.flush()
     following = FollowedRun(tmp_path)
-    following.look()
+    following.poll()
     assert following.state.status == "running"
     (segment,) = segments(tmp_path)
     tape._stop.set()
     tape._thread.join()
     os.utime(segment.path, (1.0, 1.0))
     later = FollowedRun(tmp_path)
-    later.look()
+    later.poll()
     assert later.state.status == "failed"
 
 
 def test_the_recorder_touches_its_file_while_there_is_nothing_to_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "BEAT", 0.0)
-    tape = Recorder(EventBuffer(tmp_path, 0, 1), MonotonicClock(), interval=0.01)
+    monkeypatch.setattr(recorder, "TOUCH_INTERVAL", 0.0)
+    tape = Recorder(RecorderConfig(tmp_path, 0, 1), MonotonicClock(), interval=0.01)
     (segment,) = segments(tmp_path)
     os.utime(segment.path, (1.0, 1.0))
     deadline = time.monotonic() + 30

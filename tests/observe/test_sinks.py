@@ -15,7 +15,7 @@ from gradwire.clock import VirtualClock
 from gradwire.events import Attached, Decided, Ended, Event, Failed, Faulted, Noted, Stepped
 from gradwire.observe.event_bus import EventBus, UserNote
 from gradwire.observe.reader import read
-from gradwire.observe.recorder import EventBuffer, Recorder
+from gradwire.observe.recorder import RecorderConfig, Recorder
 from gradwire.observe.sinks import Dictionaries, Logging, Scalars
 from tests.observe.recordings import fold, small
 
@@ -99,7 +99,7 @@ def test_a_sink_added_late_hears_how_the_session_was_attached_and_one_that_raise
 @pytest.mark.parametrize("number", [np.float64, np.float32, np.int64, torch.tensor])
 def test_what_a_user_calls_a_number_is_one_in_the_recording(tmp_path: Path, number: Callable[[int], Any]) -> None:
     clock = VirtualClock()
-    watch = EventBus(clock, Recorder(EventBuffer(tmp_path, 0, 1), clock))
+    watch = EventBus(clock, Recorder(RecorderConfig(tmp_path, 0, 1), clock))
     two = number(2)
     watch.note(3, UserNote(two, two, two, two, {"mine": two}))
     watch.close(4)

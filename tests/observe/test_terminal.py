@@ -91,11 +91,11 @@ def test_following_shows_what_was_written_since(tmp_path: Path) -> None:
     half = body.index(b"\n", len(body) // 2) + 1
     path.write_bytes(body[:half])
     following = FollowedRun(folder)
-    following.look()
+    following.poll()
     before = following.state.step
     with path.open("ab") as file:
         file.write(body[half:])
-    following.look()
+    following.poll()
     assert following.state.step > before > 0
 
 
@@ -116,7 +116,7 @@ def test_watch_takes_a_file_of_a_recording_for_the_recording(tmp_path: Path) -> 
     assert by_file.stdout == by_folder.stdout
 
 
-@pytest.mark.parametrize(("body", "complaint"), [(b"", "empty"), (b"junk\n", "no gradwire recording")])
+@pytest.mark.parametrize(("body", "complaint"), [(b"", "empty"), (b"junk\n", "not a gradwire recording")])
 def test_watch_once_says_what_it_cannot_read(tmp_path: Path, body: bytes, complaint: str) -> None:
     segment_path(tmp_path, 9, 0).write_bytes(body)
     nothing = CliRunner().invoke(cli, ["watch", "--once", str(tmp_path)])

@@ -38,14 +38,14 @@ class RecordingView:
         self._file = file
         self._following = FollowedRun(folder)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Follow another directory where one was announced."""
         found = announced(self._file)
         if found is not None and found != self.folder:
             self.folder, self._following = found, FollowedRun(found)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        self.look()
+        self.poll()
         yield self._following
 
 
@@ -103,5 +103,5 @@ class LabView:
         if self._live is not None:
             self._live.stop()
         if self._view is not None:
-            self._view.look()
+            self._view.poll()
             shutil.rmtree(self._announcements, ignore_errors=True)

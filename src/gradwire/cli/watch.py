@@ -42,7 +42,7 @@ def watch_command(run: str | None, once: bool, as_json: bool, no_color: bool) ->
     following = FollowedRun(folder)
     if once or not console.is_terminal:
         recording(folder)  # says what is wrong where there is none
-        following.look()
+        following.poll()
         if following.state.started is None:
             raise ConfigError(f"watch: no event can be read in {folder}: {following.damage or 'its files are empty'}")
         console.print(following)

@@ -66,7 +66,7 @@ class TrackedRun:
         with self.lock:
             state = self.book.state
             before = state.status
-            state.heard(time.time(), self.follower.touched)
+            state.update_silence(time.time(), self.follower.touched)
             self.book.changed += state.status != before
 
     def _fold(self, records: Sequence[Record]) -> None:

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gradwire.clock import MonotonicClock
 from gradwire.events import Attached, Stepped
 from gradwire.observe.event_bus import EventBus, UserNote, attached
-from gradwire.observe.recorder import EventBuffer, Recorder
+from gradwire.observe.recorder import RecorderConfig, Recorder
 from gradwire.types import all_reduce_bytes
 
 
@@ -24,7 +24,7 @@ class PlainLog:
     def __init__(self, record: str, model: DistributedDataParallel) -> None:
         rank, world_size = dist.get_rank(), dist.get_world_size()
         self._clock = MonotonicClock()
-        recorder = Recorder(EventBuffer(Path(record), rank, world_size), self._clock) if record else None
+        recorder = Recorder(RecorderConfig(Path(record), rank, world_size), self._clock) if record else None
         self._watch = EventBus(self._clock, recorder)
         parameters = sum(parameter.numel() for parameter in model.parameters())
         self._model = model

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.demo.data import Dataset, load
 from gradwire.demo.plain import PlainLog
-from gradwire.transport.exit_wait import wait_until_quiet
+from gradwire.transport.exit_wait import wait_for_backend_threads
 from gradwire.types import all_reduce_bytes
 
 
@@ -137,7 +137,7 @@ def main() -> None:
         train(options, load(options.data, options.data_dir))
     finally:
         dist.destroy_process_group()
-        wait_until_quiet()
+        wait_for_backend_threads()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Announcement: a job says where it records, for the view that started it.
+"""Announcement: reports the recording directory of a job to the view that started it.
 
-`gradwire lab run` asks its command to record into a directory of its own (GRADWIRE_RECORD), but a script that calls
-`attach(..., record=DIR)` records into DIR. The view names a file in GRADWIRE_ANNOUNCE; rank 0's recorder writes its
-directory there, and the view follows it.
+`gradwire lab run` sets GRADWIRE_RECORD to a directory of its own, but a script that calls `attach(..., record=DIR)`
+records into DIR. The view names a file in GRADWIRE_ANNOUNCE; rank 0's recorder writes its directory into that file,
+and the view follows it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ VARIABLE: Final = "GRADWIRE_ANNOUNCE"
 
 
 def announce(folder: Path) -> None:
-    """Tell whoever asked where this process records; a file that cannot be written costs the view, not the training."""
+    """Write the recording directory to the file named by GRADWIRE_ANNOUNCE. A failed write does not stop training."""
     if named := os.environ.get(VARIABLE):
         with contextlib.suppress(OSError):
             Path(named).write_text(str(folder.resolve()), encoding="utf-8")
 
 
 def announced(file: Path) -> Path | None:
-    """The directory that was announced, once there is one."""
+    """The announced directory; None until one was announced."""
     try:
         text = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):

@@ -1,7 +1,6 @@
-"""Watch: who hears of a session's events. One sink for the session, any number behind it.
+"""Event bus: passes each event of a session to the summary, to the recorder if there is one, and to users' sinks.
 
-The tally always counts; a recorder writes where one was asked for; users add sinks of their own, and one that raises is
-logged once and left out from then on, so that nobody's view can stop training.
+A user's sink that raises is logged once and removed, so that no view can stop training.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from gradwire.suggest import nearest
 
 log = logging.getLogger("gradwire")
 
-# What `note` knows by name, and how alike (difflib's ratio) another name must be to be a slip: one letter of four.
+# Names with a meaning of their own, and the similarity (difflib's ratio) above which another name is a typing error.
 NOTED: Final = ("loss", "accuracy", "epoch", "total_steps")
-SLIP: Final = 0.8
+TYPO_RATIO: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class UserNote:
-    """What a user noted."""
+    """Values that a user passed to `note`."""
 
     loss: float | None = None
     accuracy: float | None = None
@@ -41,40 +40,40 @@ class UserNote:
 
 
 class EventBus:
-    """Hands events on; `close` says that the session ended and finishes the recording."""
+    """Passes events to sinks; `close` emits `ended` and finishes the recording."""
 
     def __init__(self, clock: Clock, recorder: Recorder | None = None) -> None:
-        self.tally = SummarySink()
+        self.summary_sink = SummarySink()
         self._clock = clock
         self._recorder = recorder
         self._attached: Attached | None = None
-        self._sinks: tuple[Sink, ...] = (self.tally,) if recorder is None else (self.tally, recorder)
-        self._theirs: tuple[Callable[[Event], None], ...] = ()
-        # Events come from several threads; users' sinks get one at a time. One of them may note something itself.
-        self._turn = threading.RLock()
+        self._sinks: tuple[Sink, ...] = (self.summary_sink,) if recorder is None else (self.summary_sink, recorder)
+        self._user_sinks: tuple[Callable[[Event], None], ...] = ()
+        # Events come from several threads; users' sinks get one at a time. Re-entrant: a sink may call `note` itself.
+        self._user_lock = threading.RLock()
 
     def emit(self, event: Event) -> None:
         for sink in self._sinks:
             sink.emit(event)
-        if self._theirs:
-            with self._turn:
-                for take in self._theirs:
-                    self._hand(take, event)
+        if self._user_sinks:
+            with self._user_lock:
+                for take in self._user_sinks:
+                    self._call(take, event)
         if type(event) is Attached:
             self._attached = event
 
     def add(self, sink: Sink | Callable[[Event], None]) -> None:
-        """From now on this one hears of everything too, beginning with how the session was attached."""
+        """Add a user's sink. It first receives `attached`, then every later event."""
         take = sink if callable(sink) else sink.emit
-        self._theirs = (*self._theirs, take)
+        self._user_sinks = (*self._user_sinks, take)
         if self._attached is not None:
-            self._hand(take, self._attached)
+            self._call(take, self._attached)
 
-    def note(self, step: int, told: UserNote) -> None:
-        _check_names(told.values)
-        own = ((name, _number(name, value)) for name, value in told.values.items())
+    def note(self, step: int, noted: UserNote) -> None:
+        _check_names(noted.values)
+        own = ((name, _number(name, value)) for name, value in noted.values.items())
         values = {name: value for name, value in own if value is not None}
-        loss, accuracy, epoch, total = (_number(name, getattr(told, name)) for name in NOTED)
+        loss, accuracy, epoch, total = (_number(name, getattr(noted, name)) for name in NOTED)
         total_steps = None if total is None else int(total)
         self.emit(Noted(self._clock.now(), step, loss, accuracy, epoch, total_steps, values))
 
@@ -83,41 +82,43 @@ class EventBus:
         if self._recorder is not None:
             self._recorder.close()
 
-    def _hand(self, take: Callable[[Event], None], event: Event) -> None:
+    def _call(self, take: Callable[[Event], None], event: Event) -> None:
         try:
             take(event)
-        except Exception:  # a user's code: training must not end by it
-            log.exception("a sink of events failed and will not be called again")
-            self._theirs = tuple(other for other in self._theirs if other is not take)
+        except Exception:  # a user's code: it must not stop training
+            log.exception("an event sink failed and will not be called again")
+            self._user_sinks = tuple(other for other in self._user_sinks if other is not take)
 
 
 def attached(at: float, place: tuple[int, int], parameters: int, config: dict[str, Any]) -> Attached:
-    """The event with what this process knows of itself; `place` is (rank, world size)."""
+    """The `attached` event of this process; `place` is (rank, world size)."""
     site = os.environ.get("GRADWIRE_SITE", "")
     return Attached(at, *place, parameters, config, host_name(), site, _version("gradwire"), _version("torch"))
 
 
 def host_name() -> str:
-    """What views and errors call this host."""
+    """This host's name in views and errors."""
     return os.environ.get("GRADWIRE_HOST") or socket.gethostname()
 
 
 def _number(name: str, given: float | None) -> float | None:
-    """What a user calls a number may be a tensor or numpy's; files and views get Python's."""
+    """A user's number (a tensor, a numpy scalar) as a Python float; ConfigError if it is not one number."""
     if given is None:
         return None
     try:
         return finite(float(given))
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise ConfigError(f"note: {name} must be one number, not {given!r:.60}") from error
+        raise ConfigError(f"note: {name} must be one number, but it is {given!r:.60}") from error
 
 
 def _check_names(values: Mapping[str, float]) -> None:
-    """A number of one's own may have any name; what is nearly `loss` is a slip, `loss2` and `val_loss` are not."""
+    """ConfigError for a name that is almost `loss` or another known one. `loss2` and `val_loss` are valid names."""
     for name in values:
-        meant = nearest(name, NOTED, SLIP)
+        meant = nearest(name, NOTED, TYPO_RATIO)
         if meant and meant not in name:
-            raise ConfigError(f"note: {name!r} is not known; did you mean {meant!r}? Own numbers need other names")
+            raise ConfigError(
+                f"note: unknown name {name!r}; did you mean {meant!r}? If not, choose a less similar name"
+            )
 
 
 def _version(package: str) -> str:

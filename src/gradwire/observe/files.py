@@ -1,10 +1,10 @@
-"""Files: how a recording lies on disk.
+"""Files: the layout of a recording on disk.
 
     runs/x/rank00003.0000.jsonl.zst     finished segments of rank 3, compressed
-    runs/x/rank00003.0001.jsonl         the one being written
+    runs/x/rank00003.0001.jsonl         the segment being written
 
-A segment is JSON lines and begins with an `opened` event, so each can be read alone. Reading gives lines of bytes,
-never more than MOST_LINE long, whatever is in the file.
+A segment is JSON lines and begins with an `opened` event, so each can be read alone. Reading gives lines of bytes that
+are never longer than MOST_LINE, whatever the file contains.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ else:
 
 PLAIN: Final = ".jsonl"
 PACKED: Final = ".jsonl.zst"
-# A plan for a thousand sites is some tens of kilobytes; a longer line is none of ours.
+# The longest line gradwire writes, a plan for a thousand sites, is some tens of kilobytes.
 MOST_LINE: Final = 1 << 20
 _NAME: Final = re.compile(r"^rank(\d{5})\.(\d{4,})\.jsonl(\.zst)?$")
-# Asked for at once, and the most that is lost in front of damage inside a compressed file: half a block of zstd's.
+# Bytes of one read, and the most that is lost before damage inside a compressed file: half of a zstd block.
 BLOCK: Final = 1 << 16
-# What reading raises where a compressed segment is damaged or cut.
+# Exceptions that reading raises when a compressed segment is damaged or truncated.
 DAMAGED: Final = (EOFError, zstd.ZstdError)
 
 
 class Readable(Protocol):
-    """A binary file, as far as reading lines needs one. `read` would throw away what it has when it meets damage."""
+    """The part of a binary file that reading lines needs. `read` would discard valid bytes before a damaged place."""
 
     def read1(self, size: int, /) -> bytes: ...
 
@@ -59,7 +59,7 @@ def segment_path(folder: Path, rank: int, number: int, suffix: str = PLAIN) -> P
 
 
 def segments(folder: Path) -> list[Segment]:
-    """A recording's files by rank and time; where a segment is there twice, the packed one is whole."""
+    """A recording's files by rank and number. Where a segment exists twice, the packed file is the complete one."""
     found: dict[tuple[int, int], Segment] = {}
     for path in sorted(folder.iterdir()):
         match = _NAME.match(path.name)
@@ -70,12 +70,12 @@ def segments(folder: Path) -> list[Segment]:
 
 
 def recording(run: str | Path) -> list[Segment]:
-    """The files of a recording named by its directory or by one of its files. ConfigError where there is none, or none
-    that may be read."""
+    """The files of a recording named by its directory or by one of its files. ConfigError if there is none or it cannot
+    be read."""
     try:
         return _recording(Path(run))
     except OSError as error:
-        raise ConfigError(f"{run}: {error.strerror}; name a directory that you may read") from error
+        raise ConfigError(f"{run}: {error.strerror}; name a readable directory") from error
 
 
 def _recording(path: Path) -> list[Segment]:
@@ -83,14 +83,14 @@ def _recording(path: Path) -> list[Segment]:
         found = segments(path)
         if not found:
             raise ConfigError(
-                f"{path} holds no recording (no rank00000.0000.jsonl); record with attach(..., record=DIR)"
+                f"{path} contains no recording (no rank00000.0000.jsonl); record with attach(..., record=DIR)"
             )
         return found
     if path.is_file():
         match = _NAME.match(path.name)
         return [Segment(int(match[1]) if match else 0, int(match[2]) if match else 0, path)]
     raise ConfigError(
-        f"{path}: no such recording; name a directory given to record= or GRADWIRE_RECORD, or a file of it"
+        f"{path}: no such recording; name the directory given to record= or GRADWIRE_RECORD, or one of its files"
     )
 
 
@@ -101,7 +101,7 @@ def pack(body: bytes) -> bytes:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Readable]:
-    """A segment's bytes, unpacked if need be."""
+    """A segment's bytes, decompressed if it is packed."""
     try:
         file = path.open("rb")
     except OSError as error:
@@ -115,7 +115,7 @@ def opened(path: Path) -> Iterator[Readable]:
 
 
 def lines(file: Readable) -> Iterator[bytes | None]:
-    """The file's lines without their ends; None for one that is too long or damaged, and for a last one cut short."""
+    """The file's lines without line ends; None for a line that is too long or damaged, or a truncated last line."""
     rest, skipping = b"", False
     while True:
         try:

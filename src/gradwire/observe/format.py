@@ -1,4 +1,4 @@
-"""Words: numbers and strings of a run as a person reads them. Strings from files are hostile until they went by."""
+"""Format: numbers and strings of a run as readable text; `clean` makes untrusted strings from files safe."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Final
 from gradwire.units import Rate, Seconds
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
-# Eight times the distance of two such numbers is still a number.
+# Eight times the difference of two such numbers is still finite.
 _MOST: Final = 1e307
 
 
 def clean(text: str, most: int = 500) -> str:
-    """Printable, on one line, not longer than `most`: no escape sequences, no tricks with direction."""
+    """Printable text on one line, at most `most` characters: no escape sequences, no direction marks."""
     kept = "".join(" " if c in "\n\t\r" else c for c in text[: 2 * most] if c in "\n\t\r" or _printable(c))
     return kept if len(kept) <= most else kept[: most - 1] + "…"
 
@@ -24,12 +24,12 @@ def _printable(character: str) -> bool:
 
 
 def spark(values: Sequence[float], width: int = 16) -> str:
-    """The last `width` values as one line of blocks, from the lowest to the highest of them."""
+    """The last `width` values as one line of blocks, scaled from their minimum to their maximum."""
     shown = [max(-_MOST, min(_MOST, value)) for value in list(values)[-width:]]
     if not shown:
         return ""
     low, high = min(shown), max(shown)
-    if high - low <= 0.02 * abs(high):  # a flat line, not noise blown up
+    if high - low <= 0.02 * abs(high):  # draw a flat line instead of magnified noise
         return _BLOCKS[3] * len(shown)
     return "".join(_BLOCKS[min(7, int(8 * (value - low) / (high - low)))] for value in shown)
 
@@ -43,7 +43,7 @@ def seconds(value: float | None) -> str:
 
 
 def span(value: float | None) -> str:
-    """A long time: 2.4 s, 40 s, 12 min, 3 h 05 min."""
+    """A duration: 2.4 s, 40 s, 12 min, 3 h 05 min."""
     if value is None:
         return "-"
     if 0 < value < 10:
@@ -55,7 +55,7 @@ def span(value: float | None) -> str:
 
 
 def count(value: int) -> str:
-    """A number of things: 53 k, 11.2 M."""
+    """A count: 53 k, 11.2 M."""
     for size, unit in ((10**9, " G"), (10**6, " M"), (10**3, " k")):
         if value >= size:
             return f"{value / size:.3g}{unit}"

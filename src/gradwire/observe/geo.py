@@ -1,9 +1,9 @@
-"""Places: where on earth a site is, from its name: a cloud region, a city, or coordinates that the name carries.
+"""Geo: a site's coordinates from its name: a cloud region, a city, or coordinates inside the name.
 
     where("eu-central-1b") == where("Frankfurt") == (50.1, 8.7)
     where("lab@48.1,11.6") == (48.1, 11.6)
 
-Degrees north and east, to about ten kilometres: good enough for a dot on a map of the world.
+Degrees north and east, to about ten kilometres: enough for a dot on a world map.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CITIES: Final = {
     "the dalles": (45.6, -121.2), "tokyo": (35.7, 139.7), "toronto": (43.7, -79.4), "turin": (45.1, 7.7),
     "warsaw": (52.2, 21.0), "zaragoza": (41.6, -0.9), "zurich": (47.4, 8.5),
 }  # fmt: skip
-# Names by which clouds call a place; one cloud a paragraph, and what people say for short.
+# Region names, one cloud provider per paragraph; the last paragraph has short names in common use.
 REGIONS: Final = {
     "us-east-1": "ashburn", "us-east-2": "columbus", "us-west-1": "san jose", "us-west-2": "boardman",
     "af-south-1": "cape town", "ap-east-1": "hong kong", "ap-south-1": "mumbai", "ap-south-2": "hyderabad",
@@ -72,7 +72,7 @@ _ZONE: Final = re.compile(r"(?<=\d)-?[a-f]$")
 
 
 def where(name: str) -> tuple[float, float] | None:
-    """Latitude and longitude, or None where the name says nothing."""
+    """Latitude and longitude; None if the name is not known."""
     given = _GIVEN.search(name)
     if given:
         latitude, longitude = float(given[1]), float(given[2])

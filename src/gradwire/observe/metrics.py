@@ -1,8 +1,7 @@
-"""Metrics: a RunState as Prometheus metrics, for a scraper that asks over HTTP.
+"""Metrics: a RunState as Prometheus metrics.
 
-`exposition(states)` gives the text for a /metrics page; `Exporter` is a small server of its own for one rank. Labels
-are bounded: runs are named by whoever mounts this, ranks and links by number up to a limit, levels as the state keeps
-them.
+`exposition(states)` gives the text of a /metrics page; `Exporter` is a small HTTP server for one rank. Labels are
+bounded: the caller names the runs, ranks and links are numbers up to a limit, levels are those that the state keeps.
 Needs prometheus-client (`pip install 'gradwire[metrics]'`).
 """
 
@@ -24,7 +23,7 @@ from gradwire.observe.state import RunState
 from gradwire.observe.step_split import PARTS
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
-# Ranks, and links, that get lines of their own; a scrape stays below a megabyte or so.
+# Ranks and links with lines of their own; a scrape stays below about a megabyte.
 MOST_RANKS: Final = 256
 MOST_LINKS: Final = 1024
 
@@ -32,7 +31,7 @@ States = Mapping[str, RunState]
 
 
 class Collector:
-    """Turns the states it is given into metric families, at every scrape anew."""
+    """Turns run states into metric families at every scrape."""
 
     def __init__(self, states: Callable[[], States]) -> None:
         self._states = states
@@ -54,7 +53,7 @@ def exposition(states: States) -> bytes:
 
 
 class Exporter:
-    """Serves this process' own metrics: a sink for `handle.add_sink`, and an HTTP server on 127.0.0.1 unless told else.
+    """Serves this process' own metrics: a sink for `handle.add_sink`, and an HTTP server (on 127.0.0.1 by default).
 
     exporter = Exporter(port=9464)
     handle.add_sink(exporter)
@@ -94,16 +93,18 @@ class _Locked:
             return list(self._collector.collect())
 
 
-def _gauge(name: str, words: str, labels: tuple[str, ...], rows: Iterable[tuple[list[str], float | None]]) -> Metric:
-    family = GaugeMetricFamily(name, words, labels=labels)
+def _gauge(
+    name: str, description: str, labels: tuple[str, ...], rows: Iterable[tuple[list[str], float | None]]
+) -> Metric:
+    family = GaugeMetricFamily(name, description, labels=labels)
     for values, number in rows:
         if number is not None:
             family.add_metric(values, number)
     return family
 
 
-def _counter(name: str, words: str, labels: tuple[str, ...], rows: Iterable[tuple[list[str], float]]) -> Metric:
-    family = CounterMetricFamily(name, words, labels=labels)
+def _counter(name: str, description: str, labels: tuple[str, ...], rows: Iterable[tuple[list[str], float]]) -> Metric:
+    family = CounterMetricFamily(name, description, labels=labels)
     for values, number in rows:
         family.add_metric(values, number)
     return family
@@ -115,47 +116,52 @@ def _job(states: States) -> Iterator[Metric]:
     yield _counter("gradwire_steps", "Steps synchronised.", run, (([n], s.steps) for n, s in each))
     yield _counter("gradwire_step_seconds", "Time spent in steps.", run, (([n], s.spread.total) for n, s in each))
     rows = (([n, part], s.parts[part]) for n, s in each for part in PARTS)
-    words = "Time spent in parts of steps: compute, encode, wire, wait."
-    yield _counter("gradwire_step_part_seconds", words, ("run", "part"), rows)
+    description = "Time spent in parts of steps: compute, encode, wire, wait."
+    yield _counter("gradwire_step_part_seconds", description, ("run", "part"), rows)
     quantiles = ((([n, f"{q:g}"]), s.spread.quantile(q)) for n, s in each for q in (0.5, 0.9, 0.99) if s.steps)
     yield _gauge("gradwire_step_duration_seconds", "Step time by quantile.", ("run", "quantile"), quantiles)
     sensed = [(n, s.sensed) for n, s in each if s.sensed is not None]
-    words = "Delivery rate of the group."
-    yield _gauge("gradwire_bandwidth_bytes_per_second", words, run, (([n], s.bandwidth) for n, s in sensed))
+    description = "Delivery rate of the group."
+    yield _gauge("gradwire_bandwidth_bytes_per_second", description, run, (([n], s.bandwidth) for n, s in sensed))
     yield _gauge("gradwire_rtt_seconds", "Least round trip of the group.", run, (([n], s.rtprop) for n, s in sensed))
     yield _gauge("gradwire_queueing_seconds", "Time in queues.", run, (([n], s.queueing) for n, s in sensed))
-    words = "Residual energy relative to a fresh gradient's."
-    yield _gauge("gradwire_residual_ratio", words, run, (([n], s.residual) for n, s in sensed))
-    words = "Step of plain DDP as the cost model predicts it."
-    yield _gauge("gradwire_predicted_plain_step_seconds", words, run, (([n], s.predicted_plain) for n, s in sensed))
-    yield _gauge("gradwire_accuracy_ratio", "Accuracy noted last.", run, (([n], _last(s, "accuracy")) for n, s in each))
-    yield _gauge("gradwire_loss", "Loss noted last.", run, (([n], _last(s, "loss")) for n, s in each))
+    description = "Residual energy relative to a fresh gradient's."
+    yield _gauge("gradwire_residual_ratio", description, run, (([n], s.residual) for n, s in sensed))
+    description = "Step of plain DDP as the cost model predicts it."
+    yield _gauge(
+        "gradwire_predicted_plain_step_seconds", description, run, (([n], s.predicted_plain) for n, s in sensed)
+    )
+    yield _gauge("gradwire_accuracy_ratio", "Last noted accuracy.", run, (([n], s.noted("accuracy")) for n, s in each))
+    yield _gauge("gradwire_loss", "Last noted loss.", run, (([n], s.noted("loss")) for n, s in each))
 
 
 def _levels(states: States) -> Iterator[Metric]:
     each = states.items()
-    words = "The level in force."
+    description = "The current level."
     yield _gauge(
-        "gradwire_level_info", words, ("run", "level"), (([n, clean(s.level, 60)], 1.0) for n, s in each if s.level)
+        "gradwire_level_info",
+        description,
+        ("run", "level"),
+        (([n, clean(s.level, 60)], 1.0) for n, s in each if s.level),
     )
     rows = (([n, clean(k, 60)], count) for n, s in each for k, count in s.level_steps.items())
     yield _counter("gradwire_level_steps", "Steps at each level.", ("run", "level"), rows)
     yield _counter("gradwire_level_changes", "Changes of level.", ("run",), (([n], s.changes) for n, s in each))
-    yield _counter("gradwire_plans", "Plans that came into force.", ("run",), (([n], s.plans) for n, s in each))
+    yield _counter("gradwire_plans", "Plans used.", ("run",), (([n], s.plans) for n, s in each))
     rows = (([n, clean(k, 60)], count) for n, s in each for k, count in s.faults.items())
-    yield _counter("gradwire_incidents", "What went wrong, by kind.", ("run", "kind"), rows)
+    yield _counter("gradwire_incidents", "Faults and warnings by kind.", ("run", "kind"), rows)
     yield _counter("gradwire_dropped_events", "Events not recorded.", ("run",), (([n], s.dropped) for n, s in each))
 
 
 def _ranks(states: States) -> Iterator[Metric]:
     labels = ("run", "rank")
     shown = [(n, rank, s.ranks[rank]) for n, s in states.items() for rank in sorted(s.ranks)[:MOST_RANKS]]
-    for name, words in (
+    for name, description in (
         ("wire_bytes", "Bytes sent for gradients."),
         ("plain_bytes", "Bytes that plain DDP would have sent."),
         ("gradient_bytes", "Raw gradient synchronised."),
     ):
-        yield _counter(f"gradwire_{name}", words, labels, (([n, str(r)], getattr(k, name)) for n, r, k in shown))
+        yield _counter(f"gradwire_{name}", description, labels, (([n, str(r)], getattr(k, name)) for n, r, k in shown))
     rows = (([n, str(r)], k.last.seconds) for n, r, k in shown if k.last is not None)
     yield _gauge("gradwire_rank_step_seconds", "Last step of each rank.", labels, rows)
 
@@ -163,30 +169,26 @@ def _ranks(states: States) -> Iterator[Metric]:
 def _links(states: States) -> Iterator[Metric]:
     labels = ("run", "source", "destination")
     shown = [(n, s.links[key]) for n, s in states.items() for key in sorted(s.links)[:MOST_LINKS]]
-    for field, name, words in (
+    for field, name, description in (
         ("rate", "gradwire_link_bytes_per_second", "Delivery rate of a link."),
         ("rtt", "gradwire_link_rtt_seconds", "Round trip of a link."),
         ("loss", "gradwire_link_loss_ratio", "Share of packets lost on a link."),
     ):
         rows = (([n, str(k.source), str(k.destination)], getattr(k, field)) for n, k in shown)
-        yield _gauge(name, words, labels, rows)
+        yield _gauge(name, description, labels, rows)
 
 
 def _transport(states: States) -> Iterator[Metric]:
     each = states.items()
-    for field, words in (
-        ("nbytes", "Bytes that came over gradwire's transport."),
-        ("missing", "Bytes not waited for."),
-        ("returned", "Bytes of gradient given back to residuals."),
-        ("retransmitted", "Bytes sent again."),
+    for field, description in (
+        ("nbytes", "Bytes received over gradwire's transport."),
+        ("missing", "Bytes that were lost and not retransmitted."),
+        ("returned", "Bytes of gradient returned to residuals."),
+        ("retransmitted", "Bytes retransmitted."),
     ):
         name = "received_bytes" if field == "nbytes" else f"{field}_bytes"
         yield _counter(
-            f"gradwire_transport_{name}", words, ("run",), (([n], getattr(s.transport, field)) for n, s in each)
+            f"gradwire_transport_{name}", description, ("run",), (([n], getattr(s.transport, field)) for n, s in each)
         )
     rows = (([n, clean(k, 60)], count) for n, s in each for k, count in s.transport.closes.items())
     yield _counter("gradwire_transport_closes", "How transfers ended.", ("run", "reason"), rows)
-
-
-def _last(state: RunState, name: str) -> float | None:
-    return next((value for note in reversed(state.notes) if (value := getattr(note.noted, name)) is not None), None)

@@ -1,6 +1,6 @@
 """Parquet: a recording as tables, one for each kind of event, with `rank` and `time` beside the event's own fields.
 
-Nested values (configurations, trees, links) are JSON text, so that every table has plain columns. Rows are written in
+Nested values (configurations, trees, links) become JSON text, so that all columns are scalar. Rows are written in
 groups of BATCH; memory does not grow with the recording.
 """
 
@@ -22,7 +22,7 @@ _PLAIN: Final = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: p
 
 
 def export(records: Iterable[Record], folder: Path) -> dict[Path, int]:
-    """Write the tables; returns each file with its number of rows."""
+    """Write the tables; returns the number of rows of each file."""
     folder.mkdir(parents=True, exist_ok=True)
     tables: dict[str, _Table] = {}
     try:
@@ -64,7 +64,7 @@ class _Table:
 
 
 def _type(hint: Any) -> pa.DataType:
-    """A plain column for a plain field, `float | None` included; text for the rest."""
+    """A scalar column for a scalar field (also `float | None`); text for the rest."""
     options = [option for option in getattr(hint, "__args__", (hint,)) if option is not type(None)]
     return _PLAIN.get(options[0], pa.string()) if len(options) == 1 and hint not in (dict, tuple) else pa.string()
 

@@ -1,4 +1,4 @@
-"""Plot: lines, steps and bars as SVG text. Colours are CSS variables of the page, --s0 to --s7; text is escaped."""
+"""Plot: lines and bars as SVG text. Colours are CSS variables of the page, --s0 to --s7; text is escaped."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ WIDTH: Final = 640
 HEIGHT: Final = 240
 LEFT, RIGHT, TOP, BOTTOM = 64, 26, 10, 34
 COLORS: Final = 8
-# More points than this are no longer seen in 640 pixels.
+# More points than this cannot be distinguished in 640 pixels.
 MOST_POINTS: Final = 600
-# Seconds between two marks on an axis of time.
+# Seconds between two marks on a time axis.
 CLOCK: Final = (
     1.0,
     2.0,
@@ -39,7 +39,7 @@ Format = Callable[[float], str]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One run's curve; `dashed` for what was predicted and not measured."""
+    """One run's curve; `dashed` for predicted values."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -48,7 +48,7 @@ class Line:
 
 
 def line_plot(lines: Sequence[Line], x: Format, y: Format, label: str, *, clock: bool = True) -> str:
-    """An SVG of the curves with axes, `clock` where x is time; a sentence where there is nothing to draw."""
+    """An SVG of the curves with axes, `clock` if x is time; a sentence if there is nothing to draw."""
     lines = [line for line in lines if line.points]
     if not lines:
         return '<p class="none">nothing was recorded for this plot</p>'
@@ -62,17 +62,17 @@ def line_plot(lines: Sequence[Line], x: Format, y: Format, label: str, *, clock:
 
 
 def split_bars(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], fmt: Format, label: str) -> str:
-    """One stacked bar a row, all on one scale; each part's name and value are shown on hover."""
+    """One stacked bar per row, all on one scale; each part's name and value are shown on hover."""
     rows = [row for row in rows if sum(value for _, value in row[1]) > 0]
     longest = max((sum(value for _, value in parts) for _, parts in rows), default=0.0)
     if longest <= 0:
         return '<p class="none">nothing was recorded for this plot</p>'
-    room, body = WIDTH - 150 - RIGHT - 70, []
+    available, body = WIDTH - 150 - RIGHT - 70, []
     for number, (name, parts) in enumerate(rows):
         top, left = 8 + 34 * number, 150.0
         body.append(f'<text x="142" y="{top + 16}" text-anchor="end">{escape(name[:22])}</text>')
         for index, (part, value) in enumerate(parts):
-            width = max(0.0, value) / longest * room
+            width = max(0.0, value) / longest * available
             title = f"<title>{escape(part)} {escape(fmt(value))}</title>"
             shape = f'<rect class="p{index}" x="{left:.1f}" y="{top}" width="{width:.1f}" height="22">{title}</rect>'
             body.append(shape)
@@ -121,7 +121,7 @@ class _Frame:
 
 
 def ticks(low: float, high: float, count: int, steps: Sequence[float] = ()) -> list[float]:
-    """At most about `count` round numbers in the range; multiples of one of `steps` where they reach that far."""
+    """About `count` round numbers in the range; multiples of one of `steps` if one of them is large enough."""
     rough = (high - low) / max(1, count)
     power = 10.0 ** math.floor(math.log10(rough))
     usual = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
@@ -131,15 +131,15 @@ def ticks(low: float, high: float, count: int, steps: Sequence[float] = ()) -> l
 
 
 def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Of every stretch its first, lowest and highest, so that spikes stay to be seen."""
+    """The first, lowest and highest point of every interval, so that spikes stay visible."""
     if len(points) <= MOST_POINTS:
         return list(points)
     size = math.ceil(3 * len(points) / MOST_POINTS)
     kept: list[tuple[float, float]] = []
     for start in range(0, len(points), size):
-        stretch = points[start : start + size]
-        chosen = {0, *(f(range(len(stretch)), key=lambda i, s=stretch: s[i][1]) for f in (min, max))}  # type: ignore[misc]
-        kept += [stretch[index] for index in sorted(chosen)]
+        interval = points[start : start + size]
+        chosen = {0, *(f(range(len(interval)), key=lambda i, s=interval: s[i][1]) for f in (min, max))}  # type: ignore[misc]
+        kept += [interval[index] for index in sorted(chosen)]
     return kept
 
 

@@ -1,8 +1,8 @@
-"""Reader: recordings in, records (rank, time, event) out. Files are hostile until read.
+"""Reader: reads recordings and yields records (rank, time, event). Files are not trusted.
 
-Whatever a file holds, reading ends: damaged, cut or overlong lines and unknown events are counted and skipped; a file
-that is none of ours, or of a newer schema, is a ConfigError when it is all there is, and a note beside other files.
-`time` is Unix seconds by the rank's own wall clock; a made-up time is never made out of a missing one.
+Reading ends whatever a file contains: damaged, truncated or overlong lines and unknown events are counted and skipped.
+A file that is not a recording, or has a newer schema, is a ConfigError if it is the only file, and a note otherwise.
+`time` is Unix seconds by the rank's own wall clock; a missing time is never replaced by an invented one.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from gradwire.errors import ConfigError
 from gradwire.events import FORMAT, VERSION, Event, Opened
 from gradwire.observe.files import BLOCK, DAMAGED, Segment, lines, opened, recording, segments
 
-# Sentences kept about what was wrong; the rest is counted.
+# Sentences kept about damage; the rest is only counted.
 MOST_NOTES: Final = 20
-# What one poll reads of one segment at most; the rest waits for the next, so that a huge file cannot fill memory.
+# Bytes that one poll reads of one segment at most, so that a huge file cannot fill memory; the next poll continues.
 MOST_POLL: Final = 8 << 20
 
 
 class Record(NamedTuple):
-    """One event, whose it is and when it was, in Unix seconds."""
+    """One event with its rank and its time in Unix seconds."""
 
     rank: int
     time: float
@@ -36,7 +36,7 @@ class Record(NamedTuple):
 
 @dataclass(slots=True)
 class Damage:
-    """What could not be read."""
+    """Counts and notes of what could not be read."""
 
     lines: int = 0
     unknown: int = 0
@@ -59,7 +59,7 @@ class _Kind(msgspec.Struct):
 
 
 class Parser:
-    """Turns one segment's lines into records; the first line must say what the file is."""
+    """Turns one segment's lines into records; the first line must be an `opened` event."""
 
     _decoder = msgspec.json.Decoder(Event)
     _kind = msgspec.json.Decoder(_Kind)
@@ -70,7 +70,7 @@ class Parser:
         self._opened: Opened | None = None
 
     def take(self, line: bytes | None) -> Record | None:
-        """The record of a line; None where it holds none. ConfigError where the file cannot be read at all."""
+        """The record of a line; None if it has none. ConfigError if the file cannot be read at all."""
         event = self._decode(line)
         if self._opened is None:
             self._opened = self._head(event)
@@ -105,18 +105,18 @@ class Parser:
     def _head(self, event: Event | None) -> Opened:
         path = self._segment.path
         if not isinstance(event, Opened) or event.format != FORMAT:
-            raise ConfigError(f"{path} is no gradwire recording: its first line is not an `opened` event")
+            raise ConfigError(f"{path} is not a gradwire recording: its first line is not an `opened` event")
         if event.version > VERSION:
             raise ConfigError(
-                f"{path} has event schema {event.version}; this gradwire reads {VERSION}: use the version that wrote it"
+                f"{path} has event schema {event.version}, but this gradwire reads {VERSION}; upgrade gradwire"
             )
         if event.rank < 0 or not math.isfinite(event.wall) or not math.isfinite(event.at):
-            raise ConfigError(f"{path}: its `opened` line holds an impossible rank or time")
+            raise ConfigError(f"{path}: its `opened` line has an impossible rank or time")
         return event
 
 
 def read(run: str | Path, damage: Damage | None = None) -> Iterator[Record]:
-    """All records of a recording, in the order of their times. ConfigError where no file can be read or holds any."""
+    """All records of a recording in the order of their times. ConfigError if no file has a readable event."""
     damage = Damage() if damage is None else damage
     found = recording(run)
     by_rank: dict[int, list[Segment]] = {}
@@ -143,7 +143,7 @@ def _rank(found: list[Segment], damage: Damage, errors: list[ConfigError]) -> It
 
 
 def read_segment(segment: Segment, damage: Damage) -> Iterator[Record]:
-    """One file's records. A cut end is what a crash leaves, and counts as one damaged line."""
+    """One file's records. A truncated end, as a crash leaves it, counts as one damaged line."""
     parser = Parser(segment, damage)
     with opened(segment.path) as file:
         for line in lines(file):
@@ -153,7 +153,7 @@ def read_segment(segment: Segment, damage: Damage) -> Iterator[Record]:
 
 
 @dataclass(slots=True)
-class _Place:
+class _Position:
     """How far one segment was read."""
 
     parser: Parser
@@ -167,9 +167,9 @@ class Follower:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._places: dict[tuple[int, int], _Place] = {}
+        self._positions: dict[tuple[int, int], _Position] = {}
         self.damage = Damage()
-        # When a file of the recording was last written to or touched, in Unix seconds.
+        # When a file of the recording was last written or touched, in Unix seconds.
         self.touched = 0.0
 
     def poll(self) -> list[Record]:
@@ -177,12 +177,12 @@ class Follower:
         fresh: list[Record] = []
         for segment in self._segments():
             key = (segment.rank, segment.number)
-            place = self._places.get(key)
-            if place is None:
-                place = self._places[key] = _Place(Parser(segment, self.damage))
-            if not place.done:
+            position = self._positions.get(key)
+            if position is None:
+                position = self._positions[key] = _Position(Parser(segment, self.damage))
+            if not position.done:
                 self.touched = max(self.touched, touched(segment))
-                fresh += self._advance(segment, place)
+                fresh += self._advance(segment, position)
         fresh.sort(key=lambda record: record.time)
         return fresh
 
@@ -193,54 +193,54 @@ class Follower:
             self.damage.note(f"{self._folder}: {error.strerror}")
             return []
 
-    def _advance(self, segment: Segment, place: _Place) -> list[Record]:
-        """Whole lines after what was read; a packed segment holds what the plain one held, and no more will come."""
+    def _advance(self, segment: Segment, position: _Position) -> list[Record]:
+        """Records of complete lines after the position. A packed segment equals the plain one and is final."""
         found: list[Record] = []
         try:
-            for line in _new_lines(segment, place):
-                record = place.parser.take(line)
+            for line in _new_lines(segment, position):
+                record = position.parser.take(line)
                 if record is not None:
                     found.append(record)
-            place.done = segment.packed and not place.more
+            position.done = segment.packed and not position.more
         except (ConfigError, OSError) as error:
             if not isinstance(error.__cause__ or error, FileNotFoundError):
-                place.done = True
+                position.done = True
                 self.damage.note(str(error))
-            # Otherwise it was packed between looking and opening; the next poll finds it.
+            # Otherwise it was packed after it was listed; the next poll finds it.
         except DAMAGED:
-            place.done = True
-            self.damage.note(f"{segment.path} is damaged or cut short")
+            position.done = True
+            self.damage.note(f"{segment.path} is damaged or truncated")
         return found
 
 
 def touched(segment: Segment) -> float:
-    """When a file was last written to or touched; 0 where it is gone."""
+    """When a file was last written or touched; 0 if it is gone."""
     try:
         return segment.path.stat().st_mtime
     except OSError:
         return 0.0
 
 
-def _new_lines(segment: Segment, place: _Place) -> Iterator[bytes | None]:
-    """Whole lines after what was read, at most MOST_POLL bytes of them; None for a stretch that has no line's end.
-    Where the file is damaged, that is raised behind the lines before it."""
-    if not segment.packed and segment.path.stat().st_size <= place.read:
+def _new_lines(segment: Segment, position: _Position) -> Iterator[bytes | None]:
+    """Complete lines after the position, at most MOST_POLL bytes; None for a part without a line end. Damage is raised
+    after the lines before it were yielded."""
+    if not segment.packed and segment.path.stat().st_size <= position.read:
         return
     body, damage = bytearray(), None
     with opened(segment.path) as file:
         try:
-            _skip(file, place.read)
+            _skip(file, position.read)
             while len(body) < MOST_POLL and (block := file.read1(BLOCK)):
                 body += block
         except DAMAGED as error:
             damage = error
     whole = body.rfind(b"\n") + 1
-    place.more = len(body) >= MOST_POLL
+    position.more = len(body) >= MOST_POLL
     if whole:
-        place.read += whole
+        position.read += whole
         yield from bytes(body[: whole - 1]).split(b"\n")
-    elif place.more:
-        place.read += len(body)
+    elif position.more:
+        position.read += len(body)
         yield None
     if damage is not None:
         raise damage

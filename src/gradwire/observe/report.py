@@ -1,7 +1,7 @@
-"""Report: one or several runs in; one self-contained HTML page, Markdown or JSON out.
+"""Report: one or several runs as a self-contained HTML page, as Markdown or as JSON.
 
-The page asks nobody for anything: plots are inline SVG, styles are inside, there is no script, and its content security
-policy says so. Every string that came from a recording is escaped.
+The page makes no external requests: plots are inline SVG, styles are inline, there is no script, and its content
+security policy forbids the rest. Every string from a recording is escaped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gradwire.observe.step_split import PARTS
 from gradwire.units import Bytes
 
 MOST_DECISIONS: Final = 50
-# Characters of one incident: gradwire's longest errors, whole.
+# Characters of one incident: enough for gradwire's longest errors.
 MOST_DETAIL: Final = 1000
 STYLE: Final = """
 :root{--ink:#1c2330;--dim:#657085;--page:#fff;--card:#f6f7f9;--rule:#dde1e8;color-scheme:light dark;
@@ -51,25 +51,25 @@ _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'
 
 @dataclass(frozen=True, slots=True)
 class ReportedRun:
-    """A recording, folded."""
+    """A recording's state and facts."""
 
     state: RunState
     facts: RunFacts
 
 
 def load(paths: Sequence[str | Path], accuracy: Sequence[float] = ()) -> list[ReportedRun]:
-    """Read and fold each recording once; names that occur twice get their number."""
-    folded: list[tuple[str, RunState, Damage]] = []
+    """Read each recording once. A name that occurs twice gets a number."""
+    loaded: list[tuple[str, RunState, Damage]] = []
     for path in paths:
         state, damage = RunState(), Damage()
         for record in read(path, damage):
             state.take(record)
-        state.heard(time.time(), max(map(touched, recording(path)), default=0.0))
+        state.update_silence(time.time(), max(map(touched, recording(path)), default=0.0))
         name = clean(Path(path).resolve().name.split(".jsonl")[0], 40)
-        taken = sum(other == name or other.startswith(f"{name} (") for other, _, _ in folded)
-        folded.append((f"{name} ({taken + 1})" if taken else name, state, damage))
-    targets = tuple(accuracy) or targets_for([state for _, state, _ in folded])
-    return [ReportedRun(state, facts(name, state, targets, clean(str(damage)))) for name, state, damage in folded]
+        taken = sum(other == name or other.startswith(f"{name} (") for other, _, _ in loaded)
+        loaded.append((f"{name} ({taken + 1})" if taken else name, state, damage))
+    targets = tuple(accuracy) or targets_for([state for _, state, _ in loaded])
+    return [ReportedRun(state, facts(name, state, targets, clean(str(damage)))) for name, state, damage in loaded]
 
 
 def to_json(runs: Sequence[ReportedRun]) -> str:
@@ -78,7 +78,7 @@ def to_json(runs: Sequence[ReportedRun]) -> str:
 
 
 def to_markdown(runs: Sequence[ReportedRun]) -> str:
-    """Tables a person can paste into an issue."""
+    """Tables that can be pasted into an issue."""
     head, *rows = table(runs)
     lines = ["# gradwire report", "", _md(head), _md(["---"] + ["---:"] * (len(head) - 1)), *map(_md, rows)]
     for run in runs:
@@ -93,7 +93,7 @@ def to_markdown(runs: Sequence[ReportedRun]) -> str:
 
 
 def to_html(runs: Sequence[ReportedRun]) -> str:
-    """The page."""
+    """The HTML page."""
     title = "gradwire report: " + ", ".join(run.facts.name for run in runs)
     body = [
         f"<h1>{escape(title)}</h1>",
@@ -103,7 +103,7 @@ def to_html(runs: Sequence[ReportedRun]) -> str:
             for run in runs
             if run.facts.damage
         ),
-        f'<section class="wide"><h2>In numbers</h2>{_html_table(table(runs))}</section>',
+        f'<section class="wide"><h2>Summary</h2>{_html_table(table(runs))}</section>',
         f'<div class="grid2">{"".join(plots(runs))}</div>',
         *map(_decisions, runs),
         *map(_details, runs),
@@ -117,7 +117,7 @@ def to_html(runs: Sequence[ReportedRun]) -> str:
 
 
 def table(runs: Sequence[ReportedRun]) -> list[list[str]]:
-    """Rows of text, the first one the head; one column a run."""
+    """Rows of text, the head first; one column per run."""
     every = [run.facts for run in runs]
     base = every[0].step_mean
     rows = [["", *(run.name for run in every)]]
@@ -130,11 +130,14 @@ def table(runs: Sequence[ReportedRun]) -> list[list[str]]:
         rows.append([f"step, {label}", *(seconds(run.step_quantiles[label]) for run in every)])
     if len(every) > 1:
         rows.append(
-            ["speed against the first", *(f"{base / run.step_mean:.2f}x" if run.step_mean else "-" for run in every)]
+            [
+                "speed-up over the first run",
+                *(f"{base / run.step_mean:.2f}x" if run.step_mean else "-" for run in every),
+            ]
         )
-    rows.append(["sent in all", *(str(Bytes(run.wire_bytes)) for run in every)])
+    rows.append(["sent by all ranks", *(str(Bytes(run.wire_bytes)) for run in every)])
     rows.append(["plain DDP would send", *(str(Bytes(run.plain_bytes)) for run in every)])
-    rows.append(["times less", *(f"{run.saved:.3g}x" for run in every)])
+    rows.append(["reduction", *(f"{run.saved:.3g}x" for run in every)])
     rows.append(["level changes", *(str(run.changes) for run in every)])
     if any(run.best_accuracy is not None for run in every):
         rows.append(
@@ -145,13 +148,13 @@ def table(runs: Sequence[ReportedRun]) -> list[list[str]]:
     rows.append(["bandwidth, median", *(rate(run.bandwidth.get("median")) for run in every)])
     rows.append(["round trip, median", *(seconds(run.rtt.get("median")) for run in every)])
     if any(run.transport for run in every):
-        rows.append(["not waited for", *(_missing(run) for run in every)])
+        rows.append(["lost, not retransmitted", *(_missing(run) for run in every)])
     rows.append(["faults", *(_counted(run.faults) for run in every)])
     return rows
 
 
 def plots(runs: Sequence[ReportedRun]) -> list[str]:
-    """The plots as sections of the page."""
+    """One section of the page per plot."""
     return [
         _section("Accuracy over time", line_plot(_lines(runs, "accuracy"), span, _whole_percent, "accuracy over time")),
         _section("Step time", line_plot(_lines(runs, "seconds"), span, seconds, "step time over time")),
@@ -159,10 +162,13 @@ def plots(runs: Sequence[ReportedRun]) -> list[str]:
             "Step-time distribution",
             line_plot(_cdf(runs), seconds, _whole_percent, "share of steps below a time", clock=False),
         ),
-        _section("Where a step's time goes", _split(runs) + _parts_key()),
-        _section("Network: rate of the group", line_plot(_lines(runs, "bandwidth"), span, rate, "bandwidth over time")),
+        _section("Parts of a step", _split(runs) + _parts_key()),
+        _section(
+            "Network: delivery rate of the group",
+            line_plot(_lines(runs, "bandwidth"), span, rate, "bandwidth over time"),
+        ),
         _section("Network: round trip", line_plot(_lines(runs, "rtt"), span, seconds, "round trip over time")),
-        _section("Sent by a rank in a step", line_plot(_lines(runs, "wire_bytes"), span, _bytes, "bytes over time")),
+        _section("Sent per rank and step", line_plot(_lines(runs, "wire_bytes"), span, _bytes, "bytes over time")),
         _section("Residual energy", line_plot(_lines(runs, "residual"), span, _plain, "residual energy over time")),
     ]
 
@@ -176,7 +182,7 @@ def _lines(runs: Sequence[ReportedRun], name: str) -> list[Line]:
 
 
 def _cdf(runs: Sequence[ReportedRun]) -> list[Line]:
-    """Share of steps (up) that took less than a time (across); the slowest half per cent is left out of sight."""
+    """Share of steps (y) that took less than a time (x); the slowest half per cent is not shown."""
     found = []
     for color, run in enumerate(runs):
         seen, points = 0, []
@@ -211,18 +217,18 @@ def _legend(runs: Sequence[ReportedRun]) -> str:
 
 
 def _decisions(run: ReportedRun) -> str:
-    rows = [["after", "step", "level", "why"]]
+    rows = [["after", "step", "level", "reason"]]
     rows += [[span(d.elapsed), str(d.step), clean(d.level, 60), clean(d.reason, 400)] for d in _last(run)]
-    told = f" (the last {MOST_DECISIONS})" if len(run.facts.decisions) > MOST_DECISIONS else ""
+    limit = f" (the last {MOST_DECISIONS})" if len(run.facts.decisions) > MOST_DECISIONS else ""
     name = escape(run.facts.name)
-    return f'<section class="wide"><h2>Decisions of {name}{told}</h2>{_html_table(rows, text_from=2)}</section>'
+    return f'<section class="wide"><h2>Decisions of {name}{limit}</h2>{_html_table(rows, text_from=2)}</section>'
 
 
 def _details(run: ReportedRun) -> str:
-    """What fewer people look for: levels by time, transport, incidents, configuration."""
+    """Levels, incidents and configuration."""
     levels = [["level", "steps", "time"]]
     levels += [[clean(k, 60), str(n), span(run.facts.level_seconds[k])] for k, n in run.facts.levels.items()]
-    incidents = [["after", "rank", "step", "kind", "what"]]
+    incidents = [["after", "rank", "step", "kind", "detail"]]
     start = run.state.started or 0.0
     for one in list(run.state.incidents)[-MOST_DECISIONS:]:
         who = ", ".join(map(str, one.ranks or (one.rank,)))
@@ -269,7 +275,7 @@ def _md(cells: Sequence[str]) -> str:
 
 
 def _md_text(text: str) -> str:
-    """No markup from a recording: neither HTML nor Markdown's own."""
+    """Escape HTML and Markdown, so that a recording cannot add markup."""
     kept = escape(clean(text, 400), quote=False)
     return "".join(f"\\{c}" if c in "\\`*_[]|#!" else c for c in kept)
 

@@ -1,4 +1,4 @@
-"""Facts: what a report says of one run, taken from its RunState; the JSON form of a report is a list of these."""
+"""Run facts: what a report says about one run, taken from its RunState; a report in JSON is a list of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradwire.observe.run_status import Status
 from gradwire.observe.state import RunState
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-# Accuracies asked for when the user names none: shares of the best that any run reached.
+# Target accuracies if the user names none: shares of the best accuracy of all runs.
 SHARES: Final = (0.8, 0.9, 0.95, 0.99)
 
 
@@ -25,8 +25,8 @@ class DecisionFact(msgspec.Struct, frozen=True):
 
 
 class RunFacts(msgspec.Struct, frozen=True):
-    """One run in numbers. Seconds and bytes. `split` is the mean step over all ranks: `seconds` and the parts that add
-    up to it, all 0 where only the whole step was recorded; quantiles are the lowest rank's."""
+    """One run in numbers: seconds and bytes. `split` is the mean step over all ranks: `seconds` and the parts that add
+    up to it, all 0 if only the whole step was recorded; quantiles are those of the lowest rank."""
 
     name: str
     world_size: int
@@ -57,12 +57,12 @@ class RunFacts(msgspec.Struct, frozen=True):
 
     @property
     def saved(self) -> float:
-        """How many times fewer bytes than plain DDP."""
+        """Bytes of plain DDP divided by bytes sent."""
         return self.plain_bytes / self.wire_bytes if self.wire_bytes else 1.0
 
 
 def facts(name: str, state: RunState, targets: tuple[float, ...] = (), damage: str = "") -> RunFacts:
-    """`targets` are the accuracies whose time is told."""
+    """The facts of one run; `targets` are the accuracies whose time is reported."""
     start = state.started or 0.0
     sums, split = state.transport, state.whole_split
     transport = {name: getattr(sums, name) for name in ("transfers", "nbytes", "missing", "returned", "retransmitted")}
@@ -101,7 +101,7 @@ def best_accuracy(state: RunState) -> float | None:
 
 
 def targets_for(states: list[RunState]) -> tuple[float, ...]:
-    """Accuracies worth asking about: shares of what the best run reached, on round numbers."""
+    """Target accuracies: shares of the best run's accuracy, rounded to two digits."""
     best = max((accuracy for state in states if (accuracy := best_accuracy(state)) is not None), default=None)
     return () if best is None else tuple(dict.fromkeys(round(share * best, 2) for share in SHARES))
 

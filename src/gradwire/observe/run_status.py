@@ -1,8 +1,8 @@
-"""Outcome: how a run stands, by what its ranks recorded: running, failed or ended. Pure.
+"""Run status: waiting, running, failed or ended, from what the ranks recorded. Pure.
 
-A rank *failed* when it recorded that synchronisation failed and made no step after that. It is *lost* when the others
-recorded that they go on without it. A run whose ranks neither ended nor failed, and whose files nobody touches any
-more, was stopped from outside (killed, or its hosts went down): it failed, too.
+A rank *failed* if it recorded a failed synchronisation and no step after it. It is *lost* if the others recorded that
+they continue without it. A run whose ranks neither ended nor failed, and whose files are no longer touched, was
+stopped from outside (killed, or its hosts went down): it has failed, too.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import Final, Literal
 
 Status = Literal["waiting", "running", "failed", "ended"]
 
-# Seconds without a sign after which nobody writes any more: the recorder touches its file every five (`recorder.BEAT`).
+# Seconds without a write after which a run is over: three times `recorder.TOUCH_INTERVAL`.
 SILENCE: Final = 15.0
-# Errors that say that something happened to another rank; any other error is a cause.
-CONSEQUENCES: Final = ("LinkError:", "LostPeerError:", "SiteError:", "FarewellError:", "CollectiveError:")
+# Errors that follow from a failure of another rank; any other error is a cause.
+CONSEQUENCES: Final = ("LinkError:", "LostPeerError:", "SiteError:", "PeerClosedError:", "CollectiveError:")
 
 
 @dataclass(slots=True)
 class RankOutcome:
-    """What became of one rank: the step at which it failed, whether it ended in order, whether others lost it."""
+    """One rank's outcome: the step at which it failed, whether it ended normally, whether the others lost it."""
 
     failed: int | None = None
     ended: bool = False
     lost: bool = False
 
     def stepped(self, step: int) -> None:
-        """A step was made; one of before the failure may be told after it."""
+        """A step was recorded; a step from before the failure may be recorded after it."""
         self.ended = False
         if self.failed is not None and step > self.failed:
             self.failed = None
@@ -36,7 +36,7 @@ class RankOutcome:
 
 @dataclass(slots=True)
 class Incident:
-    """Something that went wrong, and when; `ranks` are all that told of it, the first is `rank`."""
+    """A fault, failure or warning; `ranks` are all ranks that reported it, `rank` is the one whose detail is kept."""
 
     time: float
     rank: int
@@ -45,8 +45,8 @@ class Incident:
     detail: str
     ranks: tuple[int, ...] = ()
 
-    def also(self, rank: int, error: str) -> None:
-        """The same failure as another rank saw it. What happened on a rank itself says more than what others saw."""
+    def merge(self, rank: int, error: str) -> None:
+        """Add another rank's report of the same failure. A cause replaces the detail of a consequence."""
         self.ranks = tuple(sorted({*self.ranks, rank}))
         if self.detail.startswith(CONSEQUENCES) and not error.startswith(CONSEQUENCES):
             self.rank, self.detail = rank, error
@@ -59,7 +59,7 @@ class Incident:
 
 
 def status_of(ranks: Iterable[RankOutcome], silent: bool) -> Status:
-    """How a run of these ranks stands; `silent` when nobody has written for SILENCE seconds."""
+    """The status of a run with these ranks; `silent` if nothing was written for SILENCE seconds."""
     known = list(ranks)
     present = [rank for rank in known if not rank.lost]
     if not known:

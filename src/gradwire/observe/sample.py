@@ -1,9 +1,9 @@
-"""Sample: a made-up run as a recording, from a seed and virtual time, for tests, demonstrations and the dashboard.
+"""Sample: writes an artificial run as a recording, from a seed and virtual time, for tests and demonstrations.
 
     python -m gradwire.observe.sample runs/sample --ranks 16 --seconds 3600
 
-Three sites train while their wide-area link has good hours, congestion and one outage; the level follows. Nothing here
-is a measurement: the sentences say so, and the run is called "sample".
+Three sites train while their wide-area link is free, congested, free and congested again; the level follows. Nothing
+here is a measurement: the reasons say so, and the run is named "sample".
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from gradwire.types import all_reduce_bytes
 PARAMETERS: Final = 11_173_962
 COMPUTE: Final = 0.25
 WALL: Final = 1_750_000_000.0
-# What the made-up levels send, relative to the gradient, and what encoding costs.
+# Bytes that each level sends, relative to the gradient, and seconds of encoding.
 LEVELS: Final = {"off": (1.0, 0.0), "fp16": (0.5, 0.012), "int8": (0.26, 0.016), "topk:0.01+int8": (0.013, 0.021)}
 SITES: Final = ("frankfurt", "oregon", "tokyo")
 
 
 @dataclass(frozen=True, slots=True)
 class SampleShape:
-    """What a sample run is like."""
+    """Size, length and seed of a sample run."""
 
     ranks: int = 16
     seconds: float = 3600.0
@@ -62,10 +62,10 @@ class SampleShape:
 
 @dataclass(slots=True)
 class _SampleRun:
-    """The run as it unfolds; everything random comes from one generator."""
+    """The state of the generated run; everything random comes from one generator."""
 
     shape: SampleShape
-    chance: random.Random
+    rng: random.Random
     at: float = 5_000.0
     step: int = 0
     level: str = "off"
@@ -75,185 +75,183 @@ class _SampleRun:
     congested: float = 0.0
     lines: list[list[Event]] = field(default_factory=list)
 
-    def tell(self, rank: int, event: Event) -> None:
+    def record(self, rank: int, event: Event) -> None:
         self.lines[rank].append(event)
 
 
 def events(shape: SampleShape) -> list[list[Event]]:
     """Every rank's events, in order; the same for the same shape."""
-    story = _SampleRun(shape, random.Random(shape.seed), lines=[[] for _ in range(shape.ranks)])
-    _begin(story)
-    start = story.at
-    while story.at < start + shape.seconds:
-        _advance(story, (story.at - start) / shape.seconds)
+    run = _SampleRun(shape, random.Random(shape.seed), lines=[[] for _ in range(shape.ranks)])
+    _begin(run)
+    start = run.at
+    while run.at < start + shape.seconds:
+        _advance(run, (run.at - start) / shape.seconds)
     if shape.ended:
         for rank in range(shape.ranks):
-            story.tell(rank, Ended(story.at, story.step))
-    return story.lines
+            run.record(rank, Ended(run.at, run.step))
+    return run.lines
 
 
 def write(folder: Path, shape: SampleShape, *, packed: bool = True) -> Path:
-    """The sample as a recording in `folder`, one segment a rank; returns the folder."""
+    """Write the sample as a recording in `folder`, one segment per rank; returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     encoder = msgspec.json.Encoder()
-    for rank, told in enumerate(events(shape)):
-        body = encoder.encode_lines(told)
+    for rank, recorded in enumerate(events(shape)):
+        body = encoder.encode_lines(recorded)
         path = segment_path(folder, rank, 0, PACKED if packed else PLAIN)
         path.write_bytes(pack(body) if packed else body)
     return folder
 
 
-def _site(story: _SampleRun, rank: int) -> str:
-    return SITES[rank * len(SITES) // story.shape.ranks]
+def _site(run: _SampleRun, rank: int) -> str:
+    return SITES[rank * len(SITES) // run.shape.ranks]
 
 
-def _begin(story: _SampleRun) -> None:
-    ranks, config = story.shape.ranks, {"level": "auto", "observe": {"verify": 0}}
+def _begin(run: _SampleRun) -> None:
+    ranks, config = run.shape.ranks, {"level": "auto", "observe": {"verify": 0}}
     for rank in range(ranks):
-        story.tell(rank, Opened(story.at, FORMAT, VERSION, rank, ranks, WALL, "sample"))
-        host, site = f"host{rank}", _site(story, rank)
-        story.tell(rank, Attached(story.at, rank, ranks, PARAMETERS, config, host, site, "0.1.0", "2.13.0"))
-    _plan(story, "first plan of the sample")
-    _decide(story, "off", "the network has not been measured yet")
+        run.record(rank, Opened(run.at, FORMAT, VERSION, rank, ranks, WALL, "sample"))
+        host, site = f"host{rank}", _site(run, rank)
+        run.record(rank, Attached(run.at, rank, ranks, PARAMETERS, config, host, site, "0.1.0", "2.13.0"))
+    _plan(run, "first plan of the sample")
+    _decide(run, "off", "the network has not been measured yet")
 
 
-def _advance(story: _SampleRun, done: float) -> None:
+def _advance(run: _SampleRun, done: float) -> None:
     """One step of the whole job."""
-    story.step += 1
-    story.congested = _congestion(done)
-    story.rate = 125e6 * (1 - 0.93 * story.congested) * story.chance.uniform(0.93, 1.07)
-    share, encoding = LEVELS[story.level]
-    plain = all_reduce_bytes(4 * PARAMETERS, story.shape.ranks)
+    run.step += 1
+    run.congested = _congestion(done)
+    run.rate = 125e6 * (1 - 0.93 * run.congested) * run.rng.uniform(0.93, 1.07)
+    share, encoding = LEVELS[run.level]
+    plain = all_reduce_bytes(4 * PARAMETERS, run.shape.ranks)
     sent = int(plain * share)
-    late = story.chance.expovariate(1 / 0.004)
-    wire = max(0.002, sent / story.rate - 0.6 * COMPUTE) + 0.02
-    seconds = COMPUTE * story.chance.uniform(0.98, 1.03) + encoding / 2 + wire + late
-    story.at += seconds
-    waits = 0.0 if story.level == "off" else 0.4 + 0.3 * math.sin(story.step / 40)
-    for rank in range(story.shape.ranks):
-        own = late * story.chance.random()
+    late = run.rng.expovariate(1 / 0.004)
+    wire = max(0.002, sent / run.rate - 0.6 * COMPUTE) + 0.02
+    seconds = COMPUTE * run.rng.uniform(0.98, 1.03) + encoding / 2 + wire + late
+    run.at += seconds
+    waits = 0.0 if run.level == "off" else 0.4 + 0.3 * math.sin(run.step / 40)
+    for rank in range(run.shape.ranks):
+        own = late * run.rng.random()
         split = (seconds - encoding / 2 - wire - own, encoding / 2, wire, own)
         sizes = (4 * PARAMETERS, sent, plain)
-        busy = sent / story.rate
-        residual = waits if story.level != "off" else None
-        story.tell(rank, Stepped(story.at, story.step, seconds, *split, *sizes, story.level, encoding, busy, residual))
-    _network(story, seconds, wire, encoding, waits, plain)
-    _choose(story)
-    _incidents(story, done)
-    if story.step % 50 == 0:
-        epochs = story.step / 390
-        accuracy = 0.93 * (1 - math.exp(-epochs / 3)) + story.chance.uniform(-0.004, 0.004)
-        total = max(story.step, round(story.step / max(done, 1e-6)))
+        busy = sent / run.rate
+        residual = waits if run.level != "off" else None
+        run.record(rank, Stepped(run.at, run.step, seconds, *split, *sizes, run.level, encoding, busy, residual))
+    _network(run, seconds, wire, encoding, waits, plain)
+    _choose(run)
+    _incidents(run, done)
+    if run.step % 50 == 0:
+        epochs = run.step / 390
+        accuracy = 0.93 * (1 - math.exp(-epochs / 3)) + run.rng.uniform(-0.004, 0.004)
+        total = max(run.step, round(run.step / max(done, 1e-6)))
         loss = 2.3 * math.exp(-epochs / 3) + 0.1
-        story.tell(0, Noted(story.at, story.step, loss, max(0.1, accuracy), epochs, total))
+        run.record(0, Noted(run.at, run.step, loss, max(0.1, accuracy), epochs, total))
 
 
 def _congestion(done: float) -> float:
-    """0..1 over the run: calm, a long congestion, calm, a short hard one."""
+    """Congestion from 0 to 1 over the run: free, long congestion, free, short severe congestion."""
     if 0.25 < done < 0.6:
         return 0.85
     return 0.98 if 0.8 < done < 0.86 else 0.1 * (1 + math.sin(done * 40)) / 2
 
 
-def _network(story: _SampleRun, seconds: float, wire: float, encoding: float, residual: float, plain: int) -> None:
-    queueing = 0.09 * story.congested
-    predicted = COMPUTE + max(0.0, plain / story.rate - 0.6 * COMPUTE) + 0.02
+def _network(run: _SampleRun, seconds: float, wire: float, encoding: float, residual: float, plain: int) -> None:
+    queueing = 0.09 * run.congested
+    predicted = COMPUTE + max(0.0, plain / run.rate - 0.6 * COMPUTE) + 0.02
     facts = (seconds, wire, seconds - wire, encoding, residual)
     estimate = Sensed(
-        story.at,
-        story.step,
+        run.at,
+        run.step,
         0.012,
-        story.rate,
+        run.rate,
         queueing,
         wire,
         0.1 * wire,
         *facts,
         131e6,
-        0.02 * story.congested,
+        0.02 * run.congested,
         1.0,
         predicted,
     )
-    story.tell(0, estimate)
-    if story.step % 4:  # about once a second
+    run.record(0, estimate)
+    if run.step % 4:  # about once a second
         return
-    for rank in range(story.shape.ranks):
-        story.tell(rank, LinksSensed(story.at, story.step, tuple(_links(story, rank))))
+    for rank in range(run.shape.ranks):
+        run.record(rank, LinksSensed(run.at, run.step, tuple(_links(run, rank))))
 
 
-def _links(story: _SampleRun, rank: int) -> Iterator[LinkSample]:
-    for peer in range(story.shape.ranks):
+def _links(run: _SampleRun, rank: int) -> Iterator[LinkSample]:
+    for peer in range(run.shape.ranks):
         if peer == rank:
             continue
-        near = _site(story, peer) == _site(story, rank)
-        rate = 1.2e9 if near else story.rate * (0.7 + 0.3 * ((rank * 7 + peer * 3) % 5) / 5)
-        rtt = 0.0004 if near else 0.012 + 0.03 * ((rank + peer) % 3) + 0.09 * story.congested
-        loss = 0.0 if near else 0.02 * story.congested
+        near = _site(run, peer) == _site(run, rank)
+        rate = 1.2e9 if near else run.rate * (0.7 + 0.3 * ((rank * 7 + peer * 3) % 5) / 5)
+        rtt = 0.0004 if near else 0.012 + 0.03 * ((rank + peer) % 3) + 0.09 * run.congested
+        loss = 0.0 if near else 0.02 * run.congested
         yield LinkSample(rank, peer, rate, rtt, 0.0004 if near else 0.012, loss, None, None, 0.2)
 
 
-def _choose(story: _SampleRun) -> None:
-    mbit = story.rate * 8 / 1e6
+def _choose(run: _SampleRun) -> None:
+    mbit = run.rate * 8 / 1e6
     wish = "off" if mbit > 850 else "int8" if mbit > 100 else "topk:0.01+int8"
-    if wish != story.level and story.step % 5 == 0:
-        _decide(story, wish, f"sample: the group moves {mbit:.0f} Mbit/s, so {wish} is quickest")
+    if wish != run.level and run.step % 5 == 0:
+        _decide(run, wish, f"sample: the group moves {mbit:.0f} Mbit/s, so {wish} is quickest")
 
 
-def _decide(story: _SampleRun, level: str, reason: str) -> None:
-    story.level, story.version = level, story.version + 1
-    for rank in range(story.shape.ranks):
-        story.tell(rank, Decided(story.at, story.step, 0, level, reason, story.version))
+def _decide(run: _SampleRun, level: str, reason: str) -> None:
+    run.level, run.version = level, run.version + 1
+    for rank in range(run.shape.ranks):
+        run.record(rank, Decided(run.at, run.step, 0, level, reason, run.version))
 
 
-def _plan(story: _SampleRun, reason: str) -> None:
-    """Two trees with roots at different sites; shares and roots move with every version."""
-    story.plan += 1
-    ranks = story.shape.ranks
-    trees = tuple(
-        _tree(story, (story.plan + shift) % ranks, share) for shift, share in ((0, 0.6), (-(-ranks // 2), 0.4))
-    )
-    leaders = sorted({_leader(story, rank) for rank in range(ranks)})
+def _plan(run: _SampleRun, reason: str) -> None:
+    """Two trees with roots at different sites; shares and roots change with every version."""
+    run.plan += 1
+    ranks = run.shape.ranks
+    trees = tuple(_tree(run, (run.plan + shift) % ranks, share) for shift, share in ((0, 0.6), (-(-ranks // 2), 0.4)))
+    leaders = sorted({_leader(run, rank) for rank in range(ranks)})
     routes = (PlannedRoute((leaders[0], leaders[1], leaders[2]), side=True),) if len(leaders) == len(SITES) else ()
-    story.tell(0, Planned(story.at, story.step, story.plan, "loadaware", reason, 0.21, trees, routes, 4_000_000))
+    run.record(0, Planned(run.at, run.step, run.plan, "loadaware", reason, 0.21, trees, routes, 4_000_000))
 
 
-def _leader(story: _SampleRun, rank: int) -> int:
+def _leader(run: _SampleRun, rank: int) -> int:
     """The lowest rank of a rank's site."""
-    return next(other for other in range(story.shape.ranks) if _site(story, other) == _site(story, rank))
+    return next(other for other in range(run.shape.ranks) if _site(run, other) == _site(run, rank))
 
 
-def _tree(story: _SampleRun, root: int, share: float) -> TreeDrawn:
-    """Ranks send to their site's leader, leaders to the root; the root speaks for its own site."""
+def _tree(run: _SampleRun, root: int, share: float) -> TreeDrawn:
+    """Ranks send to their site's leader, leaders to the root; the root is the leader of its own site."""
 
     def leader(rank: int) -> int:
-        return root if _site(story, rank) == _site(story, root) else _leader(story, rank)
+        return root if _site(run, rank) == _site(run, root) else _leader(run, rank)
 
-    ranks = range(story.shape.ranks)
+    ranks = range(run.shape.ranks)
     return TreeDrawn(root, share, {rank: root if rank == leader(rank) else leader(rank) for rank in ranks})
 
 
-def _incidents(story: _SampleRun, done: float) -> None:
-    """Transfers cut short while congested; now and then a new plan, a fault, a NaN."""
-    ranks = story.shape.ranks
-    if story.step % 8 == 0:
+def _incidents(run: _SampleRun, done: float) -> None:
+    """Transfers, incomplete while congested; at intervals a new plan, a fault, a NaN."""
+    ranks = run.shape.ranks
+    if run.step % 8 == 0:
         for rank in range(ranks):
             peer = (rank + 1) % ranks
-            missing = int(4 * PARAMETERS * 0.004 * story.congested)
+            missing = int(4 * PARAMETERS * 0.004 * run.congested)
             closes = {"complete": 6, "threshold": 2} if missing else {"complete": 8}
-            nbytes = int(4 * PARAMETERS * LEVELS[story.level][0])
-            told = Transferred(story.at, story.step, peer, 8, nbytes, missing, missing, 0.05, closes, missing)
-            story.tell(rank, told)
-    if story.step % 900 == 0:
-        _plan(story, "sample: the link between two sites changed by a third")
-    if story.step % 1500 == 700:
+            nbytes = int(4 * PARAMETERS * LEVELS[run.level][0])
+            event = Transferred(run.at, run.step, peer, 8, nbytes, missing, missing, 0.05, closes, missing)
+            run.record(rank, event)
+    if run.step % 900 == 0:
+        _plan(run, "sample: the link between two sites changed by a third")
+    if run.step % 1500 == 700:
         lost = ranks - 1
-        story.tell(0, Faulted(story.at, story.step, "peer_lost", f"rank {lost} was silent for 15 s", lost))
-        story.tell(0, Faulted(story.at + 0.1, story.step, "peer_back", f"rank {lost} came back", lost))
-    if story.step % 2000 == 999:
-        story.tell(1 % ranks, NonFinite(story.at, story.step, 0, 3))
+        run.record(0, Faulted(run.at, run.step, "peer_lost", f"rank {lost} was silent for 15 s", lost))
+        run.record(0, Faulted(run.at + 0.1, run.step, "peer_back", f"rank {lost} rejoined", lost))
+    if run.step % 2000 == 999:
+        run.record(1 % ranks, NonFinite(run.at, run.step, 0, 3))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Write a made-up recording.")
+    parser = argparse.ArgumentParser(description="Write an artificial recording.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--ranks", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=3600.0, help="virtual seconds")

@@ -1,4 +1,4 @@
-"""Series: numbers over time in bounded memory, and a distribution in a bounded number of bins."""
+"""Series: numbers over time in bounded memory, and a distribution in bins."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-# Points a series keeps; a chart is seldom wider.
+# Points a series keeps; a chart is rarely wider.
 MOST_POINTS: Final = 2048
-# Bins of a distribution are this much apart, so a quantile is right within one per cent.
+# Width of a bin on a logarithmic scale: quantiles are exact within one per cent.
 _WIDTH: Final = math.log(1.02)
 
 
 @dataclass(slots=True)
 class Series:
-    """Means over ever longer stretches: when full, neighbours are merged and each point stands for twice as many."""
+    """Means over intervals: when the series is full, neighbours are merged and each point covers twice as many."""
 
     most: int = MOST_POINTS
     times: list[float] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
-    _stretch: int = 1
+    _interval: int = 1
     _count: int = 0
     _sum: float = 0.0
     _first: float = 0.0
@@ -33,10 +33,10 @@ class Series:
             self._first = time
         self._count += 1
         self._sum += value
-        if self._count >= self._stretch:
-            self._settle()
+        if self._count >= self._interval:
+            self._append()
 
-    def _settle(self) -> None:
+    def _append(self) -> None:
         self.times.append(self._first)
         self.values.append(self._sum / self._count)
         self._count, self._sum = 0, 0.0
@@ -47,7 +47,7 @@ class Series:
         even = len(self.times) // 2 * 2
         self.times = self.times[:even:2]
         self.values = [(a + b) / 2 for a, b in zip(self.values[:even:2], self.values[1:even:2], strict=True)]
-        self._stretch *= 2
+        self._interval *= 2
 
     def __iter__(self) -> Iterator[tuple[float, float]]:
         return zip(self.times, self.values, strict=True)
@@ -76,7 +76,7 @@ class Distribution:
         return self.total / self.count if self.count else 0.0
 
     def quantile(self, share: float) -> float:
-        """The number below which `share` of all lie; 0 while there is none."""
+        """The number below which `share` of all numbers lie; 0 if there are none."""
         wanted, seen = share * self.count, 0
         for index, count in sorted(self._bins.items()):
             seen += count
@@ -85,5 +85,5 @@ class Distribution:
         return 0.0
 
     def bins(self) -> list[tuple[float, float, int]]:
-        """(from, to, how many), rising."""
+        """(from, to, count) in ascending order."""
         return [(math.exp(i * _WIDTH), math.exp((i + 1) * _WIDTH), n) for i, n in sorted(self._bins.items())]

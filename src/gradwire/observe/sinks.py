@@ -1,11 +1,11 @@
-"""Sinks: events for other people's tools. Each is added with `handle.add_sink(...)` and imports nothing of theirs.
+"""Sinks: pass events to other tools. Each is added with `handle.add_sink(...)`; none imports the tool.
 
     handle.add_sink(Scalars(SummaryWriter()))       anything with add_scalar(tag, value, step)
     handle.add_sink(Dictionaries(wandb.log))        anything that takes a dictionary and a step
-    handle.add_sink(Logging())                      standard logging, one sentence for what a person would want to know
-    handle.add_sink(lambda event: ...)              code of your own
+    handle.add_sink(Logging())                      standard logging, one sentence per decision, plan or fault
+    handle.add_sink(lambda event: ...)              your own code
 
-They are called from the training thread and from gradwire's threads, one event at a time.
+Sinks are called from the training thread and from gradwire's threads, one event at a time.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from gradwire.events import (
 
 
 class Writer(Protocol):
-    """TensorBoard's SummaryWriter, as far as it is needed."""
+    """The part of TensorBoard's SummaryWriter that is needed."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> Any: ...
 
 
 def numbers(event: Event) -> tuple[int, dict[str, float]]:
-    """The step and the scalars of an event; none where it has no numbers to plot. The user's own go back as noted."""
+    """The step and the scalars of an event; no scalars if it has no numbers to plot."""
     match event:
         case Stepped():
             names = ("seconds", "compute", "encode", "wire", "wait", "residual")
@@ -64,7 +64,7 @@ def numbers(event: Event) -> tuple[int, dict[str, float]]:
 
 
 class Scalars:
-    """For an object with `add_scalar`. Its writer need not be safe in several threads; this is."""
+    """For an object with `add_scalar`. A lock makes it safe to call from several threads."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer, self._lock = writer, threading.Lock()
@@ -77,10 +77,10 @@ class Scalars:
 
 
 class Dictionaries:
-    """For a function such as wandb's or mlflow's log: `log(dictionary, step=step)`. One whose run belongs to a thread,
-    as mlflow's does, needs to be told which: `lambda found, step: mlflow.log_metrics(found, step, run_id=run_id)`.
+    """For a function such as wandb's or mlflow's log: `log(dictionary, step=step)`. A logger whose run belongs to one
+    thread, as in mlflow, needs its run id: `lambda found, step: mlflow.log_metrics(found, step, run_id=run_id)`.
 
-    Steps never go back: some loggers refuse a step lower than one they have seen, so what is late goes with the last.
+    Steps never decrease: some loggers refuse a lower step, so late values are logged with the latest step.
     """
 
     def __init__(self, log: Callable[..., Any]) -> None:
@@ -97,7 +97,7 @@ class Dictionaries:
 
 
 class Logging:
-    """For standard logging: decisions and plans at INFO, trouble at WARNING and above, steps at DEBUG."""
+    """For standard logging: decisions and plans at INFO, faults at WARNING and above, steps at DEBUG."""
 
     def __init__(self, logger: logging.Logger | None = None) -> None:
         self._logger = logger or logging.getLogger("gradwire")

@@ -1,7 +1,7 @@
-"""RunState: the one fold of events. Records in; what watch, reports, the dashboard and Prometheus show, out.
+"""State: `RunState` adds up the records of a run; watch, reports, the dashboard and Prometheus all show it.
 
-Memory is bounded whatever comes: series are thinned, lists keep their last, links and ranks keep one entry each and no
-more than MOST_RANKS of them. A step is told by every rank; the job's step is that of the lowest rank heard of.
+Memory is bounded: series are thinned, lists keep their last entries, links and ranks have one entry each and at most
+MOST_LINKS and MOST_RANKS of them. Every rank records each step; the job's step is that of the lowest known rank.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class RankState:
 
 @dataclass(slots=True)
 class TransportTotals:
-    """Sums over all transfers that were told of."""
+    """Sums over all recorded transfers."""
 
     transfers: int = 0
     nbytes: int = 0
@@ -70,7 +70,7 @@ class TransportTotals:
 
 @dataclass(slots=True)
 class Note:
-    """What the user told, `elapsed` seconds after the run began."""
+    """A user's note, `elapsed` seconds after the run began."""
 
     elapsed: float
     noted: Noted
@@ -114,9 +114,9 @@ class RunState:
     series: dict[str, Series] = field(default_factory=dict)
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=60))
     recent_rates: deque[float] = field(default_factory=lambda: deque(maxlen=60))
-    # What the cost model expected a step of plain DDP to take, in seconds, at each of the last steps.
+    # Predicted seconds of a plain DDP step, at each of the last steps.
     plain_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
-    # Nobody writes to the recording any more; whoever follows one finds out (`heard`).
+    # Nothing is written to the recording any more; `update_silence` sets it.
     silent: bool = False
     _lead: int | None = None
     _failure: Incident | None = None
@@ -147,7 +147,7 @@ class RunState:
                 self._attached(event)
             case Opened():
                 self.run, self.world_size = event.run or self.run, max(self.world_size, event.world_size)
-                self._rank(rank)  # a rank that is killed before its first events are written is missing all the same
+                self._rank(rank)  # known even if it is killed before its first events are written
             case Dropped():
                 self.dropped += event.count
             case Ended():
@@ -168,24 +168,24 @@ class RunState:
 
     @property
     def ended(self) -> bool:
-        """In order, on every rank that was not lost on the way."""
+        """Every rank that was not lost has ended normally."""
         return self.status == "ended"
 
     @property
     def missing(self) -> list[int]:
-        """Ranks of a run that is over that recorded neither an end nor a failure: they, or their hosts, were killed."""
+        """Ranks of a finished run that recorded neither an end nor a failure: they or their hosts were killed."""
         if self.status == "running":
             return []
         own = {rank: known.outcome for rank, known in self.ranks.items()}
         return sorted(rank for rank, one in own.items() if not one.ended and one.failed is None)
 
-    def heard(self, now: float, touched: float) -> None:
-        """The recording's files were written or touched at `touched`; both in Unix seconds."""
+    def update_silence(self, now: float, touched: float) -> None:
+        """Set `silent` from the time the files were last written or touched; both in Unix seconds."""
         self.silent = now - max(self.time, touched) > SILENCE
 
     @property
     def time_left(self) -> float | None:
-        """Seconds until `total_steps` at the speed of the last steps; None where that is unknown or the run is over."""
+        """Seconds until `total_steps` at the speed of the last steps; None if unknown or the run is over."""
         split = self.split
         if self.total_steps is None or split is None or self.status != "running":
             return None
@@ -193,7 +193,7 @@ class RunState:
 
     @property
     def split(self) -> StepSplit | None:
-        """A step now: the mean of all ranks' last RECENT steps."""
+        """The current step: the mean of all ranks' last RECENT steps."""
         return mean_split(step for rank in self.ranks.values() for step in rank.recent)
 
     @property
@@ -219,18 +219,17 @@ class RunState:
 
     @property
     def predicted_plain(self) -> float | None:
-        """Seconds that the cost model expects of a step of plain DDP now; None where it has no estimate."""
+        """Seconds that the cost model predicts for a plain DDP step now; None if it has no estimate."""
         return sum(self.plain_seconds) / len(self.plain_seconds) if self.plain_seconds else None
 
     @property
     def predicted_speedup(self) -> float | None:
-        """How many times as long a step would take now with plain DDP, by the cost model: `predicted_plain` divided by
-        the seconds of `split`, so that a reader can check it with the numbers beside it."""
+        """Predicted time of a plain DDP step over the measured step time: `predicted_plain` / `split.seconds`."""
         plain, split = self.predicted_plain, self.split
         return plain / split.seconds if plain is not None and split is not None and split.seconds > 0 else None
 
     def noted(self, name: str) -> float | None:
-        """The last value that was noted under this name: `loss`, `accuracy` or `epoch`."""
+        """The last noted value of this name: `loss`, `accuracy` or `epoch`."""
         values = (getattr(note.noted, name) for note in reversed(self.notes))
         return next((value for value in values if value is not None), None)
 
@@ -267,7 +266,7 @@ class RunState:
             self._job_step(time, event)
 
     def _follow(self, rank: int) -> None:
-        """The lowest rank's steps are the job's. What a higher one's were counted for is forgotten when it appears."""
+        """Use the lowest rank's steps as the job's. When a lower rank appears, the sums of the higher one are reset."""
         if self._lead is not None and rank >= self._lead:
             return
         self._lead = rank
@@ -319,7 +318,7 @@ class RunState:
                 self.trips.setdefault(key, deque(maxlen=24)).append(link.rtt)
 
     def _decided(self, rank: int, time: float, event: Decided) -> None:
-        """All ranks and buckets of one decision say the same; the lowest rank's first bucket is listened to."""
+        """All ranks and buckets record the same decision; the lowest rank's first one is kept."""
         if rank != min(self.ranks, default=rank):
             return
         last = self.decisions[-1][1] if self.decisions else None
@@ -336,27 +335,27 @@ class RunState:
         sums.missing += event.missing
         sums.returned += event.returned
         sums.retransmitted += event.retransmitted
-        for ending, count in event.closes.items():
-            if ending in sums.closes or len(sums.closes) < MOST_LEVELS:
-                sums.closes[ending] += count
+        for reason, count in event.closes.items():
+            if reason in sums.closes or len(sums.closes) < MOST_LEVELS:
+                sums.closes[reason] += count
 
     def _noted(self, time: float, event: Noted) -> None:
         self.notes.append(Note(time - (self.started or time), event))
         self.total_steps = event.total_steps or self.total_steps
-        self.step = max(self.step, event.step)  # steps are told one or two later than they end
+        self.step = max(self.step, event.step)  # a step is recorded one or two steps after it ends
         if event.accuracy is not None:
             self._plot("accuracy", time, event.accuracy)
         if event.loss is not None:
             self._plot("loss", time, event.loss)
 
     def _failed(self, rank: int, time: float, event: Failed) -> None:
-        """One failure is told by every rank, and for every bucket that was under way: it is one incident."""
+        """Every rank records a failure, once for each bucket in progress: all of that is one incident."""
         outcome = self._rank(rank).outcome
         if not any(known.outcome.failed is not None for known in self.ranks.values()):
             self._failure = None
         outcome.failed = event.step if outcome.failed is None else outcome.failed
         if self._failure is not None:
-            self._failure.also(rank, event.error)
+            self._failure.merge(rank, event.error)
             return
         self._failure = Incident(time, rank, event.step, "failed", event.error, (rank,))
         self._add(self._failure)

@@ -1,7 +1,7 @@
-"""Split: where the seconds of a step went, as a mean over ranks and steps.
+"""Step split: the parts of a step's time, as a mean over ranks and steps.
 
-Every view shows these numbers: `watch`, the report and the dashboard take the mean of all ranks, over the last RECENT
-steps for "now" and over all steps for the whole run. The parts add up to the seconds they are shown with.
+`watch`, the report and the dashboard all show these numbers: the mean of all ranks, over the last RECENT steps for
+"now" and over all steps for the whole run. The parts add up to the seconds of the step.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Final, NamedTuple
 from gradwire.events import Stepped
 
 PARTS: Final = ("compute", "encode", "wire", "wait")
-# Steps of each rank that "now" is the mean of: enough to even out single steps, few enough to follow a change.
+# Steps of each rank in the mean for "now": enough to smooth single steps, few enough to follow a change.
 RECENT: Final = 20
-# Ten years. No step and no run is longer: a larger number in a recording is damage, not data.
+# Ten years: a larger number in a recording is damage, not data.
 LONGEST: Final = 3.2e8
 
 
 class StepSplit(NamedTuple):
-    """Seconds of a mean step and what they went to; all parts are 0 where only the whole step was recorded."""
+    """Seconds of a mean step and its parts; all parts are 0 if only the whole step was recorded."""
 
     seconds: float
     compute: float
@@ -35,7 +35,7 @@ class StepSplit(NamedTuple):
 
 @dataclass(slots=True)
 class SplitSum:
-    """Adds steps up; `mean` is over the steps whose parts are known, or over all where none are."""
+    """Adds steps; `mean` is over the steps whose parts are known, or over all steps if none are."""
 
     _steps: int = 0
     _seconds: float = 0.0
@@ -59,7 +59,7 @@ class SplitSum:
 
 
 def mean_split(steps: Iterable[Stepped]) -> StepSplit | None:
-    """The mean of these steps; None where there are none."""
+    """The mean of these steps; None if there are none."""
     total = SplitSum()
     for step in steps:
         total.add(step)

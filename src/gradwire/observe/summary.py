@@ -1,4 +1,4 @@
-"""Tally: adds events up into the summary that a handle prints."""
+"""Summary: adds up events for the summary that a handle prints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradwire.units import Bytes, Rate, Seconds
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a session did so far, on this rank."""
+    """What a session has done so far on this rank."""
 
     rank: int
     world_size: int
@@ -33,16 +33,16 @@ class Summary:
 
     @property
     def saved(self) -> float:
-        """How many times fewer bytes than plain DDP this rank sent."""
+        """Bytes that plain DDP would have sent divided by the bytes this rank sent."""
         return self.plain_bytes / self.wire_bytes if self.wire_bytes else 1.0
 
     def __str__(self) -> str:
-        steps = max(self.steps, 1)
+        steps, buckets = max(self.steps, 1), max(sum(self.levels.values()), 1)
         lines = [
             f"gradwire on rank {self.rank} of {self.world_size}: {self.steps} steps, {self.parameters:,} parameters",
             f"  sent {Bytes(self.wire_bytes // steps)} a step, plain DDP {Bytes(self.plain_bytes // steps)}"
             f" ({self.saved:.1f}x less)",
-            f"  bucket ready to restored: {Seconds(self.sync_seconds / max(sum(self.levels.values()), 1))} on average",
+            f"  mean time from bucket ready to reduced: {Seconds(self.sync_seconds / buckets)}",
             "  levels: " + ", ".join(f"{level} x{count}" for level, count in sorted(self.levels.items())),
         ]
         lines += [f"  bucket {bucket}: {reason}" for bucket, reason in sorted(self.reasons.items())]
@@ -51,16 +51,16 @@ class Summary:
             lines.append(f"  network: {rate}, round trip {trip}; the level changed {self.changes} times")
         if self.advised is not None:
             cap, gain = self.advised.bucket_cap_mb, self.advised.gain
-            lines.append(f"  DDP(bucket_cap_mb={cap}) would shorten a step by about {gain:.0%}: more overlap")
+            lines.append(f"  DDP(bucket_cap_mb={cap}) would shorten a step by about {gain:.0%} (more overlap)")
         if self.nonfinite_steps:
-            lines.append(f"  NaN or infinite gradients in {self.nonfinite_steps} buckets; passed on as plain DDP would")
+            lines.append(f"  NaN or infinite gradients in {self.nonfinite_steps} buckets; not changed, as in plain DDP")
         lines += [f"  error: {error}" for error in self.errors]
         return "\n".join(lines)
 
 
 @dataclass(slots=True)
 class SummarySink:
-    """A sink that only counts; safe to call from any thread."""
+    """A sink that adds up events; safe to call from any thread."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _attached: Attached | None = None

@@ -1,6 +1,6 @@
-"""Terminal: a RunState in, what a terminal shows out. Pure: it draws, it reads no files and no clock.
+"""Terminal: draws a RunState for a terminal. Pure: it reads no files and no clock.
 
-Good at 80 columns; the parts of a step differ by pattern as well as by colour.
+Made for 80 columns; the parts of a step differ by pattern as well as by colour.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PATTERNS: Final = {"compute": ("█", "green"), "encode": ("▓", "magenta"), "w
 MOST_LINKS: Final = 6
 MOST_DECISIONS: Final = 5
 MOST_INCIDENTS: Final = 3
-# Characters of one incident: gradwire's longest errors, whole.
+# Characters of one incident: enough for gradwire's longest errors.
 MOST_DETAIL: Final = 1000
 LABEL: Final = 10
 
@@ -42,7 +42,7 @@ def draw(state: RunState, width: int = 80) -> RenderableType:
         rows.append(_links(state))
     if state.advice is not None:
         cap, gain = state.advice.bucket_cap_mb, state.advice.gain
-        rows.append(_row("advice", Text(f"DDP's bucket_cap_mb={cap} would save about {percent(gain)} of a step")))
+        rows.append(_row("advice", Text(f"DDP(bucket_cap_mb={cap}) would save about {percent(gain)} of a step")))
     rows += [*_decisions(state, width), *_incidents(state, width)]
     return Group(*rows)
 
@@ -63,10 +63,10 @@ def _progress(state: RunState, width: int) -> list[Text]:
         return [_row("time", Text(span(state.elapsed)))]
     share = min(1.0, state.step / state.total_steps)
     left = f", {span(state.time_left)} left" if state.status == "running" else ""
-    words = f" {100 * share:3.0f} %  {span(state.elapsed)}{left}"
-    room = max(10, width - LABEL - len(words))
-    full = round(share * room)
-    return [_row("progress", Text.assemble(("━" * full, "cyan"), ("─" * (room - full), "dim"), words))]
+    label = f" {100 * share:3.0f} %  {span(state.elapsed)}{left}"
+    length = max(10, width - LABEL - len(label))
+    full = round(share * length)
+    return [_row("progress", Text.assemble(("━" * full, "cyan"), ("─" * (length - full), "dim"), label))]
 
 
 def _step(state: RunState) -> Text:
@@ -78,23 +78,23 @@ def _step(state: RunState) -> Text:
 
 
 def _bar(split: StepSplit | None, width: int) -> list[RenderableType]:
-    """What the step above was spent on; nothing where only its whole time is known."""
+    """The parts of the mean step; nothing if only its whole time is known."""
     if split is None or not split.known:
         return []
     spent = {part: max(0.0, getattr(split, part)) for part in PARTS}
     whole = sum(spent.values()) or 1.0
-    room = max(10, width - LABEL)
-    bar, legend, begun = Text(), Text(), 0.0
+    length = max(10, width - LABEL)
+    bar, legend, drawn = Text(), Text(), 0.0
     for part, value in spent.items():
         pattern, color = PATTERNS[part]
-        first, begun = round(begun / whole * room), begun + value
-        bar.append(pattern * (round(begun / whole * room) - first), color)
+        first, drawn = round(drawn / whole * length), drawn + value
+        bar.append(pattern * (round(drawn / whole * length) - first), color)
         legend.append_text(Text.assemble((pattern, color), f" {part} {seconds(value)}  "))
     return [_row("", bar), _row("", legend)]
 
 
 def _learning(state: RunState) -> list[Text]:
-    """The last loss and accuracy that the script noted."""
+    """The last noted loss and accuracy."""
     losses = [note.noted.loss for note in state.notes if note.noted.loss is not None]
     accuracies = [note.noted.accuracy for note in state.notes if note.noted.accuracy is not None]
     rows = [("loss", f"{state.noted('loss'):.4g}", losses)] if losses else []
@@ -117,19 +117,19 @@ def _level(state: RunState) -> Text:
     wire, plain = state.wire_bytes, state.plain_bytes
     text = Text.assemble((clean(state.level, 24) or "off", "bold green"))
     per_step = Bytes(wire // max(1, sum(rank.steps for rank in state.ranks.values())))
-    text.append(f"  {per_step} a rank and step")
+    text.append(f"  {per_step} per rank and step")
     if wire:
         text.append(f", {plain / wire:.3g}x less than plain DDP")
     faster = state.predicted_speedup
     if faster is not None:
         text.append(
-            f"\n{'':{LABEL}}plain DDP would take {faster:.2f}x as long now (predicted by the cost model)", "dim"
+            f"\n{'':{LABEL}}plain DDP would now take {faster:.2f}x as long (predicted by the cost model)", "dim"
         )
     return _row("level", text)
 
 
 def _links(state: RunState) -> Table:
-    """The worst links: slowest first where rates are known, longest round trip otherwise."""
+    """The worst links: slowest first if rates are known, otherwise longest round trip first."""
     table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
     for name, right in (
         ("links", False),
@@ -152,7 +152,7 @@ def _links(state: RunState) -> Table:
             percent(link.loss),
         )
     if len(ordered) > MOST_LINKS:
-        table.add_row(Text(f"and {len(ordered) - MOST_LINKS} better ones", "dim"))
+        table.add_row(Text(f"and {len(ordered) - MOST_LINKS} better links", "dim"))
     return table
 
 
@@ -167,18 +167,18 @@ def _decisions(state: RunState, width: int) -> Iterable[Text]:
         )
         text.append(f"  {clean(decision.reason, 300)}", "" if not number else "dim")
         text.truncate(2 * (width - LABEL), overflow="ellipsis")
-        yield _row("decisions" if not number else "", _hang(text, width - LABEL))
+        yield _row("decisions" if not number else "", _indent(text, width - LABEL))
 
 
-def _hang(text: Text, room: int) -> Text:
-    """Long sentences go on under their beginning."""
-    if text.cell_len <= room:
+def _indent(text: Text, width: int) -> Text:
+    """Wrap a long sentence once and indent its second line."""
+    if text.cell_len <= width:
         return text
-    cut = text.plain.rfind(" ", 0, room)
-    cut = cut if cut > room // 2 else room
+    cut = text.plain.rfind(" ", 0, width)
+    cut = cut if cut > width // 2 else width
     first, rest = text[:cut], text[cut:]
     rest = Text(" " * (LABEL + 12)).append_text(rest[1:] if rest.plain.startswith(" ") else rest)
-    rest.truncate(room + LABEL, overflow="ellipsis")
+    rest.truncate(width + LABEL, overflow="ellipsis")
     return first.append("\n").append_text(rest)
 
 
@@ -186,8 +186,8 @@ def _incidents(state: RunState, width: int) -> Iterable[Text]:
     for number, incident in enumerate(list(state.incidents)[-MOST_INCIDENTS:][::-1]):
         text = f"step {incident.step:<6} {incident.who}: {clean(incident.detail, MOST_DETAIL)}"
         lines = textwrap.wrap(text, max(20, width - LABEL), subsequent_indent=" " * 12)
-        for place, line in enumerate(lines):
-            yield _row("incidents" if not number and not place else "", Text(line, "red"))
+        for index, line in enumerate(lines):
+            yield _row("incidents" if not number and not index else "", Text(line, "red"))
     if state.status == "failed" and state.missing:
         killed = ", ".join(map(str, state.missing))
         yield _row("lost", Text(f"rank {killed}: recorded neither an end nor a failure", "red"))

@@ -37,14 +37,14 @@ from gradwire.sense.step_timer import StepTimer
 from gradwire.sites.job_record import facts_of, seat
 from gradwire.sites.placeholder_group import PlaceholderGroup
 from gradwire.sites.reducer import open_reducer
-from gradwire.transport.bootstrap.config_check import require_alike
+from gradwire.transport.bootstrap.config_check import require_same_settings
 from gradwire.transport.bootstrap.replica_check import ReplicaCheck
 from gradwire.transport.bootstrap.store_exchange import StoreExchange
 from gradwire.transport.carrier import Carrier, open_carrier
 from gradwire.transport.lanes.base import Timing
 from gradwire.transport.liveness import Liveness
 from gradwire.transport.traffic import Source, Traffic
-from gradwire.transport.wires.ledger import EVERYBODY, Ledger
+from gradwire.transport.wires.ledger import ALL_PEERS, Ledger
 from gradwire.tree.setup import decided_by_plan
 from gradwire.types import Bucket
 
@@ -116,14 +116,14 @@ def connect(
 
     def on_plain(started: float, finished: float, nbytes: int) -> None:
         stopwatch.operation(started, finished, nbytes)
-        groups.came(EVERYBODY, nbytes, finished - started)
+        groups.add_received(ALL_PEERS, nbytes, finished - started)
 
     def on_timing(timing: Timing) -> None:
         stopwatch.operation(timing.started, timing.finished, timing.nbytes)
         if wire is None:
             enter(groups, timing)
 
-    planned = open_reducer(config, group, parameters, clock, watch, presence.ask)
+    planned = open_reducer(config, group, parameters, clock, watch, presence.probe_ranks)
     if planned is not None:
         opened.callback(quietly, planned.close)
     # A plan over TCP has its own wire; only pulses are left for lanes, and the group carries those.
@@ -159,7 +159,7 @@ def connect(
     session = Session(rank, world_size, config.compress, rooms, config.observe.verify)
     if world_size > 1:
         opened.callback(traffic.stop)
-        traffic.begin()
+        traffic.start()
     return session, governor, compared
 
 
@@ -185,7 +185,7 @@ def meet(presence: Liveness, config: Config, group: dist.ProcessGroup, watch: Ev
 
     def heard(event: Event) -> None:
         if isinstance(event, Faulted) and event.kind == "peer_back" and event.peer is not None:
-            presence.returned(event.peer)
+            presence.forget(event.peer)
 
     if config.planning.elastic:
         watch.add(heard)
@@ -198,7 +198,7 @@ def agreeing(config: Config, group: dist.ProcessGroup) -> Agree:
     def agree(facts: Mapping[str, str]) -> None:
         store = dist.distributed_c10d._get_default_store()
         if group.size() > 1 and store is not None and not isinstance(group, PlaceholderGroup):
-            require_alike(StoreExchange.for_group(group, "alike", config.transport.timeout), facts)
+            require_same_settings(StoreExchange.for_group(group, "alike", config.transport.timeout), facts)
 
     return agree
 
@@ -265,9 +265,9 @@ def govern(
 def enter(ledger: Ledger, timing: Timing) -> None:
     """An operation of the group's into the books: by peer where the lane told when each one's part came."""
     if not timing.arrivals:
-        ledger.came(EVERYBODY, timing.nbytes, timing.finished - timing.started)
+        ledger.add_received(ALL_PEERS, timing.nbytes, timing.finished - timing.started)
     for peer, at in timing.arrivals:
-        ledger.came(peer, timing.nbytes // len(timing.arrivals), at - timing.started)
+        ledger.add_received(peer, timing.nbytes // len(timing.arrivals), at - timing.started)
 
 
 def plain_all_reduce(group: dist.ProcessGroup) -> Plain:
