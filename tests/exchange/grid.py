@@ -131,10 +131,10 @@ class Grid:
         replan = replan or (lambda members, version: plan)
         self.numels, self.step = list(numels), 0
         self.errors: list[BaseException] = []
-        self.walkers = [TreeExecutor(wires[r], Member(r, ranks, plan, replan), config) for r in ranks]
+        self.executors = [TreeExecutor(wires[r], Member(r, ranks, plan, replan), config) for r in ranks]
         self.residuals = [[torch.zeros(n) for n in numels] for _ in ranks]
-        for walker in self.walkers if start else ():
-            walker.start()
+        for executor in self.executors if start else ():
+            executor.start()
 
     def run(self, gradients: list[list[Tensor]], level: str) -> list[list[Tensor]]:
         """One step: gradients[rank][bucket] in, what each rank restored out."""
@@ -149,14 +149,14 @@ class Grid:
 
         for index, numel in enumerate(self.numels):
             bucket = Bucket(index, self.step, numel, 4, (), index == len(self.numels) - 1)
-            for rank, walker in enumerate(self.walkers):
+            for rank, executor in enumerate(self.executors):
                 if rank in self.gone:
                     continue
-                parcel = BucketRequest(
+                request = BucketRequest(
                     bucket, Level.parse(level), results[rank][index], self.residuals[rank][index], done
                 )
-                walker.submit(parcel)
-        for _ in range((len(self.walkers) - len(self.gone)) * len(self.numels)):
+                executor.submit(request)
+        for _ in range((len(self.executors) - len(self.gone)) * len(self.numels)):
             assert left.acquire(timeout=LIMIT), "a bucket was not restored in time"
         self.step += 1
         if errors:
@@ -169,8 +169,8 @@ class Grid:
         self.wires[rank].close()
 
     def close(self) -> None:
-        for walker in self.walkers:
-            walker.close()
+        for executor in self.executors:
+            executor.close()
 
     def __enter__(self) -> Grid:
         return self

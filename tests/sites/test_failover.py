@@ -185,27 +185,27 @@ def test_those_who_are_left_come_to_the_same_list() -> None:
 
 def test_a_member_that_moved_is_called_where_it_is_now() -> None:
     class Wire:
-        places = {1: ("10.0.0.1", 5)}  # noqa: RUF012
+        addresses = {1: ("10.0.0.1", 5)}  # noqa: RUF012
         called: list[tuple[str, int]] = []  # noqa: RUF012
 
-        def call_again(self, peer: int) -> None:
-            self.called.append(self.places[peer])
+        def reconnect(self, peer: int) -> None:
+            self.called.append(self.addresses[peer])
 
-        def state_of(self, peer: int) -> str:
+        def connection_state(self, peer: int) -> str:
             return "waiting"
 
     store, wire = HashStore(), Wire()
     here, there = AddressBook(store, "job"), AddressBook(store, "job")
-    redial = Reconnector(wire)
-    redial.moved = here.places
-    redial.call(1, until=100.0)
+    reconnector = Reconnector(wire)
+    reconnector.addresses = here.places
+    reconnector.reconnect(1, until=100.0)
     there.tell(1, ("nowhere", 6))
     here.look([1])
     assert here.places == {}
     there.tell(1, ("10.0.0.2", 6))
     here.look([1])
-    assert redial.turn(1.0) == []
-    assert redial.turn(2.0) == []
+    assert reconnector.poll(1.0) == []
+    assert reconnector.poll(2.0) == []
     assert wire.called == [("10.0.0.1", 5), ("10.0.0.2", 6)]
     here.watch(lambda: [1])
     here.close()
@@ -213,7 +213,7 @@ def test_a_member_that_moved_is_called_where_it_is_now() -> None:
 
 
 def test_who_left_is_called_again_only_when_another_process_has_its_place() -> None:
-    wire = SimpleNamespace(places={1: ("10.0.0.1", 5), 2: ("10.0.0.2", 5)})
-    redial = Reconnector(wire)
-    redial.moved = {1: ("10.0.0.1", 5), 2: ("10.0.0.9", 7)}
-    assert redial.elsewhere([0, 1, 2]) == [2]
+    wire = SimpleNamespace(addresses={1: ("10.0.0.1", 5), 2: ("10.0.0.2", 5)})
+    reconnector = Reconnector(wire)
+    reconnector.addresses = {1: ("10.0.0.1", 5), 2: ("10.0.0.9", 7)}
+    assert reconnector.moved([0, 1, 2]) == [2]

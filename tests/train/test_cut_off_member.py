@@ -46,11 +46,11 @@ TURN = threading.Lock()  # whoever holds it keeps all ranks from beginning a ste
 class Trainer:
     """One rank: a small model with an optimizer that remembers, one bucket a step, everything in a thread."""
 
-    def __init__(self, rank: int, walker: TreeExecutor, level: str, door: Any = None, returns: bool = True) -> None:
+    def __init__(self, rank: int, executor: TreeExecutor, level: str, door: Any = None, returns: bool = True) -> None:
         """`door` is what takes parcels and estates: the walker, unless there is a site in between."""
         torch.manual_seed(0)
-        self.rank, self.walker, self._level = rank, walker, Level.parse(level)
-        self._door = door or walker
+        self.rank, self.executor, self._level = rank, executor, Level.parse(level)
+        self._door = door or executor
         self.model = nn.Sequential(nn.Linear(40, 60), nn.BatchNorm1d(60), nn.Linear(60, 8))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
         self.schedule = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.99)
@@ -62,13 +62,13 @@ class Trainer:
         self.losses: list[int] = []
         self.backs: list[str] = []
         if door is None:
-            walker.on_loss = lambda peer, why: self.losses.append(peer)
-            walker.on_return = lambda rank, how: self.backs.append(how)
+            executor.on_loss = lambda peer, why: self.losses.append(peer)
+            executor.on_rejoin = lambda rank, how: self.backs.append(how)
         self.estate = ReplicaState(self.model, [self.optimizer, self.schedule], self.jump)
         if returns:
             handed = self._door.hand_over(self.estate)
             if door is not None and door.leads:
-                walker.hand_over(handed)
+                executor.hand_over(handed)
 
     def jump(self, step: int) -> None:
         self.step = step + 1
@@ -165,23 +165,23 @@ def crossing(members: int, rejoin: float = LIMIT) -> Iterator[tuple[list[TreeExe
     with cabled_wires(members) as (wires, cables):
         plan = make_plan(matrix, work, "loadaware")
         config = ExecutorConfig(timeout=LIMIT, elastic=True, rejoin=rejoin)
-        walkers = [TreeExecutor(wire, Member(wire.rank, range(members), plan, replan), config) for wire in wires]
-        for walker in walkers:
-            PlanManager(walker, work, matrix, PlanManagerConfig(ReplanConfig("loadaware"), aware=False)).begin(
-                walker.now()
+        executors = [TreeExecutor(wire, Member(wire.rank, range(members), plan, replan), config) for wire in wires]
+        for executor in executors:
+            PlanManager(executor, work, matrix, PlanManagerConfig(ReplanConfig("loadaware"), aware=False)).begin(
+                executor.now()
             )
-            walker.start()
+            executor.start()
         try:
-            yield walkers, cables
+            yield executors, cables
         finally:
-            for walker in walkers:
-                walker.close()
+            for executor in executors:
+                executor.close()
 
 
 @contextmanager
 def job(level: str = "off", rejoin: float = LIMIT, returns: bool = True) -> Iterator[Job3]:
-    with crossing(RANKS, rejoin) as (walkers, cables):
-        trainers = [Trainer(rank, one, level, returns=returns) for rank, one in enumerate(walkers)]
+    with crossing(RANKS, rejoin) as (executors, cables):
+        trainers = [Trainer(rank, one, level, returns=returns) for rank, one in enumerate(executors)]
         with ending(trainers, cables) as three:
             yield three
 
@@ -204,7 +204,7 @@ def two_sites() -> Iterator[Job3]:
     def group(site: int, place: int, name: str, out: list[Any]) -> None:
         out.append(ProcessGroupGloo(PrefixStore(f"{site}/{name}", store), place, 2, timedelta(seconds=LIMIT)))
 
-    with crossing(2) as (walkers, cables):
+    with crossing(2) as (executors, cables):
         made: list[list[list[Any]]] = [[[], []] for _ in range(4)]
         for kind, name in enumerate(("sum", "share")):
             threads = [
@@ -215,10 +215,10 @@ def two_sites() -> Iterator[Job3]:
             for thread in threads:
                 thread.join(LIMIT)
         sites = [
-            LocalReducer([own[0] for own in made[rank]], walkers[rank // 2].submit if rank % 2 == 0 else None)
+            LocalReducer([own[0] for own in made[rank]], executors[rank // 2].submit if rank % 2 == 0 else None)
             for rank in range(4)
         ]
-        trainers = [Trainer(rank, walkers[rank // 2], "off", sites[rank]) for rank in range(4)]
+        trainers = [Trainer(rank, executors[rank // 2], "off", sites[rank]) for rank in range(4)]
         with ending(trainers, cables) as four:
             yield four
         for site in sites:
@@ -256,7 +256,7 @@ def test_who_was_cut_off_comes_back_as_what_the_others_are(rank: int, level: str
                 # Its last step before the cut may be one that the others did again without it.
                 assert same or (step < away and step + 1 not in back.made)
         assert back.made[-1] == last - 1
-        assert {one.walker.member.members for one in three.trainers} == {tuple(range(RANKS))}
+        assert {one.executor.member.members for one in three.trainers} == {tuple(range(RANKS))}
 
 
 def test_it_waits_for_the_others_only_so_long_and_never_goes_on_alone() -> None:
@@ -320,12 +320,12 @@ def test_a_goodbye_at_the_end_is_neither_a_loss_nor_a_regroup(first: int) -> Non
         three.start()
         three.reach(0, FIRST + 5)
         three.end()
-        three.trainers[first].walker.close()
+        three.trainers[first].executor.close()
         time.sleep(1.5 * QUICK.dead_after)  # longer than it takes to notice a loss
-        left = [one for one in three.trainers if one.walker.member.rank != first]
+        left = [one for one in three.trainers if one.executor.member.rank != first]
         assert [one.losses for one in left] == [[], []]
-        assert {one.walker.member.epoch for one in left} == {0}
-        assert all(first in one.walker.port.left for one in left)
+        assert {one.executor.member.epoch for one in left} == {0}
+        assert all(first in one.executor.frame_io.left for one in left)
 
 
 def test_who_leaves_in_the_middle_is_done_without_at_once() -> None:
@@ -334,11 +334,11 @@ def test_who_leaves_in_the_middle_is_done_without_at_once() -> None:
             one.until = FIRST + steps
         three.start()
         three.threads[0].join(LIMIT)
-        three.trainers[0].walker.close()
+        three.trainers[0].executor.close()
         three.join()
         assert [one.error for one in three.trainers] == [None] * RANKS
         assert torch.equal(three.trainers[1].weights[FIRST + 29], three.trainers[2].weights[FIRST + 29])
-        assert three.trainers[1].walker.member.members == (1, 2)
+        assert three.trainers[1].executor.member.members == (1, 2)
 
 
 def test_a_state_of_many_pieces_arrives_whole() -> None:

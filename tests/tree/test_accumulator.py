@@ -12,7 +12,7 @@ from gradwire.tree.accumulator import Accumulator, DenseAccumulator, SharedMaskA
 NUMEL = 2048
 
 
-def portions(values: Values, gradient: Tensor, residual: Tensor) -> list[Accumulator]:
+def accumulators(values: Values, gradient: Tensor, residual: Tensor) -> list[Accumulator]:
     mask = torch.arange(0, NUMEL, 2, dtype=torch.int32)
     return [
         DenseAccumulator(values, gradient.clone(), residual, None),
@@ -28,26 +28,26 @@ def spoilt_gradient() -> Tensor:
 
 @pytest.mark.parametrize("values", ["fp32", "fp16", "int8", "int4"])
 def test_a_cell_of_a_spoilt_step_that_was_lost_does_not_wait_as_nan(values: Values) -> None:
-    for portion in portions(values, spoilt_gradient(), torch.zeros(NUMEL)):
-        portion.begin()
-        body = torch.zeros(portion.body.nbytes, dtype=torch.uint8)
-        portion.pack(body)
-        portion.reclaim(body, list(range(portion.body.cells)))
-        assert portion._residual.isfinite().all()  # type: ignore[attr-defined]
+    for accumulator in accumulators(values, spoilt_gradient(), torch.zeros(NUMEL)):
+        accumulator.begin()
+        body = torch.zeros(accumulator.body.nbytes, dtype=torch.uint8)
+        accumulator.pack(body)
+        accumulator.reclaim(body, list(range(accumulator.body.cells)))
+        assert accumulator._residual.isfinite().all()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("values", ["fp32", "fp16", "int8", "int4"])
 @pytest.mark.parametrize("at_the_root", [False, True])
 def test_what_waited_outlives_a_spoilt_step(values: Values, at_the_root: bool) -> None:
-    for portion in portions(
+    for accumulator in accumulators(
         values, torch.zeros(NUMEL).index_fill_(0, torch.tensor([10]), torch.nan), torch.ones(NUMEL)
     ):
-        portion.begin()
-        body = torch.zeros(portion.body.nbytes, dtype=torch.uint8)
-        portion.settle(body, 2.0) if at_the_root else portion.pack(body)
-        carried = torch.empty(portion.body.count)
-        portion._codec.decode(body, carried, 1.0, add=False)  # type: ignore[attr-defined]
+        accumulator.begin()
+        body = torch.zeros(accumulator.body.nbytes, dtype=torch.uint8)
+        accumulator.write_mean(body, 2.0) if at_the_root else accumulator.pack(body)
+        carried = torch.empty(accumulator.body.count)
+        accumulator._codec.decode(body, carried, 1.0, add=False)  # type: ignore[attr-defined]
         assert not carried.isfinite().all()
         sent = torch.where(carried.isfinite(), carried, 0.0).sum() * (2.0 if at_the_root else 1.0)
-        waits = portion._residual.sum()  # type: ignore[attr-defined]
+        waits = accumulator._residual.sum()  # type: ignore[attr-defined]
         assert float(sent + waits) == pytest.approx(NUMEL, abs=1.0)

@@ -84,15 +84,15 @@ def test_busy_links_use_side_routes_and_the_sum_stays_the_same() -> None:
     gradients = random_gradients(9)
     net = FakeNet()
     with Grid([net.wire(r) for r in range(9)], plan, NUMELS, ExecutorConfig(side=True)) as grid:
-        for walker in grid.walkers:
+        for executor in grid.executors:
             # As if the wire were slow: every link has a queue, as long as the side is idle.
-            walker.port.queued = _Crowded()
+            executor.frame_io.queued = _Crowded()
         for _ in range(3):
             results = grid.run(gradients, "off")
             assert_identical(results)
             for got, expected in zip(results[0], mean_of(gradients), strict=True):
                 assert torch.allclose(got.double(), expected, atol=1e-6)
-        assert sum(walker.sides.taken for walker in grid.walkers if walker.sides) > 10
+        assert sum(executor.side_routes.taken for executor in grid.executors if executor.side_routes) > 10
 
 
 class _Crowded(Counter[int]):
@@ -141,29 +141,29 @@ def test_levels_that_do_not_add_up_are_named() -> None:
 def test_shares_hold_over_small_and_large_buckets() -> None:
     plan = plan_for(nine())
     for sizes in ([50_000_000], [300_000] * 200, [999, 12_345_678] * 3, [30_001] * 1000):
-        dealer = Partitioner(plan)
-        dealt = [0] * len(plan.trees)
+        partitioner = Partitioner(plan)
+        assigned = [0] * len(plan.trees)
         for numel in sizes:
-            pieces = dealer.deal(numel)
+            pieces = partitioner.partition(numel)
             assert sum(piece.numel for piece in pieces) == numel
             places = sorted((piece.start, piece.numel) for piece in pieces)
             assert all(start % ALIGN == 0 for start, _ in places)
             assert all(a + n == b for (a, n), (b, _) in pairwise(places))
             for piece in pieces:
-                dealt[piece.tree] += piece.numel
-        for tree, got in zip(plan.trees, dealt, strict=True):
+                assigned[piece.tree] += piece.numel
+        for tree, got in zip(plan.trees, assigned, strict=True):
             assert abs(got / sum(sizes) - tree.share) < 0.01
 
 
 def test_what_is_compressed_well_goes_in_few_pieces() -> None:
     plan, numel = plan_for(nine()), 954_700
-    counts = [len(Partitioner(plan).deal(numel, ratio)) for ratio in (1.0, 0.25, 0.025, 0.0025)]
+    counts = [len(Partitioner(plan).partition(numel, ratio)) for ratio in (1.0, 0.25, 0.025, 0.0025)]
     assert counts == sorted(counts, reverse=True)
     assert counts[0] > 40
     assert counts[-1] <= 3
-    dealer, dealt = Partitioner(plan), [0] * len(plan.trees)
+    partitioner, assigned = Partitioner(plan), [0] * len(plan.trees)
     for _ in range(300):
-        for piece in dealer.deal(numel, 0.0025):
-            dealt[piece.tree] += piece.numel
-    for tree, got in zip(plan.trees, dealt, strict=True):
+        for piece in partitioner.partition(numel, 0.0025):
+            assigned[piece.tree] += piece.numel
+    for tree, got in zip(plan.trees, assigned, strict=True):
         assert abs(got / (300 * numel) - tree.share) < 0.02

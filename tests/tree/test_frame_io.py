@@ -13,41 +13,41 @@ from gradwire.tree.frame_io import FrameIO, LostPeerError
 from tests.exchange.grid import LIMIT, ltp_wires
 
 
-def turn_until_left(port: FrameIO, peer: int) -> None:
+def turn_until_left(frame_io: FrameIO, peer: int) -> None:
     deadline = time.monotonic() + LIMIT
-    while peer not in port.left and time.monotonic() < deadline:
-        port.turn(0.1)
-    assert peer in port.left
+    while peer not in frame_io.left and time.monotonic() < deadline:
+        frame_io.poll(0.1)
+    assert peer in frame_io.left
 
 
 def test_a_goodbye_while_nothing_was_expected_is_no_loss() -> None:
     with ltp_wires(2) as (near, far):
-        port = FrameIO(near, MonotonicClock(), LIMIT)
-        channel = ControlChannel(port, lambda sender, news: None)
+        frame_io = FrameIO(near, MonotonicClock(), LIMIT)
+        channel = ControlChannel(frame_io, lambda sender, message: None)
         channel.listen([1])
         far.close()
-        turn_until_left(port, 1)
-        channel.tell(1, Abort("nobody listens any more"))
-        assert port.idle
-        port.close()
+        turn_until_left(frame_io, 1)
+        channel.send(1, Abort("nobody listens any more"))
+        assert frame_io.idle
+        frame_io.close()
 
 
 def test_a_goodbye_of_somebody_whose_data_is_awaited_is_a_loss() -> None:
     with ltp_wires(2) as (near, far):
-        port = FrameIO(near, MonotonicClock(), LIMIT)
-        ControlChannel(port, lambda sender, news: None).listen([1])
-        port.post(1, 7, 100, lambda frame, delivery: None)
+        frame_io = FrameIO(near, MonotonicClock(), LIMIT)
+        ControlChannel(frame_io, lambda sender, message: None).listen([1])
+        frame_io.post(1, 7, 100, lambda frame, delivery: None)
         far.close()
         with pytest.raises(LostPeerError, match="closed the connection"):
-            turn_until_left(port, 2)
-        port.close()
+            turn_until_left(frame_io, 2)
+        frame_io.close()
 
 
 def test_where_others_go_on_alone_every_goodbye_counts() -> None:
     with ltp_wires(2) as (near, far):
-        port = FrameIO(near, MonotonicClock(), LIMIT, part_in_peace=False)
-        ControlChannel(port, lambda sender, news: None).listen([1])
+        frame_io = FrameIO(near, MonotonicClock(), LIMIT, ignore_goodbyes=False)
+        ControlChannel(frame_io, lambda sender, message: None).listen([1])
         far.close()
         with pytest.raises(LostPeerError, match="closed the connection"):
-            turn_until_left(port, 2)
-        port.close()
+            turn_until_left(frame_io, 2)
+        frame_io.close()

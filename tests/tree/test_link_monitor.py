@@ -16,13 +16,13 @@ MBIT = 1e6 / 8
 
 
 class Link:
-    """A port with one peer; every second something was sent and the wire has an estimate."""
+    """A frame_io with one peer; every second something was sent and the wire has an estimate."""
 
     def __init__(self, rate: float | None) -> None:
         self.rate, self.now = rate, 1000.0
-        self.port: Any = SimpleNamespace(sent_bytes=Counter(), wire=SimpleNamespace(view=self._view))
-        self.scout = LinkMonitor(0, self.port)
-        self.scout.look(self.now)
+        self.frame_io: Any = SimpleNamespace(sent_bytes=Counter(), wire=SimpleNamespace(view=self._view))
+        self.link_monitor = LinkMonitor(0, self.frame_io)
+        self.link_monitor.observe(self.now)
 
     def _view(self, peer: int) -> LinkView:
         return LinkView(bandwidth=self.rate, rtprop=0.02)
@@ -32,8 +32,8 @@ class Link:
         told: list[LinkObservation] = []
         for one in nbytes:
             self.now += 1.0
-            self.port.sent_bytes[1] += int(one)
-            told += self.scout.look(self.now)
+            self.frame_io.sent_bytes[1] += int(one)
+            told += self.link_monitor.observe(self.now)
         return told
 
 
@@ -63,8 +63,8 @@ def test_small_things_said_over_a_link_are_no_measurement() -> None:
 def test_only_a_busy_link_is_not_idle() -> None:
     link = Link(20 * MBIT)
     link.carry(200, 200)
-    assert link.scout.idle(1, link.now, 1.0)
+    assert link.link_monitor.idle(1, link.now, 1.0)
     link.carry(10 * MBIT)
-    assert not link.scout.idle(1, link.now, 1.0)
+    assert not link.link_monitor.idle(1, link.now, 1.0)
     link.carry(200, 0)
-    assert link.scout.idle(1, link.now, 1.0)
+    assert link.link_monitor.idle(1, link.now, 1.0)

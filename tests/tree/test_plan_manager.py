@@ -33,12 +33,12 @@ def uniform(size: int, rate: float = 1e7) -> Matrix:
 def test_news_survive_the_wire() -> None:
     plan = make_plan(uniform(4), JOB)
     relayed = Plan(7, "x", plan.trees, 0.5, "why", {(0, 1): ((0, 2, 1),)}, {(0, 3): (0, 1, 3)}, 9, "int8")
-    for news in (
+    for message in (
         Announce(0, 7, 1, 3, relayed),
         Install(2, 7, 1, (0, 1, 2), relayed, 0),
         LinkReport((LinkObservation(0, 1, 1e6, None, LEAST_BYTES, 0.0),)),
     ):
-        assert unpack(pack(news)) == news
+        assert unpack(pack(message)) == message
 
 
 def test_members_change_plans_at_the_same_step_while_they_train() -> None:
@@ -47,23 +47,23 @@ def test_members_change_plans_at_the_same_step_while_they_train() -> None:
     with ltp_wires(3) as wires:
         grid = Grid(wires, first, NUMELS, start=False)
         config = PlanManagerConfig(ReplanConfig("star"), aware=False)
-        stewards = [PlanManager(walker, JOB, uniform(3), config) for walker in grid.walkers]
-        for steward, walker in zip(stewards, grid.walkers, strict=True):
-            steward.begin(walker.now())
-            walker.start()
+        managers = [PlanManager(executor, JOB, uniform(3), config) for executor in grid.executors]
+        for manager, executor in zip(managers, grid.executors, strict=True):
+            manager.begin(executor.now())
+            executor.start()
         with grid:
             versions = []
-            grid.walkers[0].ask(lambda: grid.walkers[0].member.propose(second, grid.walkers[0].now()))
+            grid.executors[0].ask(lambda: grid.executors[0].member.propose(second, grid.executors[0].now()))
             for step in range(40):
                 gradients = [[torch.full((NUMELS[0],), float(rank + step))] for rank in range(3)]
                 results = grid.run(gradients, "off")
                 for own in results:
                     assert torch.allclose(own[0], torch.full((NUMELS[0],), 1.0 + step))
-                versions.append({walker.member.version for walker in grid.walkers})
+                versions.append({executor.member.version for executor in grid.executors})
                 assert len(versions[-1]) == 1
                 time.sleep(0.02)
             assert versions[0] != versions[-1], "the new plan never came into force"
-            assert {walker.member.plan.planner for walker in grid.walkers} == {"ring"}
+            assert {executor.member.plan.planner for executor in grid.executors} == {"ring"}
 
 
 def test_a_level_that_the_coordinator_wishes_for_holds_for_all_members_from_the_same_step_on() -> None:
@@ -71,25 +71,25 @@ def test_a_level_that_the_coordinator_wishes_for_holds_for_all_members_from_the_
     with ltp_wires(3) as wires:
         grid = Grid(wires, first, NUMELS, start=False)
         config = PlanManagerConfig(ReplanConfig("star"), aware=False)
-        stewards = [PlanManager(walker, JOB, uniform(3), config) for walker in grid.walkers]
-        for steward, walker in zip(stewards, grid.walkers, strict=True):
-            steward.begin(walker.now())
-            walker.start()
-        stewards[2].level = "fp16", "who does not coordinate is not asked"
-        stewards[0].level = "int8", "fewer bytes"
+        managers = [PlanManager(executor, JOB, uniform(3), config) for executor in grid.executors]
+        for manager, executor in zip(managers, grid.executors, strict=True):
+            manager.begin(executor.now())
+            executor.start()
+        managers[2].level = "fp16", "who does not coordinate is not asked"
+        managers[0].level = "int8", "fewer bytes"
         with grid:
             levels = []
             for step in range(40):
                 gradients = [[torch.full((NUMELS[0],), float(rank + step))] for rank in range(3)]
                 for own in grid.run(gradients, "fp16"):
                     assert torch.allclose(own[0], torch.full((NUMELS[0],), 1.0 + step), rtol=0.02)
-                levels.append({walker.member.plan.level for walker in grid.walkers})
+                levels.append({executor.member.plan.level for executor in grid.executors})
                 assert len(levels[-1]) == 1
                 time.sleep(0.02)
-            assert {str(walker.used) for walker in grid.walkers} == {"int8"}
+            assert {str(executor.used_level) for executor in grid.executors} == {"int8"}
             assert levels[0] == {"off"}
             assert levels[-1] == {"int8"}, "the wish never came into force"
-            assert {walker.member.plan.planner for walker in grid.walkers} == {"star"}
+            assert {executor.member.plan.planner for executor in grid.executors} == {"star"}
 
 
 def test_the_coordinator_plans_around_a_link_that_was_reported_slow() -> None:
@@ -97,25 +97,25 @@ def test_the_coordinator_plans_around_a_link_that_was_reported_slow() -> None:
     with ltp_wires(4) as wires:
         grid = Grid(wires, plan, NUMELS, start=False)
         config = PlanManagerConfig(ReplanConfig("loadaware", interval=0.0), probe=False)
-        stewards = [PlanManager(walker, JOB, uniform(4), config) for walker in grid.walkers]
+        managers = [PlanManager(executor, JOB, uniform(4), config) for executor in grid.executors]
         # Nothing but our report may speak of links here: loopback is much faster than the stated matrix.
-        for steward, walker in zip(stewards, grid.walkers, strict=True):
-            steward.scout.look = lambda now: ()  # type: ignore[method-assign]
-            steward.begin(walker.now())
-            walker.start()
+        for manager, executor in zip(managers, grid.executors, strict=True):
+            manager.link_monitor.observe = lambda now: ()  # type: ignore[method-assign]
+            manager.begin(executor.now())
+            executor.start()
         slow = tuple(LinkObservation(3, other, 1e5, 0.02, LEAST_BYTES, 0.0) for other in (1, 2))
         with grid:
-            grid.walkers[3].ask(lambda: stewards[3].channel.tell(0, LinkReport(slow)))
+            grid.executors[3].ask(lambda: managers[3].channel.send(0, LinkReport(slow)))
             deadline = time.monotonic() + LIMIT
-            while grid.walkers[3].member.version == plan.version and time.monotonic() < deadline:
+            while grid.executors[3].member.version == plan.version and time.monotonic() < deadline:
                 gradients = [[torch.ones(NUMELS[0])] for _ in range(4)]
                 grid.run(gradients, "off")
                 time.sleep(0.02)
-            used = {edge for tree in grid.walkers[3].member.plan.trees for edge in tree.parents.items()}
-        for steward in stewards:
-            steward.close()
-    assert grid.walkers[3].member.version != plan.version
-    assert not used & {(3, 1), (3, 2)}
+            used_level = {edge for tree in grid.executors[3].member.plan.trees for edge in tree.parents.items()}
+        for manager in managers:
+            manager.close()
+    assert grid.executors[3].member.version != plan.version
+    assert not used_level & {(3, 1), (3, 2)}
 
 
 def test_after_a_regroup_of_the_same_members_the_plan_in_force_is_judged() -> None:
@@ -124,13 +124,13 @@ def test_after_a_regroup_of_the_same_members_the_plan_in_force_is_judged() -> No
     with ltp_wires(4) as wires:
         grid = Grid(wires, uninformed, NUMELS, ExecutorConfig(elastic=True), start=False)
         config = PlanManagerConfig(ReplanConfig("loadaware", interval=0.0), probe=False)
-        stewards = [PlanManager(walker, JOB, uniform(4), config) for walker in grid.walkers]
-        for steward, walker in zip(stewards, grid.walkers, strict=True):
-            steward.scout.look = lambda now: ()  # type: ignore[method-assign]
-            steward.begin(walker.now())
-            walker.start()
+        managers = [PlanManager(executor, JOB, uniform(4), config) for executor in grid.executors]
+        for manager, executor in zip(managers, grid.executors, strict=True):
+            manager.link_monitor.observe = lambda now: ()  # type: ignore[method-assign]
+            manager.begin(executor.now())
+            executor.start()
         slow = tuple(LinkObservation(3, other, 1e5, 0.02, LEAST_BYTES, 0.0) for other in (1, 2))
-        first, member = grid.walkers[0], grid.walkers[0].member
+        first, member = grid.executors[0], grid.executors[0].member
 
         def changed(before: int) -> bool:
             deadline = time.monotonic() + LIMIT
@@ -140,7 +140,7 @@ def test_after_a_regroup_of_the_same_members_the_plan_in_force_is_judged() -> No
             return member.version != before
 
         with grid:
-            grid.walkers[3].ask(lambda: stewards[3].channel.tell(0, LinkReport(slow)))
+            grid.executors[3].ask(lambda: managers[3].channel.send(0, LinkReport(slow)))
             assert changed(uninformed.version)
             assert member.plan.trees != uninformed.trees
             informed = member.version
@@ -149,21 +149,21 @@ def test_after_a_regroup_of_the_same_members_the_plan_in_force_is_judged() -> No
             assert member.plan.trees == uninformed.trees
             assert changed(member.version), "the uninformed plan stays in force"
             assert member.plan.trees != uninformed.trees
-        for steward in stewards:
-            steward.close()
+        for manager in managers:
+            manager.close()
 
 
 def test_a_plan_made_for_members_of_an_epoch_before_is_dropped() -> None:
     plan = make_plan(uniform(2), JOB, "star")
     net = FakeNet()
     grid = Grid([net.wire(rank) for rank in range(2)], plan, NUMELS, start=False)
-    steward = PlanManager(grid.walkers[0], JOB, uniform(2), PlanManagerConfig(ReplanConfig("star"), probe=False))
-    member = grid.walkers[0].member
-    steward._wishes.put((member.epoch - 1, plan, "made too late"))
-    steward._coordinate(0.0)
+    manager = PlanManager(grid.executors[0], JOB, uniform(2), PlanManagerConfig(ReplanConfig("star"), probe=False))
+    member = grid.executors[0].member
+    manager._new_plans.put((member.epoch - 1, plan, "made too late"))
+    manager._coordinate(0.0)
     assert not member.proposing
-    steward._wishes.put((member.epoch, plan, "made in time"))
-    steward._coordinate(0.0)
+    manager._new_plans.put((member.epoch, plan, "made in time"))
+    manager._coordinate(0.0)
     assert member.proposing
     grid.close()
 
@@ -171,16 +171,16 @@ def test_a_plan_made_for_members_of_an_epoch_before_is_dropped() -> None:
 def test_who_coordinates_again_does_not_begin_with_what_it_wished_for_before() -> None:
     plan, net = replace(make_plan(uniform(2), JOB, "star"), level="off"), FakeNet()
     grid = Grid([net.wire(rank) for rank in range(2)], plan, NUMELS, start=False)
-    steward = PlanManager(grid.walkers[0], JOB, uniform(2), PlanManagerConfig(ReplanConfig("star"), aware=False))
-    member = grid.walkers[0].member
-    steward.level = "int8", "the network was slow then"
+    manager = PlanManager(grid.executors[0], JOB, uniform(2), PlanManagerConfig(ReplanConfig("star"), aware=False))
+    member = grid.executors[0].member
+    manager.level = "int8", "the network was slow then"
     member.alive.discard(1)  # cut off; the other rank may coordinate meanwhile
-    steward.chore(0.1)
+    manager.tick(0.1)
     member.alive.add(1)
-    steward.chore(0.2)
+    manager.tick(0.2)
     assert not member.proposing
-    steward.level = "int8", "the network is slow"
-    steward.chore(0.3)
+    manager.level = "int8", "the network is slow"
+    manager.tick(0.3)
     assert member.proposing
     grid.close()
 
@@ -189,15 +189,15 @@ def test_what_members_carry_in_all_is_not_forgotten_when_links_are_measured() ->
     known = Matrix.of(np.full((3, 3), 1e7), 0.02, up=[1e6, 2e6, 3e6], down=4e6)
     net = FakeNet()
     grid = Grid([net.wire(rank) for rank in range(3)], make_plan(known, JOB), NUMELS, start=False)
-    steward = PlanManager(grid.walkers[0], JOB, known, PlanManagerConfig(ReplanConfig()))
-    assert steward.network((0, 2), 1.0).rate[0, 1] == 1e7
-    steward._hear(1, LinkReport((LinkObservation(0, 2, 5e6, 0.02, LEAST_BYTES, 0.0),)))
-    measured = steward.network((0, 2), 1.0)
+    manager = PlanManager(grid.executors[0], JOB, known, PlanManagerConfig(ReplanConfig()))
+    assert manager.network((0, 2), 1.0).rate[0, 1] == 1e7
+    manager._on_message(1, LinkReport((LinkObservation(0, 2, 5e6, 0.02, LEAST_BYTES, 0.0),)))
+    measured = manager.network((0, 2), 1.0)
     assert measured.rate[0, 1] == 5e6
     assert measured.up.tolist() == [1e6, 3e6]
     assert measured.down.tolist() == [4e6, 4e6]
-    unaware = PlanManager(grid.walkers[1], JOB, known, PlanManagerConfig(ReplanConfig(), aware=False))
-    unaware._hear(1, LinkReport((LinkObservation(0, 2, 5e6, 0.02, LEAST_BYTES, 0.0),)))
+    unaware = PlanManager(grid.executors[1], JOB, known, PlanManagerConfig(ReplanConfig(), aware=False))
+    unaware._on_message(1, LinkReport((LinkObservation(0, 2, 5e6, 0.02, LEAST_BYTES, 0.0),)))
     assert unaware.network((0, 2), 1.0).rate[0, 1] == 1e7
     grid.close()
 
@@ -207,27 +207,27 @@ def test_nobody_waits_for_a_probe_that_is_not_on_its_way(idle: bool) -> None:
     net = FakeNet()
     grid = Grid([net.wire(rank) for rank in range(3)], make_plan(uniform(3), JOB), NUMELS, start=False)
     config = PlanManagerConfig(ReplanConfig(), aware=False)
-    stewards = [PlanManager(walker, JOB, uniform(3), config) for walker in grid.walkers]
-    for steward in stewards:
-        steward.channel.listen(steward._member.reach)
-        steward.scout.idle = lambda peer, now, within: idle  # type: ignore[method-assign]
+    managers = [PlanManager(executor, JOB, uniform(3), config) for executor in grid.executors]
+    for manager in managers:
+        manager.channel.listen(manager._member.reach)
+        manager.link_monitor.idle = lambda peer, now, within: idle  # type: ignore[method-assign]
     for _ in range(3):  # two pairs at a time
-        stewards[0]._ask_for_probes(100.0)
-        for walker in grid.walkers * 10:
-            walker.port.turn(0.02)
-    assert [walker.port.sent_bytes.total() > LEAST_BYTES for walker in grid.walkers] == [idle] * 3
-    listening = [len(steward._member.reach) for steward in stewards]
-    assert [len(walker.port._awaited) for walker in grid.walkers] == listening
+        managers[0]._ask_for_probes(100.0)
+        for executor in grid.executors * 10:
+            executor.frame_io.poll(0.02)
+    assert [executor.frame_io.sent_bytes.total() > LEAST_BYTES for executor in grid.executors] == [idle] * 3
+    listening = [len(manager._member.reach) for manager in managers]
+    assert [len(executor.frame_io._awaited) for executor in grid.executors] == listening
     grid.close()
-    assert not any(walker.port._awaited for walker in grid.walkers)
+    assert not any(executor.frame_io._awaited for executor in grid.executors)
 
 
 def test_a_link_to_somebody_who_left_is_not_probed() -> None:
     net = FakeNet()
     grid = Grid([net.wire(rank) for rank in range(2)], make_plan(uniform(2), JOB), NUMELS, start=False)
-    steward = PlanManager(grid.walkers[0], JOB, uniform(2), PlanManagerConfig(ReplanConfig()))
-    grid.walkers[0].port.left.add(1)
-    steward._hear(1, Probe(0, 1))
+    manager = PlanManager(grid.executors[0], JOB, uniform(2), PlanManagerConfig(ReplanConfig()))
+    grid.executors[0].frame_io.left.add(1)
+    manager._on_message(1, Probe(0, 1))
     assert not net.sends
     grid.close()
 
@@ -237,11 +237,11 @@ def test_a_lost_peer_is_an_error_on_every_rank() -> None:
     gradients = [[torch.ones(NUMELS[0])] for _ in range(3)]
     with ltp_wires(3) as wires:
         grid = Grid(wires, plan, NUMELS, start=False)
-        for walker in grid.walkers:
-            PlanManager(walker, JOB, uniform(3), PlanManagerConfig(ReplanConfig("star"), aware=False)).begin(
-                walker.now()
+        for executor in grid.executors:
+            PlanManager(executor, JOB, uniform(3), PlanManagerConfig(ReplanConfig("star"), aware=False)).begin(
+                executor.now()
             )
-            walker.start()
+            executor.start()
         with grid:
             grid.run(gradients, "off")
             wires[2].close()
@@ -259,12 +259,12 @@ def test_the_others_go_on_without_a_lost_member(leaver: int) -> None:
     lost: dict[int, list[int]] = {rank: [] for rank in ranks}
     with ltp_wires(4) as wires:
         grid = Grid(wires, plan, NUMELS, ExecutorConfig(elastic=True), start=False, replan=replan)
-        for walker in grid.walkers:
-            walker.on_loss = lambda peer, why, rank=walker.member.rank: lost[rank].append(peer)  # type: ignore[misc]
-            PlanManager(walker, JOB, uniform(4), PlanManagerConfig(ReplanConfig("loadaware"), aware=False)).begin(
-                walker.now()
+        for executor in grid.executors:
+            executor.on_loss = lambda peer, why, rank=executor.member.rank: lost[rank].append(peer)  # type: ignore[misc]
+            PlanManager(executor, JOB, uniform(4), PlanManagerConfig(ReplanConfig("loadaware"), aware=False)).begin(
+                executor.now()
             )
-            walker.start()
+            executor.start()
         with grid:
             gradients = [[torch.full((NUMELS[0],), float(rank))] for rank in ranks]
             for _ in range(2):
@@ -277,7 +277,7 @@ def test_the_others_go_on_without_a_lost_member(leaver: int) -> None:
                 for rank in left:
                     assert torch.equal(results[rank][0], results[left[0]][0])
                     torch.testing.assert_close(results[rank][0], torch.full((NUMELS[0],), mean))
-            assert {grid.walkers[rank].member.members for rank in left} == {tuple(left)}
+            assert {grid.executors[rank].member.members for rank in left} == {tuple(left)}
             assert all(set(lost[rank]) <= {leaver} for rank in left)
             assert any(lost[rank] for rank in left)
-            assert {grid.walkers[rank].member.coordinator for rank in left} == {left[0]}
+            assert {grid.executors[rank].member.coordinator for rank in left} == {left[0]}

@@ -28,7 +28,7 @@ class Events(list[Any]):
 
 
 @contextmanager
-def crossings(count: int, settings: dict[str, Any]) -> Iterator[list[TreeConnection]]:
+def connections(count: int, settings: dict[str, Any]) -> Iterator[list[TreeConnection]]:
     config = resolve({"level": "off", **settings})
     told = EventContext(MonotonicClock(), Events())
     plan = planner_of(config, NUMEL)(known_network(config.planning, count), 1)
@@ -52,7 +52,7 @@ def eventually(happened: Callable[[], bool]) -> bool:
 @pytest.fixture(autouse=True)
 def _only_what_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loopback is much faster than any network here."""
-    monkeypatch.setattr(LinkMonitor, "look", lambda self, now: ())
+    monkeypatch.setattr(LinkMonitor, "observe", lambda self, now: ())
 
 
 def test_pairs_left_to_routers_are_not_relayed_by_a_later_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,8 +70,8 @@ def test_pairs_left_to_routers_are_not_relayed_by_a_later_plan(tmp_path: Path, m
 
     monkeypatch.setattr(plan_manager.Replanner, "consider", noted)
     planning = {"net": str(net), "relay": False, "interval": 0.0, "probe": False}
-    with crossings(3, {"plan": "ring", "planning": planning}) as opened:
-        assert not opened[0].walker.member.plan.routes
+    with connections(3, {"plan": "ring", "planning": planning}) as opened:
+        assert not opened[0].executor.member.plan.routes
         assert eventually(lambda: len(looks) >= 2)
         assert all(why.startswith("kept plan 1") for why in looks), looks
 
@@ -85,11 +85,11 @@ def test_a_regroup_plans_by_what_was_measured(monkeypatch: pytest.MonkeyPatch) -
         for b in range(4)
         if a != b and (a, b) not in ((3, 1), (3, 2))
     )
-    with crossings(4, {"plan": "loadaware", "planning": {"elastic": True}}) as opened:
-        walker, member = opened[0].walker, opened[0].walker.member
+    with connections(4, {"plan": "loadaware", "planning": {"elastic": True}}) as opened:
+        executor, member = opened[0].executor, opened[0].executor.member
         assert {(3, 1), (3, 2)} & {edge for tree in member.plan.trees for edge in tree.parents.items()}
-        walker.ask(lambda: opened[0]._steward._hear(3, LinkReport(slow + rest)))
-        walker.ask(lambda: member.admit(1, walker.now()))
-        assert eventually(lambda: all(one.walker.member.epoch > 0 for one in opened))
-        used = {edge for tree in opened[3].walker.member.plan.trees for edge in tree.parents.items()}
-        assert not used & {(3, 1), (3, 2)}
+        executor.ask(lambda: opened[0]._plan_manager._on_message(3, LinkReport(slow + rest)))
+        executor.ask(lambda: member.admit(1, executor.now()))
+        assert eventually(lambda: all(one.executor.member.epoch > 0 for one in opened))
+        used_level = {edge for tree in opened[3].executor.member.plan.trees for edge in tree.parents.items()}
+        assert not used_level & {(3, 1), (3, 2)}

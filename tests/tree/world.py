@@ -33,11 +33,11 @@ class Rank:
         return self.owned.setdefault((start, numel), torch.zeros(numel))
 
     def chunk(self, gradient: Tensor, step: int, weights: object = None) -> Chunk:
-        stretch = ChunkSpan(step, 0, 0, gradient.numel(), weights)  # type: ignore[arg-type]
+        span = ChunkSpan(step, 0, 0, gradient.numel(), weights)  # type: ignore[arg-type]
         report = lambda _, encoded: self.reports.append(encoded)  # noqa: E731
         lease = BufferLease(self.scratch, gradient.device)
         return Chunk(
-            stretch, gradient, self.residual, self.owner, self.rank, self.world_size, report, lease,
+            span, gradient, self.residual, self.owner, self.rank, self.world_size, report, lease,
             tolerance=self.tolerance,
         )  # fmt: skip
 
@@ -67,7 +67,7 @@ def run(
             for op in make(rank.chunk(results[rank.rank], step)):
                 lane.start(op).wait()
                 if isinstance(op, AllToAll) and op.losses is not None:
-                    rank.lost += sum(length for ranges in op.losses.came.values() for _, length in ranges)
+                    rank.lost += sum(length for ranges in op.losses.missing.values() for _, length in ranges)
         except BaseException as error:
             errors.append(error)
 

@@ -156,7 +156,7 @@ class TreeReducer:
         wire, plan = self.crossing.wire, self.crossing.executor.member.plan
         kind = "ltp" if isinstance(wire, Endpoint) else "tcp"
         drawn = "" if given_secret() is not None else wire.secret.hex()
-        return LeaderRecord(kind=kind, secret=drawn, places=dict(wire.places), plan=written_plan(plan))
+        return LeaderRecord(kind=kind, secret=drawn, places=dict(wire.addresses), plan=written_plan(plan))
 
     def follow(self, whereabouts: AddressBook) -> None:
         """Hear of those who speak for other sites by now, from elsewhere."""

@@ -86,7 +86,7 @@ class Accumulator(Protocol):
         """Take gradient and residual in; returns how many elements are not finite."""
         ...
 
-    def absorb(self, body: Tensor) -> None:
+    def add(self, body: Tensor) -> None:
         """Add a child's sum."""
         ...
 
@@ -94,7 +94,7 @@ class Accumulator(Protocol):
         """Write the sum so far; what this form rounds away waits in the residual."""
         ...
 
-    def settle(self, body: Tensor, counts: float | Tensor) -> None:
+    def write_mean(self, body: Tensor, counts: float | Tensor) -> None:
         """At the root: write the mean over `counts` contributors (one number, or one per element)."""
         ...
 
@@ -118,13 +118,13 @@ class DenseAccumulator:
     def begin(self) -> int:
         return 0  # counted when packed: a second pass would only find the same
 
-    def absorb(self, body: Tensor) -> None:
+    def add(self, body: Tensor) -> None:
         self._codec.decode(body, self._sum, 1.0, add=True)
 
     def pack(self, body: Tensor) -> None:
         self._codec.encode(self._sum, self._residual, body, self._seed)
 
-    def settle(self, body: Tensor, counts: float | Tensor) -> None:
+    def write_mean(self, body: Tensor, counts: float | Tensor) -> None:
         self._sum.div_(counts)
         self._residual.div_(counts)
         self._codec.encode(self._sum, self._residual, body, self._seed)
@@ -156,15 +156,15 @@ class SharedMaskAccumulator:
             self._sum[:1] = torch.nan
         return nonfinite
 
-    def absorb(self, body: Tensor) -> None:
+    def add(self, body: Tensor) -> None:
         self._codec.decode(body, self._sum, 1.0, add=True)
 
     def pack(self, body: Tensor) -> None:
-        self._keep(self._encoded(body), 1.0)
+        self._add_to_residual(self._encoded(body), 1.0)
 
-    def settle(self, body: Tensor, counts: float | Tensor) -> None:
+    def write_mean(self, body: Tensor, counts: float | Tensor) -> None:
         self._sum.div_(counts)
-        self._keep(self._encoded(body), counts)
+        self._add_to_residual(self._encoded(body), counts)
 
     def restore(self, body: Tensor) -> None:
         self._codec.decode(body, self._sum, 1.0, add=False)
@@ -182,7 +182,7 @@ class SharedMaskAccumulator:
             error += spoilt(self._codec, self._sum, body)
         return error
 
-    def _keep(self, error: Tensor, counts: float | Tensor) -> None:
+    def _add_to_residual(self, error: Tensor, counts: float | Tensor) -> None:
         error.mul_(counts)
         kernels.scatter_add(self._mask, error, error.numel(), self._residual)
 
@@ -194,6 +194,6 @@ def _finite(codec: ValueCodec, body: Tensor, count: int) -> Tensor:
     return torch.where(sent.isfinite(), sent, 0.0)
 
 
-def random_places(level: Level, stretch: ChunkSpan) -> Tensor:
+def random_mask(level: Level, span: ChunkSpan) -> Tensor:
     """randk's places: drawn from the stretch, so no member has to be told."""
-    return SharedMaskCodec(level).random_mask(stretch, torch.device("cpu"))
+    return SharedMaskCodec(level).random_mask(span, torch.device("cpu"))

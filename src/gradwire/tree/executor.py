@@ -62,7 +62,7 @@ class _Step:
     tag: Tag
     plan: Plan
     roles: tuple[Role, ...]
-    dealer: Partitioner
+    partitioner: Partitioner
     # Where the plan decides the level of its steps.
     level: Level | None = None
     left: int = 0
@@ -71,7 +71,7 @@ class _Step:
 
 
 class TreeExecutor:
-    """Owns its thread and the port; the wire belongs to the caller."""
+    """Owns its thread and the frame_io; the wire belongs to the caller."""
 
     def __init__(
         self, wire: Any, member: Member, config: ExecutorConfig | None = None, clock: Clock | None = None
@@ -81,28 +81,28 @@ class TreeExecutor:
         self._clock = clock or MonotonicClock()
         # Where others go on without a lost member, they must know up to which step it took part: its own word for it,
         # not the wire's, makes a goodbye.
-        self.port = FrameIO(wire, self._clock, self._config.timeout, part_in_peace=not self._config.elastic)
-        self.sides = SideRoutes(member.rank, self.port) if self._config.side else None
+        self.frame_io = FrameIO(wire, self._clock, self._config.timeout, ignore_goodbyes=not self._config.elastic)
+        self.side_routes = SideRoutes(member.rank, self.frame_io) if self._config.side else None
         self._inbox: queue.SimpleQueue[BucketRequest | Callable[[], object] | None] = queue.SimpleQueue()
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self._held = self._active = 0
         self._step: _Step | None = None
         # The level of the last step that was completed, where the plan decides it.
-        self.used: Level | None = None
-        self._keep = StepSnapshot() if self._config.elastic else None
+        self.used_level: Level | None = None
+        self._snapshot = StepSnapshot() if self._config.elastic else None
         self._halted = False
-        self.bequest = CatchUp(self.port, member, self._keep) if self._keep is not None else None
-        self.redial = Reconnector(wire)
-        self._adrift: float | None = None
+        self.catch_up = CatchUp(self.frame_io, member, self._snapshot) if self._snapshot is not None else None
+        self.reconnector = Reconnector(wire)
+        self._waiting_since: float | None = None
         self._peers = set(member.members) - {member.rank}
         self._unfinished: dict[int, Done] = {}
         self._failure: BaseException | None = None
         self._closing = False
-        self.chores: list[Callable[[float], None]] = []
+        self.periodic: list[Callable[[float], None]] = []
         self.on_failure: list[Callable[[BaseException], None]] = []
         self.on_loss: Callable[[int, str], None] = lambda peer, why: None
-        self.on_return: Callable[[int, str], None] = lambda rank, how: None
-        self.reopened: Callable[[int], None] = lambda peer: None
+        self.on_rejoin: Callable[[int, str], None] = lambda rank, how: None
+        self.on_reconnect: Callable[[int], None] = lambda peer: None
         self._thread = threading.Thread(target=self._run, name="gradwire-walk", daemon=True)
         self._lock = threading.Lock()
 
@@ -113,31 +113,31 @@ class TreeExecutor:
     def start(self) -> None:
         self._thread.start()
 
-    def start_apart(self) -> None:
+    def start_disconnected(self) -> None:
         """As a member that is connected to nobody yet, and asks to be taken in."""
-        self.port.cut |= self._peers
+        self.frame_io.disconnected |= self._peers
         self.member.reach.clear()
         for peer in self._peers:
-            self.redial.call(peer, self._clock.now() + self._config.rejoin)
+            self.reconnector.reconnect(peer, self._clock.now() + self._config.rejoin)
         self.start()
 
     def now(self) -> float:
         return self._clock.now()
 
-    def submit(self, parcel: BucketRequest) -> None:
+    def submit(self, request: BucketRequest) -> None:
         """From any thread; buckets of all ranks in the same order. `done` is called once, from the walker's thread."""
-        check_summable(parcel.level)
+        check_summable(request.level)
         with self._lock:
             if self._failure is None and not self._closing:
-                self._inbox.put(parcel)
-                self.port.nudge()
+                self._inbox.put(request)
+                self.frame_io.wake()
                 return
-        parcel.done(self._failure or LinkError("the walker was closed"))
+        request.done(self._failure or LinkError("the walker was closed"))
 
-    def ask(self, errand: Callable[[], object]) -> None:
-        """Have something done on the walker's thread, which is the only one that may touch member and port."""
-        self._inbox.put(errand)
-        self.port.nudge()
+    def ask(self, task: Callable[[], object]) -> None:
+        """Have something done on the walker's thread, which is the only one that may touch member and frame_io."""
+        self._inbox.put(task)
+        self.frame_io.wake()
 
     def close(self, timeout: float = 10.0) -> None:
         """Let frames that others still need go out, then stop the thread. After an error, call it again."""
@@ -145,52 +145,52 @@ class TreeExecutor:
             again, self._closing = self._closing, True
             if again and not self._thread.is_alive():
                 return
-            if not again and self._keep is not None and self._failure is None:
-                self._inbox.put(self._take_leave)
+            if not again and self._snapshot is not None and self._failure is None:
+                self._inbox.put(self._announce_leave)
         if not again:
             self._inbox.put(None)
-            self.port.nudge()
+            self.frame_io.wake()
         if self._thread.is_alive():
             self._thread.join(timeout)
         if self._thread.is_alive():
             raise LinkError(f"the walker still waits for a peer after {timeout:g} s")
-        self.port.close()
+        self.frame_io.close()
 
     # ---- the thread ----------------------------------------------------------------------------------------------
     def _run(self) -> None:
         deadline = float("inf")
         try:
-            while not (self._closing and self._inbox.empty() and (self.port.idle or self._clock.now() > deadline)):
+            while not (self._closing and self._inbox.empty() and (self.frame_io.idle or self._clock.now() > deadline)):
                 if self._closing and deadline == float("inf"):
                     deadline = self._clock.now() + 5.0
-                self._turn()
+                self._poll()
         except BaseException as error:  # the top of this thread: everybody who waits hears it
             self._fail(error)
-            self._say_goodbye()
+            self._announce_failure()
 
-    def _turn(self) -> None:
+    def _poll(self) -> None:
         try:
-            self._take_in()
-            self.port.turn(TICK)
-            for chore in self.chores:
-                chore(self._clock.now())
+            self._drain_inbox()
+            self.frame_io.poll(TICK)
+            for tick in self.periodic:
+                tick(self._clock.now())
         except LostPeerError as error:
-            if self._keep is None:
+            if self._snapshot is None:
                 raise
             self._lose(error)
-        if self._keep is not None and self.bequest is not None:
-            self._regroup(self._keep, self.bequest)
+        if self._snapshot is not None and self.catch_up is not None:
+            self._regroup(self._snapshot, self.catch_up)
 
-    def _say_goodbye(self) -> None:
+    def _announce_failure(self) -> None:
         """Others hear why; a second at most, whatever the wire's state."""
         assert self._failure is not None
         deadline = self._clock.now() + 1.0
         try:
-            self.port.forget()
-            for tell in self.on_failure:
-                tell(self._failure)
-            while not self.port.idle and self._clock.now() < deadline:
-                self.port.turn(deadline - self._clock.now())
+            self.frame_io.drop()
+            for send in self.on_failure:
+                send(self._failure)
+            while not self.frame_io.idle and self._clock.now() < deadline:
+                self.frame_io.poll(deadline - self._clock.now())
         except Exception:  # the failure itself has been told already; what comes on top changes nothing
             return
 
@@ -199,90 +199,90 @@ class TreeExecutor:
             self._failure = error if isinstance(error, GradwireError) else _wrapped(error)
         unfinished, self._unfinished = self._unfinished, {}
         while not self._inbox.empty():
-            parcel = self._inbox.get()
-            if isinstance(parcel, BucketRequest):
-                unfinished[-1 - len(unfinished)] = parcel.done
+            request = self._inbox.get()
+            if isinstance(request, BucketRequest):
+                unfinished[-1 - len(unfinished)] = request.done
         for done in unfinished.values():
             done(self._failure)
 
-    def _take_in(self) -> None:
+    def _drain_inbox(self) -> None:
         while not self._inbox.empty():
-            parcel = self._inbox.get()
-            if isinstance(parcel, BucketRequest):
-                self._receive(parcel)
-            elif parcel is not None:
-                parcel()
+            request = self._inbox.get()
+            if isinstance(request, BucketRequest):
+                self._accept_request(request)
+            elif request is not None:
+                request()
         self._admit()
 
     # ---- members lost, back, and gone for good -------------------------------------------------------------------
-    def hand_over(self, estate: TransferableState) -> None:
+    def hand_over(self, state: TransferableState) -> None:
         """From any thread: this is what a member that comes back is handed, and what this one becomes if it is it."""
 
         def begin() -> None:
-            if self.bequest is not None:
-                self.bequest.estate, self.member.returning = estate, self._config.rejoin > 0
+            if self.catch_up is not None:
+                self.catch_up.state, self.member.returning = state, self._config.rejoin > 0
 
         self.ask(begin)
 
     def _lose(self, error: LostPeerError) -> None:
         """Nothing more is expected of this peer; the policy finds out who goes on."""
         peer, now = error.peer, self._clock.now()
-        self.port.forget(peer)
-        self.port.cut.add(peer)
+        self.frame_io.drop(peer)
+        self.frame_io.disconnected.add(peer)
         self.member.reach.discard(peer)
         if self._closing:
             return
         if self.member.returning and not error.farewell:
-            self.redial.call(peer, now + self._config.rejoin)
+            self.reconnector.reconnect(peer, now + self._config.rejoin)
         if peer in self.member.alive:
             self.on_loss(peer, str(error))
             self.member.lost(peer, now)
 
-    def _take_leave(self) -> None:
+    def _announce_leave(self) -> None:
         """Others hear that this is no loss."""
-        assert self.bequest is not None
+        assert self.catch_up is not None
         for peer in self.member.reach:
-            self.bequest.tell(peer, self.member.leave())
+            self.catch_up.send(peer, self.member.leave())
 
-    def _regroup(self, keep: StepSnapshot, bequest: CatchUp) -> None:
+    def _regroup(self, snapshot: StepSnapshot, catch_up: CatchUp) -> None:
         """Stop when the epoch ends; begin again, or catch up, when the next one is there."""
         member, now = self.member, self._clock.now()
         # A replica changes only while its training waits here for a whole step; the others would wait for that.
-        member.willing = keep.closed
-        for peer in self.redial.elsewhere(self.port.left - set(member.members)):
+        member.willing = snapshot.closed
+        for peer in self.reconnector.moved(self.frame_io.left - set(member.members)):
             # It left, or failed and said so; a new process has its place.
-            self.port.left.discard(peer)
+            self.frame_io.left.discard(peer)
             member.parted.pop(peer, None)
-            self.redial.call(peer, now + self._config.rejoin)
-        for peer in self.redial.turn(now):
-            self.port.cut.discard(peer)
-            self.reopened(peer)
+            self.reconnector.reconnect(peer, now + self._config.rejoin)
+        for peer in self.reconnector.poll(now):
+            self.frame_io.disconnected.discard(peer)
+            self.on_reconnect(peer)
             member.reached(peer)
-        for peer in self.port.cut & member.alive:
+        for peer in self.frame_io.disconnected & member.alive:
             member.lost(peer, now)  # a new epoch still counted it in
         for peer in () if self._closing else member.overdue():
             why = f"rank {peer} left in order after step {member.parted[peer].step}"
             self._lose(LostPeerError(peer, why, farewell=True))
-        if self._step is not None and (self._still or member.epoch != self._step.tag.epoch):
+        if self._step is not None and (self._stopped or member.epoch != self._step.tag.epoch):
             self._halt()
-        self._require_company(now)
-        if self._halted and not self._still:
-            self._halted, self._adrift = False, None
-            for parcel in keep.rewind():
-                self._unpack(parcel)
+        self._require_peers(now)
+        if self._halted and not self._stopped:
+            self._halted, self._waiting_since = False, None
+            for request in snapshot.rewind():
+                self._start_request(request)
             self._admit()
-        elif self._halted and member.behind is not None and keep.closed and not member.asking:
-            bequest.catch_up(self._ended, self._became)
-        if self._step is not None and not self._still:
-            for peer, nbytes in bequest.hand_out():
-                self.on_return(peer, f"it is taken back at step {member.step} and handed {nbytes / 1e6:.1f} MB")
+        elif self._halted and member.behind is not None and snapshot.closed and not member.asking:
+            catch_up.catch_up(self._results_arrived, self._rejoined)
+        if self._step is not None and not self._stopped:
+            for peer, nbytes in catch_up.serve_states():
+                self.on_rejoin(peer, f"it is taken back at step {member.step} and handed {nbytes / 1e6:.1f} MB")
 
     @property
-    def _still(self) -> bool:
+    def _stopped(self) -> bool:
         """Whether no step may begin or end."""
         return self.member.stopped or self.member.asking
 
-    def _require_company(self, now: float) -> None:
+    def _require_peers(self, now: float) -> None:
         """LinkError for a member that cannot go on and is not, or no more, to wait for the others."""
         member, since = self.member, self.member.adrift_since
         if not member.returning:
@@ -293,8 +293,8 @@ class TreeExecutor:
                 )
             member.require_quorum()
         elif since is not None and not self._closing:
-            self._adrift = since
-            if self._peers <= self.port.left:
+            self._waiting_since = since
+            if self._peers <= self.frame_io.left:
                 raise LinkError(f"the others ended the job while rank {member.rank} was cut off")
             if now - since > self._config.rejoin and member.fresh:
                 raise LinkError(
@@ -308,42 +308,42 @@ class TreeExecutor:
                 )
 
     def _halt(self) -> None:
-        self.port.forget_data()
+        self.frame_io.drop_step_data()
         self._waiting.clear()
         self._held = self._active = 0
         self._step, self._halted = None, True
 
-    def _ended(self, step: int) -> None:
+    def _results_arrived(self, step: int) -> None:
         """The results that this member missed are in its parcels."""
-        assert self._keep is not None
+        assert self._snapshot is not None
         self._halted = False
-        self._tell(self._keep, step)
+        self._finish_requests(self._snapshot, step)
 
-    def _became(self, step: int) -> None:
-        away = self._clock.now() - self._adrift if self._adrift is not None else 0.0
-        self.on_return(self.member.rank, f"it was cut off for {away:.1f} s and is taken back at step {step + 1}")
+    def _rejoined(self, step: int) -> None:
+        away = self._clock.now() - self._waiting_since if self._waiting_since is not None else 0.0
+        self.on_rejoin(self.member.rank, f"it was cut off for {away:.1f} s and is taken back at step {step + 1}")
 
-    def _tell(self, keep: StepSnapshot, step: int) -> None:
-        for parcel in keep.end(step):
-            self._unfinished.pop(parcel.bucket.index)(None)
+    def _finish_requests(self, snapshot: StepSnapshot, step: int) -> None:
+        for request in snapshot.end(step):
+            self._unfinished.pop(request.bucket.index)(None)
 
     # ---- steps ---------------------------------------------------------------------------------------------------
-    def _receive(self, parcel: BucketRequest) -> None:
-        self._unfinished[parcel.bucket.index] = parcel.done
-        if self._keep is not None:
-            self._keep.add(parcel)
-            self._halted = self._halted or (self._step is None and self._still)
+    def _accept_request(self, request: BucketRequest) -> None:
+        self._unfinished[request.bucket.index] = request.done
+        if self._snapshot is not None:
+            self._snapshot.add(request)
+            self._halted = self._halted or (self._step is None and self._stopped)
         if not self._halted:
-            self._unpack(parcel)
+            self._start_request(request)
 
-    def _unpack(self, parcel: BucketRequest) -> None:
-        step = self._step_of(parcel.bucket)
+    def _start_request(self, request: BucketRequest) -> None:
+        step = self._step_of(request.bucket)
         if step.level is not None:
-            parcel = replace(parcel, level=step.level)
-        numel = parcel.bucket.numel
-        pieces = step.dealer.deal(numel, frame_bytes(parcel.level, numel) / (4 * numel))
+            request = replace(request, level=step.level)
+        numel = request.bucket.numel
+        pieces = step.partitioner.partition(numel, frame_bytes(request.level, numel) / (4 * numel))
         step.left += len(pieces)
-        step.closed = parcel.bucket.is_last
+        step.closed = request.bucket.is_last
         left = len(pieces)
 
         def restored(vote: int) -> None:
@@ -353,13 +353,13 @@ class TreeExecutor:
             step.vote = vote
             if step.left == 0 and step.closed:
                 self._complete(step)
-            if left == 0 and self._keep is None:
-                self._unfinished.pop(parcel.bucket.index)(None)
+            if left == 0 and self._snapshot is None:
+                self._unfinished.pop(request.bucket.index)(None)
 
         for piece in pieces:
-            self._waiting.append((self._weight(step, parcel, piece), self._walk(step, parcel, piece, restored)))
-        if not pieces and self._keep is None:
-            self._unfinished.pop(parcel.bucket.index)(None)
+            self._waiting.append((self._weight(step, request, piece), self._reduction(step, request, piece, restored)))
+        if not pieces and self._snapshot is None:
+            self._unfinished.pop(request.bucket.index)(None)
 
     def _step_of(self, bucket: Bucket) -> _Step:
         if self._step is None:
@@ -367,8 +367,8 @@ class TreeExecutor:
             if tag is None:
                 raise LinkError(f"rank {self.member.rank} is not a member of the job any more")
             plan = self.member.plan
-            if self.sides is not None:
-                self.sides.learn(plan, tag.epoch)
+            if self.side_routes is not None:
+                self.side_routes.learn(plan, tag.epoch)
             level = _level_of(plan)
             self._step = _Step(tag, plan, roles_of(plan, self.member.rank), Partitioner(plan), level)
         return self._step
@@ -376,25 +376,25 @@ class TreeExecutor:
     def _complete(self, step: _Step) -> None:
         if not self.member.complete_step(step.tag, step.vote):
             return  # an epoch ended in between: the step is done again
-        self.used = step.level
+        self.used_level = step.level
         self._step = None
-        if self._keep is not None:
-            self._tell(self._keep, step.tag.step)
+        if self._snapshot is not None:
+            self._finish_requests(self._snapshot, step.tag.step)
 
-    def _weight(self, step: _Step, parcel: BucketRequest, piece: Piece) -> int:
+    def _weight(self, step: _Step, request: BucketRequest, piece: Piece) -> int:
         """Bytes that a piece's frames may come to here; levels only make them smaller."""
         return 4 * piece.numel * (1 + step.roles[piece.tree].receives)
 
-    def _walk(
-        self, step: _Step, parcel: BucketRequest, piece: Piece, restored: Callable[[int], None]
+    def _reduction(
+        self, step: _Step, request: BucketRequest, piece: Piece, restored: Callable[[int], None]
     ) -> Callable[[], None]:
-        weight = self._weight(step, parcel, piece)
+        weight = self._weight(step, request, piece)
         part = slice(piece.start, piece.start + piece.numel)
-        tolerance = 1.0 if parcel.level.off else self._config.tolerance  # `off` promises every bit
-        errand = PieceTask(
-            self.member.rank, self.member.members, step.tag, parcel.bucket.index, piece, parcel.level,
-            parcel.gradient[part], parcel.residual[part], self._config.stochastic, tolerance,
-            self.sides, parcel.weight,
+        tolerance = 1.0 if request.level.off else self._config.tolerance  # `off` promises every bit
+        task = PieceTask(
+            self.member.rank, self.member.members, step.tag, request.bucket.index, piece, request.level,
+            request.gradient[part], request.residual[part], self._config.stochastic, tolerance,
+            self.side_routes, request.weight,
         )  # fmt: skip
 
         def ended() -> None:
@@ -402,7 +402,7 @@ class TreeExecutor:
             self._active -= 1
             self._admit()
 
-        return PieceReduction(self.port, step.roles[piece.tree], errand, restored, ended).begin
+        return PieceReduction(self.frame_io, step.roles[piece.tree], task, restored, ended).begin
 
     def _admit(self) -> None:
         while self._waiting and (not self._active or self._held + self._waiting[0][0] <= BUDGET):

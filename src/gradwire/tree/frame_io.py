@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gradwire.clock import Clock
-from gradwire.errors import FarewellError, LinkError
+from gradwire.errors import LinkError, PeerClosedError
 from gradwire.exchange.buffer_pool import BufferPool
 from gradwire.transport.wires.base import RELIABLE, Contract, Delivery
 from gradwire.transport.wires.completions import AwaitedTransfer, completions_of
@@ -33,7 +33,7 @@ class _PendingSend:
     peer: int
     begun: float
     finish: Callable[[Delivery], None]
-    patient: bool
+    no_deadline: bool
     data: bool = True
     awaits: tuple[int, int] | None = None
 
@@ -41,19 +41,19 @@ class _PendingSend:
 class FrameIO:
     """Transfers under way on one wire."""
 
-    def __init__(self, wire: Any, clock: Clock, timeout: float, part_in_peace: bool = True) -> None:
+    def __init__(self, wire: Any, clock: Clock, timeout: float, ignore_goodbyes: bool = True) -> None:
         self.wire = wire
         # A peer that has all it wants may leave while others still end the same step. Then its goodbye is no loss: if
         # anything was expected of it, the transfer of that says so.
-        self._part_in_peace = part_in_peace
+        self._ignore_goodbyes = ignore_goodbyes
         self.left: set[int] = set()
         # Peers without a connection, for good or until one is made again.
-        self.cut: set[int] = set()
+        self.disconnected: set[int] = set()
         self.sent_bytes: Counter[int] = Counter()
         self.queued: Counter[int] = Counter()
         self._clock, self._timeout = clock, timeout
-        self._scratch = BufferPool()
-        self._outbox = SendQueue(wire, clock)
+        self._buffers = BufferPool()
+        self._send_queue = SendQueue(wire, clock)
         self._completions = completions_of(wire)
         self._under_way: dict[int, _PendingSend] = {}
         self._numbers = count()
@@ -61,21 +61,21 @@ class FrameIO:
         self._awaited: dict[tuple[int, int], tuple[int, Arrived]] = {}
         self._early: dict[tuple[int, int], Tensor] = {}
 
-    def take(self, nbytes: int) -> Tensor:
-        return self._scratch.take(nbytes, _CPU)
+    def take_buffer(self, nbytes: int) -> Tensor:
+        return self._buffers.take(nbytes, _CPU)
 
-    def give(self, frame: Tensor) -> None:
-        self._scratch.give(frame)
+    def release_buffer(self, frame: Tensor) -> None:
+        self._buffers.give(frame)
 
-    def post(self, peer: int, tag: int, nbytes: int, arrived: Arrived, *, patient: bool = False) -> int:
+    def post(self, peer: int, tag: int, nbytes: int, arrived: Arrived, *, no_deadline: bool = False) -> int:
         """Wait for a frame; `arrived` owns it then. A patient wait has no deadline. Returns a key for `withdraw`."""
         early = self._early.pop((peer, tag), None)
         if early is not None:
             self._later.append(lambda: arrived(early, _whole(peer, early)))
             return next(self._numbers)
-        frame = self.take(nbytes)
+        frame = self.take_buffer(nbytes)
         transfer = self.wire.post(peer, frame, tag)
-        key = self._track(transfer, peer, lambda delivery: arrived(frame, delivery), patient)
+        key = self._track(transfer, peer, lambda delivery: arrived(frame, delivery), no_deadline)
         self._under_way[key].awaits = (peer, tag)
         self._awaited[peer, tag] = key, arrived
         return key
@@ -86,7 +86,7 @@ class FrameIO:
         if known is None:
             self._early[peer, tag] = frame
             return
-        self.withdraw(known[0])
+        self.cancel(known[0])
         known[1](frame, _whole(peer, frame))
 
     def send(
@@ -105,24 +105,24 @@ class FrameIO:
             if sent is not None:
                 sent(delivery)
             if order is not None:
-                self._outbox.done(peer, frame.numel())
+                self._send_queue.done(peer, frame.numel())
 
         def start() -> None:
             transfer = self.wire.send(peer, frame, contract, tag)
-            self._under_way[self._track(transfer, peer, finish, patient=False)].data = data
+            self._under_way[self._track(transfer, peer, finish, no_deadline=False)].data = data
 
         if order is None:
             start()
         else:
-            self._outbox.put(peer, order, frame.numel(), start)
+            self._send_queue.put(peer, order, frame.numel(), start)
 
-    def withdraw(self, key: int) -> None:
+    def cancel(self, key: int) -> None:
         """Stop waiting for a frame."""
         entry = self._pop(key)
         if entry is not None:
             entry.transfer.cancel()
 
-    def turn(self, timeout: float) -> None:
+    def poll(self, timeout: float) -> None:
         """Wait until something is done or somebody nudges, and call back. LinkError for a lost peer or a deadline."""
         while self._later:
             self._later.popleft()()
@@ -134,39 +134,39 @@ class FrameIO:
             try:
                 delivery = entry.transfer.wait(1.0)
             except LinkError as error:
-                if self._parted(entry, error):
+                if self._left_in_order(entry, error):
                     continue
-                raise LostPeerError(entry.peer, str(error), isinstance(error, FarewellError)) from error
+                raise LostPeerError(entry.peer, str(error), isinstance(error, PeerClosedError)) from error
             # The other end gave it up: it begins the step anew, or stops. This end is about to hear so.
             if delivery.reason != "cancelled":
                 entry.finish(delivery)
         self._check_deadlines()
 
-    def _parted(self, entry: _PendingSend, error: LinkError) -> bool:
+    def _left_in_order(self, entry: _PendingSend, error: LinkError) -> bool:
         """Whether this failure only says that a peer left in order."""
-        if self._part_in_peace and isinstance(error, FarewellError):
+        if self._ignore_goodbyes and isinstance(error, PeerClosedError):
             self.left.add(entry.peer)
-        return entry.peer in self.left and (entry.patient or not entry.data)
+        return entry.peer in self.left and (entry.no_deadline or not entry.data)
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         self._completions.nudge()
 
-    def forget(self, peer: int | None = None) -> None:
+    def drop(self, peer: int | None = None) -> None:
         """Drop every transfer (with one peer), without callbacks."""
         for key, entry in list(self._under_way.items()):
             if peer is None or entry.peer == peer:
-                self.withdraw(key)
-        self._outbox.forget(peer)
+                self.cancel(key)
+        self._send_queue.drop(peer)
         self.queued.clear()
         self._early.clear()
         self._later.clear()
 
-    def forget_data(self) -> None:
+    def drop_step_data(self) -> None:
         """Drop what belongs to the step under way; standing waits and messages go on."""
         for key, entry in list(self._under_way.items()):
-            if entry.data and not entry.patient:
-                self.withdraw(key)
-        self._outbox.forget()
+            if entry.data and not entry.no_deadline:
+                self.cancel(key)
+        self._send_queue.drop()
         self.queued.clear()
         self._early.clear()
         self._later.clear()
@@ -174,15 +174,19 @@ class FrameIO:
     @property
     def idle(self) -> bool:
         """Whether nothing but patient waits is under way."""
-        return not self._later and self._outbox.empty and all(entry.patient for entry in self._under_way.values())
+        return (
+            not self._later and self._send_queue.empty and all(entry.no_deadline for entry in self._under_way.values())
+        )
 
     def close(self) -> None:
-        self.forget()
+        self.drop()
         self._completions.close()
 
-    def _track(self, transfer: AwaitedTransfer, peer: int, finish: Callable[[Delivery], None], patient: bool) -> int:
+    def _track(
+        self, transfer: AwaitedTransfer, peer: int, finish: Callable[[Delivery], None], no_deadline: bool
+    ) -> int:
         key = next(self._numbers)
-        self._under_way[key] = _PendingSend(transfer, peer, self._clock.now(), finish, patient)
+        self._under_way[key] = _PendingSend(transfer, peer, self._clock.now(), finish, no_deadline)
         return key
 
     def _pop(self, key: int) -> _PendingSend | None:
@@ -192,7 +196,7 @@ class FrameIO:
         return entry
 
     def _check_deadlines(self) -> None:
-        oldest = next((entry for entry in self._under_way.values() if not entry.patient), None)
+        oldest = next((entry for entry in self._under_way.values() if not entry.no_deadline), None)
         if oldest is not None and self._clock.now() - oldest.begun > self._timeout:
             raise LinkError(
                 f"rank {oldest.peer}: nothing came through for {self._timeout:g} s. Its process stopped, or another "

@@ -1,7 +1,7 @@
 """Scout: what this member's own links showed since the last report.
 
 In: the wire's view of each peer (from its acknowledgements, on the sender's clock) and the bytes that were sent. Out:
-Observations. A link counts as measured when it carried enough; what it carried is known from the port, so nothing is
+Observations. A link counts as measured when it carried enough; what it carried is known from the frame_io, so nothing is
 timed a second time. A slow link takes several looks for that, so what it carries while it is busy is counted together.
 A link that stood idle for most of the time was not asked what it can carry, and its estimate is no evidence that it
 became slower.
@@ -24,24 +24,24 @@ LONGEST = 60.0
 class LinkMonitor:
     """Turns the wire's estimates into reports."""
 
-    def __init__(self, rank: int, port: FrameIO) -> None:
-        self._rank, self._port = rank, port
-        self._told: Counter[int] = Counter()
+    def __init__(self, rank: int, frame_io: FrameIO) -> None:
+        self._rank, self._frame_io = rank, frame_io
+        self._reported_bytes: Counter[int] = Counter()
         self._open: dict[int, tuple[int, float]] = {}
         self._busy: dict[int, float] = {}
         self._looked: float | None = None
 
-    def look(self, now: float) -> tuple[LinkObservation, ...]:
+    def observe(self, now: float) -> tuple[LinkObservation, ...]:
         """One observation per peer whose link carried enough, or little; `at` is 0 here, the moment of the report."""
         found = []
         since = now - self._looked if self._looked is not None else 0.0
         self._looked = now
-        for peer, total in self._port.sent_bytes.items():
-            fresh = total - self._told[peer]
+        for peer, total in self._frame_io.sent_bytes.items():
+            fresh = total - self._reported_bytes[peer]
             if not fresh:
                 continue
-            self._told[peer] = total
-            view = self._port.wire.view(peer)
+            self._reported_bytes[peer] = total
+            view = self._frame_io.wire.view(peer)
             if view.bandwidth is None:
                 continue
             carried, took = self._open.pop(peer, (0, 0.0))

@@ -46,9 +46,9 @@ class Partitioner:
     def __init__(self, plan: Plan) -> None:
         self._shares = [tree.share for tree in plan.trees]
         self._most = max(ALIGN, (plan.chunk or MOST_CHUNK) // 4 // ALIGN * ALIGN)
-        self._dealt = [0] * len(self._shares)
+        self._assigned = [0] * len(self._shares)
 
-    def deal(self, numel: int, ratio: float = 1.0) -> list[Piece]:
+    def partition(self, numel: int, ratio: float = 1.0) -> list[Piece]:
         """The next bucket; `ratio` of its bytes go over the wire."""
         least = max(LEAST_PIECE, round(LEAST_WIRE / 4 / ratio))
         spans = [(tree, length) for tree, length in enumerate(self._lengths(numel, least)) if length]
@@ -68,8 +68,8 @@ class Partitioner:
 
         Only the last span may have an odd length, so that all begin on whole blocks.
         """
-        total = sum(self._dealt) + numel
-        behind = [share * total - dealt for share, dealt in zip(self._shares, self._dealt, strict=True)]
+        total = sum(self._assigned) + numel
+        behind = [share * total - assigned for share, assigned in zip(self._shares, self._assigned, strict=True)]
         order = sorted(range(len(behind)), key=lambda tree: (-behind[tree], tree))
         chosen = [tree for tree in order if behind[tree] >= least] or order[:1]
         lengths, left, wanted = [0] * len(behind), numel // ALIGN, sum(behind[tree] for tree in chosen)
@@ -80,5 +80,5 @@ class Partitioner:
         last = max((tree for tree, length in enumerate(lengths) if length), default=order[0])
         lengths[last] += numel % ALIGN
         for tree, length in enumerate(lengths):
-            self._dealt[tree] += length
+            self._assigned[tree] += length
         return lengths

@@ -28,7 +28,7 @@ from gradwire.tree.accumulator import (
     DenseAccumulator,
     SharedMaskAccumulator,
     form_of,
-    random_places,
+    random_mask,
 )
 from gradwire.tree.frame_header import SIZE, FrameHeader, wire_tag
 from gradwire.tree.frame_io import FrameIO
@@ -55,129 +55,131 @@ class PieceTask:
     residual: Tensor
     stochastic: bool
     tolerance: float
-    sides: SideRoutes | None = None
+    side_routes: SideRoutes | None = None
     weight: int = 1
 
     @property
-    def stretch(self) -> ChunkSpan:
+    def span(self) -> ChunkSpan:
         return ChunkSpan(self.tag.step, self.bucket, self.piece.start, self.piece.numel)
 
     @property
     def seed(self) -> int | None:
-        return self.stretch.seed(self.rank) if self.stochastic else None
+        return self.span.seed(self.rank) if self.stochastic else None
 
 
 class PieceReduction:
     """`restored(vote)` is called when the gradient holds the mean, `ended()` when nothing more is under way."""
 
     def __init__(
-        self, port: FrameIO, role: Role, errand: PieceTask, restored: Callable[[int], None], ended: Callable[[], None]
+        self, frame_io: FrameIO, role: Role, task: PieceTask, restored: Callable[[int], None], ended: Callable[[], None]
     ) -> None:
-        self._port, self._role, self._errand = port, role, errand
-        self._sides = errand.sides
+        self._frame_io, self._role, self._task = frame_io, role, task
+        self._side_routes = task.side_routes
         self._restored, self._ended = restored, ended
-        self._form = form_of(errand.level)
-        self._order = (errand.tag.step, errand.bucket, errand.piece.index)
+        self._form = form_of(task.level)
+        self._order = (task.tag.step, task.bucket, task.piece.index)
         self._open = 0
-        self._vote = errand.tag.vote
-        self._contributors = errand.weight
+        self._vote = task.tag.vote
+        self._contributors = task.weight
         self._waiting = len(role.children)
-        self._portion: Accumulator | None = None
+        self._accumulator: Accumulator | None = None
         self._layout = self._down = FrameLayout(AccumulatorBody("fp32", 0))
         self._counts: Tensor | None = None
 
     def begin(self) -> None:
         self._open += 1  # held until the end of this method: callbacks come later, but ends may be counted here
-        level, errand = self._errand.level, self._errand
+        level, task = self._task.level, self._task
         if level.select == "sharedk":
-            self._agree_on_places()
+            self._agree_on_mask()
         elif level.select == "randk":
             self._start(
-                SharedMaskAccumulator(level.values, errand.gradient, errand.residual, self._drawn(), errand.seed)
+                SharedMaskAccumulator(level.values, task.gradient, task.residual, self._random_mask(), task.seed)
             )
         else:
-            self._start(DenseAccumulator(level.values, errand.gradient, errand.residual, errand.seed))
+            self._start(DenseAccumulator(level.values, task.gradient, task.residual, task.seed))
         self._close()
 
     # ---- 1. places -----------------------------------------------------------------------------------------------
-    def _drawn(self) -> Tensor:
-        return random_places(self._errand.level, self._errand.stretch)
+    def _random_mask(self) -> Tensor:
+        return random_mask(self._task.level, self._task.span)
 
-    def _agree_on_places(self) -> None:
-        errand, role = self._errand, self._role
-        leader = errand.members[(errand.tag.step + errand.piece.index) % len(errand.members)]
-        way, size = role.way_up(leader), SharedMaskCodec(errand.level).mask_size(errand.piece.numel)
+    def _agree_on_mask(self) -> None:
+        task, role = self._task, self._role
+        leader = task.members[(task.tag.step + task.piece.index) % len(task.members)]
+        route, size = role.path_to_root(leader), SharedMaskCodec(task.level).mask_size(task.piece.numel)
         for relay in role.relays:
             if relay.phase is Phase.DOWN:
                 self._relay(Phase.MASK, relay.end, (relay.before, relay.after), size)
-            elif relay.end in way[:-1]:
+            elif relay.end in route[:-1]:
                 self._relay(Phase.MASK, relay.end | _LED, (relay.before, relay.after), size)
         if role.source is not None:
-            self._post(Phase.MASK, role.source, size, lambda frame, _: self._told_places(frame))
-        if errand.rank == leader:
-            frame = self._port.take(size)
-            SharedMaskCodec(errand.level).lead(errand.gradient, errand.residual, frame)
-            self._pass_places(frame)
-        elif errand.rank in way:
-            child = way[way.index(errand.rank) - 1]
+            self._post(Phase.MASK, role.source, size, lambda frame, _: self._receive_mask(frame))
+        if task.rank == leader:
+            frame = self._frame_io.take_buffer(size)
+            SharedMaskCodec(task.level).lead(task.gradient, task.residual, frame)
+            self._forward_mask(frame)
+        elif task.rank in route:
+            child = route[route.index(task.rank) - 1]
             edge = next(edge for edge in role.children if edge.end == child)
-            self._post(Phase.MASK, TreeEdge(child | _LED, edge.hop), size, lambda frame, _: self._pass_places(frame))
+            self._post(Phase.MASK, TreeEdge(child | _LED, edge.hop), size, lambda frame, _: self._forward_mask(frame))
 
-    def _pass_places(self, frame: Tensor) -> None:
+    def _forward_mask(self, frame: Tensor) -> None:
         up = self._role.up
         if up is None:
-            self._told_places(frame)
+            self._receive_mask(frame)
         else:
-            self._send(Phase.MASK, TreeEdge(up.end | _LED, up.hop), frame, lambda _: self._port.give(frame))
+            self._send(
+                Phase.MASK, TreeEdge(up.end | _LED, up.hop), frame, lambda _: self._frame_io.release_buffer(frame)
+            )
 
-    def _told_places(self, frame: Tensor) -> None:
-        errand = self._errand
-        mask = SharedMaskCodec(errand.level).follow(frame, errand.piece.numel)
-        self._hand_down(Phase.MASK, frame)
-        self._start(SharedMaskAccumulator(errand.level.values, errand.gradient, errand.residual, mask, errand.seed))
+    def _receive_mask(self, frame: Tensor) -> None:
+        task = self._task
+        mask = SharedMaskCodec(task.level).follow(frame, task.piece.numel)
+        self._send_down(Phase.MASK, frame)
+        self._start(SharedMaskAccumulator(task.level.values, task.gradient, task.residual, mask, task.seed))
 
     # ---- 2. and 3. up --------------------------------------------------------------------------------------------
-    def _start(self, portion: Accumulator) -> None:
+    def _start(self, accumulator: Accumulator) -> None:
         role = self._role
-        self._portion = portion
-        self._down = FrameLayout(portion.body)
-        self._layout = FrameLayout(portion.body, hop_tolerance(self._errand.tolerance, role.depth))
+        self._accumulator = accumulator
+        self._down = FrameLayout(accumulator.body)
+        self._layout = FrameLayout(accumulator.body, hop_tolerance(self._task.tolerance, role.depth))
         if self._layout.tolerant:
-            self._counts = torch.full((portion.body.cells,), self._errand.weight, dtype=torch.int16)
+            self._counts = torch.full((accumulator.body.cells,), self._task.weight, dtype=torch.int16)
         for relay in role.relays:
             layout = self._layout if relay.phase is Phase.UP else self._down
             self._relay(relay.phase, relay.end, (relay.before, relay.after), layout.nbytes)
         if role.source is not None:
             self._post(Phase.DOWN, role.source, self._down.nbytes, lambda frame, _: self._result(frame))
         for child in role.children:
-            self._post(Phase.UP, child, self._layout.nbytes, self._heard)
-        portion.begin()
+            self._post(Phase.UP, child, self._layout.nbytes, self._add_child)
+        accumulator.begin()
         if not self._waiting:
             self._summed()
 
-    def _heard(self, frame: Tensor, delivery: Delivery) -> None:
-        assert self._portion is not None
-        envelope = self._opened(frame)
-        self._vote = merged(self._vote, envelope.tag.vote)
-        self._contributors += envelope.contributors
-        self._portion.absorb(self._layout.body_of(frame))
+    def _add_child(self, frame: Tensor, delivery: Delivery) -> None:
+        assert self._accumulator is not None
+        header = self._read_header(frame)
+        self._vote = merged(self._vote, header.tag.vote)
+        self._contributors += header.contributors
+        self._accumulator.add(self._layout.body_of(frame))
         if self._counts is not None:
             theirs = self._layout.counts_of(frame)
             theirs[self._layout.missing(delivery)] = 0
             self._counts += theirs
-        self._port.give(frame)
+        self._frame_io.release_buffer(frame)
         self._waiting -= 1
         if not self._waiting:
             self._summed()
 
     def _summed(self) -> None:
-        assert self._portion is not None
+        assert self._accumulator is not None
         up, layout = self._role.up, self._layout
         if up is None:
-            self._settle()
+            self._finish_at_root()
             return
-        frame = self._sealed(layout)
-        self._portion.pack(layout.body_of(frame))
+        frame = self._new_frame(layout)
+        self._accumulator.pack(layout.body_of(frame))
         if self._counts is not None:
             layout.counts_of(frame).copy_(self._counts)
         self._send(Phase.UP, up, frame, lambda delivery: self._delivered(frame, delivery))
@@ -186,57 +188,57 @@ class PieceReduction:
         """What the parent did not get waits here; the result that comes back was divided by those who were heard."""
         lost = self._layout.missing(delivery)
         if lost:
-            assert self._portion is not None
-            self._portion.reclaim(self._layout.body_of(frame), lost)
-        self._port.give(frame)
+            assert self._accumulator is not None
+            self._accumulator.reclaim(self._layout.body_of(frame), lost)
+        self._frame_io.release_buffer(frame)
 
-    def _settle(self) -> None:
-        assert self._portion is not None
+    def _finish_at_root(self) -> None:
+        assert self._accumulator is not None
         counts: float | Tensor = float(self._contributors)
         if self._counts is not None:
             # Nobody at all is in a cell when the root itself contributes nothing and every child's part was lost.
-            counts = self._portion.body.spread(self._counts.clamp(min=1))
-        frame = self._sealed(self._down)
-        self._portion.settle(self._down.body_of(frame), counts)
+            counts = self._accumulator.body.spread(self._counts.clamp(min=1))
+        frame = self._new_frame(self._down)
+        self._accumulator.write_mean(self._down.body_of(frame), counts)
         self._result(frame)
 
     # ---- 4. down -------------------------------------------------------------------------------------------------
     def _result(self, frame: Tensor) -> None:
-        assert self._portion is not None
-        envelope = self._opened(frame)
-        self._portion.restore(self._down.body_of(frame))
-        self._hand_down(Phase.DOWN, frame)
-        self._restored(envelope.tag.vote)
+        assert self._accumulator is not None
+        header = self._read_header(frame)
+        self._accumulator.restore(self._down.body_of(frame))
+        self._send_down(Phase.DOWN, frame)
+        self._restored(header.tag.vote)
 
-    def _hand_down(self, phase: Phase, frame: Tensor) -> None:
-        left = len(self._role.heirs)
+    def _send_down(self, phase: Phase, frame: Tensor) -> None:
+        left = len(self._role.receivers)
 
         def sent(_: Delivery) -> None:
             nonlocal left
             left -= 1
             if not left:
-                self._port.give(frame)
+                self._frame_io.release_buffer(frame)
 
-        for heir in self._role.heirs:
-            self._send(phase, heir, frame, sent)
+        for receiver in self._role.receivers:
+            self._send(phase, receiver, frame, sent)
         if not left:
-            self._port.give(frame)
+            self._frame_io.release_buffer(frame)
 
     # ---- frames --------------------------------------------------------------------------------------------------
-    def _sealed(self, layout: FrameLayout) -> Tensor:
-        errand = self._errand
-        frame = self._port.take(layout.nbytes)
-        tag = Tag(errand.tag.epoch, errand.tag.version, errand.tag.step, self._vote)
-        FrameHeader(tag, self._contributors, errand.piece.numel, self._form).write(frame[:SIZE])
+    def _new_frame(self, layout: FrameLayout) -> Tensor:
+        task = self._task
+        frame = self._frame_io.take_buffer(layout.nbytes)
+        tag = Tag(task.tag.epoch, task.tag.version, task.tag.step, self._vote)
+        FrameHeader(tag, self._contributors, task.piece.numel, self._form).write(frame[:SIZE])
         return frame
 
-    def _opened(self, frame: Tensor) -> FrameHeader:
-        envelope = FrameHeader.read(frame[:SIZE])
-        envelope.check(self._errand.tag, self._errand.piece.numel, self._form)
-        return envelope
+    def _read_header(self, frame: Tensor) -> FrameHeader:
+        header = FrameHeader.read(frame[:SIZE])
+        header.check(self._task.tag, self._task.piece.numel, self._form)
+        return header
 
     def _tag(self, phase: Phase, end: int) -> int:
-        return wire_tag(self._errand.tag, self._errand.bucket, self._errand.piece.index, phase, end)
+        return wire_tag(self._task.tag, self._task.bucket, self._task.piece.index, phase, end)
 
     def _post(self, phase: Phase, edge: TreeEdge, nbytes: int, arrived: Callable[[Tensor, Delivery], None]) -> None:
         self._open += 1
@@ -245,7 +247,7 @@ class PieceReduction:
             arrived(frame, delivery)
             self._close()
 
-        self._port.post(edge.hop, self._tag(phase, edge.end), nbytes, came)
+        self._frame_io.post(edge.hop, self._tag(phase, edge.end), nbytes, came)
 
     def _send(self, phase: Phase, edge: TreeEdge, frame: Tensor, sent: Callable[[Delivery], None]) -> None:
         self._open += 1
@@ -256,8 +258,8 @@ class PieceReduction:
             self._close()
 
         tag = self._tag(phase, edge.end)
-        if not (edge.direct and self._sides is not None and self._sides.offer(edge.hop, tag, frame, went)):
-            self._port.send(edge.hop, tag, frame, contract, went, order=self._order)
+        if not (edge.direct and self._side_routes is not None and self._side_routes.offer(edge.hop, tag, frame, went)):
+            self._frame_io.send(edge.hop, tag, frame, contract, went, order=self._order)
 
     def _relay(self, phase: Phase, end: int, hops: tuple[int, int], nbytes: int) -> None:
         """Pass a frame on as it came."""
@@ -272,10 +274,10 @@ class PieceReduction:
         self._open += 1
 
         def went(_: Delivery) -> None:
-            self._port.give(frame)
+            self._frame_io.release_buffer(frame)
             self._close()
 
-        self._port.send(edge.hop, self._tag(phase, edge.end), frame, sent=went, order=self._order)
+        self._frame_io.send(edge.hop, self._tag(phase, edge.end), frame, sent=went, order=self._order)
 
     def _close(self) -> None:
         self._open -= 1

@@ -19,7 +19,7 @@ from gradwire.errors import GradwireError, IntegrityError, LinkError
 from gradwire.plan.job import ReductionJob
 from gradwire.plan.matrix import Matrix
 from gradwire.plan.membership.awareness import LEAST_BYTES, Awareness, LinkObservation
-from gradwire.plan.membership.control_messages import Abort, Fetch, Handing, LinkReport, News, Probe
+from gradwire.plan.membership.control_messages import Abort, ControlMessage, Fetch, LinkReport, Probe, StateOffer
 from gradwire.plan.membership.messages import Leave
 from gradwire.plan.membership.replan import ReplanConfig, Replanner
 from gradwire.tree.control_channel import ControlChannel
@@ -51,35 +51,35 @@ class PlanManager:
 
     def __init__(
         self,
-        walker: TreeExecutor,
+        executor: TreeExecutor,
         job: ReductionJob,
         known: Matrix,
         config: PlanManagerConfig,
         on_change: OnChange = lambda plan, why: None,
     ) -> None:
-        self._walker, self._member, self._job, self._config = walker, walker.member, job, config
-        self._port = walker.port
-        self.channel = ControlChannel(self._port, self._hear)
-        self.scout = LinkMonitor(self._member.rank, self._port)
+        self._executor, self._member, self._job, self._config = executor, executor.member, job, config
+        self._frame_io = executor.frame_io
+        self.channel = ControlChannel(self._frame_io, self._on_message)
+        self.link_monitor = LinkMonitor(self._member.rank, self._frame_io)
         self._awareness = Awareness()
         self._known = known
         self._on_change = on_change
         self._replanner: Replanner | None = None
         self._epoch = self._member.epoch
-        self._wishes: queue.SimpleQueue[tuple[int, Plan, str]] = queue.SimpleQueue()
+        self._new_plans: queue.SimpleQueue[tuple[int, Plan, str]] = queue.SimpleQueue()
         # The level that this member's controller wishes for, and why; where plans decide the level.
         self.level: tuple[str, str] = "", ""
         self._planning: threading.Thread | None = None
-        self._whys: dict[int, str] = {}
+        self._reasons: dict[int, str] = {}
         self._reported = self._looked = 0.0
         self._probes = 0
         self._version = self._member.version
-        walker.chores.append(self.chore)
-        walker.on_failure.append(self.abort)
-        walker.reopened = self.channel.begin_again
-        self._bequest = walker.bequest
-        if self._bequest is not None:
-            self._bequest.tell = self.channel.tell
+        executor.periodic.append(self.tick)
+        executor.on_failure.append(self.abort)
+        executor.on_reconnect = self.channel.restart
+        self._catch_up = executor.catch_up
+        if self._catch_up is not None:
+            self._catch_up.send = self.channel.send
 
     def begin(self, now: float) -> None:
         """Before the walker starts: listen to everybody, take over what is known beforehand."""
@@ -93,13 +93,13 @@ class PlanManager:
                 elif row != column and self._known.confidence[row, column] > 0:
                     self._awareness.observe(LinkObservation(source, destination, rate, trip, LEAST_BYTES, now))
 
-    def chore(self, now: float) -> None:
+    def tick(self, now: float) -> None:
         for peer, message in self._member.poll(now):
-            self.channel.tell(peer, message)
+            self.channel.send(peer, message)
         if self._member.version != self._version:
             self._version = self._member.version
             if self._member.coordinator == self._member.rank:
-                self._on_change(self._member.plan, self._whys.pop(self._version, self._member.plan.reason))
+                self._on_change(self._member.plan, self._reasons.pop(self._version, self._member.plan.reason))
         if now - self._reported >= REPORT:
             self._reported = now
             self._report(now)
@@ -115,7 +115,7 @@ class PlanManager:
         for peer in self._member.members:
             if peer != self._member.rank:
                 try:
-                    self.channel.tell(peer, Abort(f"rank {self._member.rank} stopped: {error}"[:500]))
+                    self.channel.send(peer, Abort(f"rank {self._member.rank} stopped: {error}"[:500]))
                 except GradwireError:
                     continue
 
@@ -125,56 +125,58 @@ class PlanManager:
 
     # ---- reports and probes --------------------------------------------------------------------------------------
     def _report(self, now: float) -> None:
-        seen = self.scout.look(now)
+        seen = self.link_monitor.observe(now)
         coordinator = self._member.coordinator
         if coordinator == self._member.rank:
             self._learn(seen, now)
         elif seen:
-            self.channel.tell(coordinator, LinkReport(seen))
+            self.channel.send(coordinator, LinkReport(seen))
 
     def _learn(self, seen: tuple[LinkObservation, ...], now: float) -> None:
         # Clocks differ between members: what counts is when the report came in.
         self._awareness.report(replace(one, at=now + one.at) for one in seen)
 
-    def _hear(self, sender: int, news: News) -> None:
-        now = self._walker.now()
-        match news:
+    def _on_message(self, sender: int, message: ControlMessage) -> None:
+        now = self._executor.now()
+        match message:
             case LinkReport():
-                self._learn(news.observations, now)
-            case Probe() if news.destination == self._member.rank:
-                self._expect(sender, news)
+                self._learn(message.observations, now)
+            case Probe() if message.destination == self._member.rank:
+                self._expect(sender, message)
             case Probe():
-                self._probe(news, now)
-            case Fetch() if self._bequest is not None:
-                self._bequest.serve(sender, news)
-            case Handing() if self._bequest is not None:
-                self._bequest.expect(sender, news)
-            case Fetch() | Handing():
+                self._probe(message, now)
+            case Fetch() if self._catch_up is not None:
+                self._catch_up.serve_results(sender, message)
+            case StateOffer() if self._catch_up is not None:
+                self._catch_up.begin_state(sender, message)
+            case Fetch() | StateOffer():
                 raise IntegrityError(f"rank {sender} asks for what only elastic plans have: other settings there?")
             case Leave():
-                self._port.left.add(sender)
-                self._member.handle(sender, news, now)
+                self._frame_io.left.add(sender)
+                self._member.handle(sender, message, now)
             case Abort():
-                self._heard_goodbye(sender, news)
+                self._on_abort(sender, message)
             case _:
-                self._member.handle(sender, news, now)
+                self._member.handle(sender, message, now)
 
-    def _heard_goodbye(self, sender: int, news: Abort) -> None:
-        if self._walker.elastic:
-            raise LostPeerError(sender, news.why, farewell=True)
-        raise LinkError(news.why)
+    def _on_abort(self, sender: int, message: Abort) -> None:
+        if self._executor.elastic:
+            raise LostPeerError(sender, message.why, farewell=True)
+        raise LinkError(message.why)
 
     def _probe(self, probe: Probe, now: float) -> None:
         """Over an idle link only; and nobody waits for a probe that is not on its way."""
         peer = probe.destination
-        if peer not in self._port.left | self._port.cut and self.scout.idle(peer, now, REPORT):
+        if peer not in self._frame_io.left | self._frame_io.disconnected and self.link_monitor.idle(peer, now, REPORT):
             self._probes += 1
             probe = replace(probe, number=self._probes)
-            self.channel.tell(peer, probe)
-            self._port.send(peer, _tag(probe), torch.zeros(LEAST_BYTES, dtype=torch.uint8), data=False)
+            self.channel.send(peer, probe)
+            self._frame_io.send(peer, _tag(probe), torch.zeros(LEAST_BYTES, dtype=torch.uint8), data=False)
 
     def _expect(self, source: int, probe: Probe) -> None:
-        self._port.post(source, _tag(probe), LEAST_BYTES, lambda frame, _: self._port.give(frame), patient=True)
+        self._frame_io.post(
+            source, _tag(probe), LEAST_BYTES, lambda frame, _: self._frame_io.release_buffer(frame), no_deadline=True
+        )
 
     # ---- coordinating --------------------------------------------------------------------------------------------
     def network(self, members: Sequence[int], now: float) -> Matrix:
@@ -188,13 +190,13 @@ class PlanManager:
         """A plan that differs in its level alone, where plans decide it and one of another level is wished for."""
         (level, why), plan = self.level, self._member.plan
         if plan.level and level not in ("", plan.level) and not self._member.proposing:
-            self._whys[self._member.propose(replace(plan, level=level), now)] = why
+            self._reasons[self._member.propose(replace(plan, level=level), now)] = why
 
     def _coordinate(self, now: float) -> None:
-        while not self._wishes.empty():
-            epoch, plan, why = self._wishes.get()
+        while not self._new_plans.empty():
+            epoch, plan, why = self._new_plans.get()
             if epoch == self._member.epoch:
-                self._whys[self._member.propose(replace(plan, level=self._member.plan.level), now)] = why
+                self._reasons[self._member.propose(replace(plan, level=self._member.plan.level), now)] = why
         busy = self._member.proposing or (self._planning is not None and self._planning.is_alive())
         if now - self._looked < LOOK or busy:
             return
@@ -217,8 +219,8 @@ class PlanManager:
         except GradwireError:
             return  # somebody is cut off: losing the connection, not planning, deals with that
         if plan is not None:
-            self._wishes.put((epoch, plan, why))
-            self._port.nudge()
+            self._new_plans.put((epoch, plan, why))
+            self._frame_io.wake()
 
     def _ask_for_probes(self, now: float) -> None:
         for source, destination in self._awareness.to_probe(self._member.members, now, STALE):
@@ -226,7 +228,7 @@ class PlanManager:
             if source == self._member.rank:
                 self._probe(probe, now)
             else:
-                self.channel.tell(source, probe)
+                self.channel.send(source, probe)
             self._awareness.probing(source, destination, now)
 
 

@@ -17,38 +17,38 @@ class Reconnector:
     def __init__(self, wire: Any) -> None:
         self._wire = wire
         # Peers that another process speaks for by now, and where; whoever learns of it writes it here.
-        self.moved: Mapping[int, tuple[str, int]] = {}
+        self.addresses: Mapping[int, tuple[str, int]] = {}
         self._until: dict[int, float] = {}
 
-    def call(self, peer: int, until: float) -> None:
+    def reconnect(self, peer: int, until: float) -> None:
         """Try to reach this peer until then; what is known of an older connection to it is past."""
-        if hasattr(self._wire, "call_again"):
+        if hasattr(self._wire, "reconnect"):
             self._until[peer] = until
             self._follow(peer)
-            self._wire.call_again(peer)
+            self._wire.reconnect(peer)
 
-    def turn(self, now: float) -> list[int]:
+    def poll(self, now: float) -> list[int]:
         """Who has answered since the last turn."""
         found = []
         for peer, until in list(self._until.items()):
             if self._follow(peer):
-                self._wire.call_again(peer)
-            state = self._wire.state_of(peer)
+                self._wire.reconnect(peer)
+            state = self._wire.connection_state(peer)
             if state == "connected":
                 found.append(peer)
             if state == "connected" or now > until:
                 del self._until[peer]
             elif state != "waiting":
-                self._wire.call_again(peer)
+                self._wire.reconnect(peer)
         return found
 
-    def elsewhere(self, peers: Iterable[int]) -> list[int]:
+    def moved(self, peers: Iterable[int]) -> list[int]:
         """Those of these peers that another process speaks for by now."""
-        return [peer for peer in peers if self.moved.get(peer) not in (None, self._wire.places.get(peer))]
+        return [peer for peer in peers if self.addresses.get(peer) not in (None, self._wire.addresses.get(peer))]
 
     def _follow(self, peer: int) -> bool:
-        place = self.moved.get(peer)
-        if place is None or place == self._wire.places.get(peer):
+        place = self.addresses.get(peer)
+        if place is None or place == self._wire.addresses.get(peer):
             return False
-        self._wire.places[peer] = place
+        self._wire.addresses[peer] = place
         return True

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
+from gradwire.plan.trees import tree_depth
 from gradwire.types import Plan, Tree
 
 
@@ -52,17 +53,17 @@ class Role:
     up: TreeEdge | None
     children: tuple[TreeEdge, ...]
     source: TreeEdge | None
-    heirs: tuple[TreeEdge, ...]
+    receivers: tuple[TreeEdge, ...]
     relays: tuple[RelayHop, ...]
     depth: int
     parents: Mapping[int, int]
 
-    def way_up(self, member: int) -> list[int]:
+    def path_to_root(self, member: int) -> list[int]:
         """The members that a frame from `member` passes on its way to the root, both included."""
-        way = [member]
-        while way[-1] != self.root:
-            way.append(self.parents[way[-1]])
-        return way
+        route = [member]
+        while route[-1] != self.root:
+            route.append(self.parents[route[-1]])
+        return route
 
     @property
     def receives(self) -> int:
@@ -77,24 +78,28 @@ def roles_of(plan: Plan, rank: int) -> tuple[Role, ...]:
 
 def _role(plan: Plan, tree: Tree, rank: int) -> Role:
     ups = {(child, parent): child for child, parent in tree.parents.items() if child != parent}
-    downs = {(source, heir): heir for heir, source in (tree.sources or tree.parents).items() if heir != source}
+    downs = {
+        (source, receiver): receiver
+        for receiver, source in (tree.sources or tree.parents).items()
+        if receiver != source
+    }
     relays: list[RelayHop] = []
     for phase, edges in ((Phase.UP, ups), (Phase.DOWN, downs)):
         for (first, last), end in edges.items():
-            way = plan.routes.get((first, last), (first, last))
-            if rank in way[1:-1]:
-                place = way.index(rank)
-                relays.append(RelayHop(phase, end, way[place - 1], way[place + 1]))
+            route = plan.routes.get((first, last), (first, last))
+            if rank in route[1:-1]:
+                place = route.index(rank)
+                relays.append(RelayHop(phase, end, route[place - 1], route[place + 1]))
     upward = next((edge for edge in ups if edge[0] == rank), None)
     up = TreeEdge(rank, _first(plan, upward), upward not in plan.routes) if upward else None
     source = next((TreeEdge(rank, _last(plan, edge)) for edge, end in downs.items() if end == rank), None)
     children = tuple(TreeEdge(end, _last(plan, edge)) for edge, end in sorted(ups.items()) if edge[1] == rank)
-    heirs = tuple(
+    receivers = tuple(
         TreeEdge(end, _first(plan, edge), edge not in plan.routes)
         for edge, end in sorted(downs.items())
         if edge[0] == rank
     )
-    return Role(tree.root, up, children, source, heirs, tuple(relays), _depth(tree), tree.parents)
+    return Role(tree.root, up, children, source, receivers, tuple(relays), tree_depth(tree), tree.parents)
 
 
 def _first(plan: Plan, edge: tuple[int, int]) -> int:
@@ -105,14 +110,3 @@ def _first(plan: Plan, edge: tuple[int, int]) -> int:
 def _last(plan: Plan, edge: tuple[int, int]) -> int:
     """The neighbour a receiver hears the frame from."""
     return plan.routes.get(edge, edge)[-2]
-
-
-def _depth(tree: Tree) -> int:
-    depth: dict[int, int] = {tree.root: 0}
-
-    def of(member: int) -> int:
-        if member not in depth:
-            depth[member] = 1 + of(tree.parents[member])
-        return depth[member]
-
-    return max(of(member) for member in tree.parents)

@@ -50,7 +50,7 @@ class SendQueue:
         self._frames[peer] -= 1
         self._pump(peer)
 
-    def forget(self, peer: int | None = None) -> None:
+    def drop(self, peer: int | None = None) -> None:
         for one in list(self._waiting) if peer is None else [peer]:
             self._waiting[one].clear()
             self._given[one] = self._frames[one] = 0

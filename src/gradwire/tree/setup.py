@@ -30,7 +30,7 @@ from gradwire.plan.membership.replan import ReplanConfig
 from gradwire.plan.model.matrix_io import from_json
 from gradwire.plan.planners.registry import make_plan
 from gradwire.transport.bootstrap.store_exchange import StoreExchange
-from gradwire.transport.carrier import open_wire, telling
+from gradwire.transport.carrier import fallback_reporter, open_wire
 from gradwire.transport.traffic import Source
 from gradwire.transport.wires.native import NativeWire
 from gradwire.tree.accumulator import frame_bytes
@@ -71,7 +71,7 @@ def open_tree(
     level = str(start(None, lambda _: 0).level) if decided_by_plan(config) else ""
     exchange = StoreExchange.for_group(group, "plan", config.transport.timeout)
     plan = first_plan(exchange, lambda: replace(planner_of(config, numel)(known, 1), level=level))
-    wire = open_wire(config.transport, group, telling(group, told.clock, told.sink))
+    wire = open_wire(config.transport, group, fallback_reporter(group, told.clock, told.sink))
     return connect_tree(config, wire, group.rank(), (range(group.size()), plan), ranks, numel, told)
 
 

@@ -23,7 +23,7 @@ from gradwire.tree.frame_io import FrameIO, Sent
 from gradwire.tree.partition import MOST_CHUNK
 from gradwire.types import Plan
 
-Way = tuple[int, int, int]
+Route = tuple[int, int, int]
 _LABEL: Final = struct.Struct("<QQ")
 # A piece is up to half as large again as a chunk; envelope, counts and padding come on top.
 _ROOM: Final = 2 * MOST_CHUNK
@@ -32,13 +32,13 @@ _ROOM: Final = 2 * MOST_CHUNK
 class SideRoutes:
     """The side routes that begin, pass or end here. Runs on the walker's thread."""
 
-    def __init__(self, rank: int, port: FrameIO) -> None:
-        self._rank, self._port = rank, port
+    def __init__(self, rank: int, frame_io: FrameIO) -> None:
+        self._rank, self._frame_io = rank, frame_io
         self._epoch = 0
-        self._known: dict[Way, int | None] = {}
-        self._from_here: dict[int, list[Way]] = {}
-        self._on_way: Counter[Way] = Counter()
-        self._numbers: Counter[Way] = Counter()
+        self._known: dict[Route, int | None] = {}
+        self._from_here: dict[int, list[Route]] = {}
+        self._on_way: Counter[Route] = Counter()
+        self._numbers: Counter[Route] = Counter()
         self.taken = 0
 
     def learn(self, plan: Plan, epoch: int = 0) -> None:
@@ -47,67 +47,69 @@ class SideRoutes:
             self._begin_anew(epoch)
         self._from_here = {}
         for (source, target), ways in plan.auxiliary.items():
-            for relay in (way[1] for way in ways if len(way) == 3):
-                way = (source, relay, target)
+            for relay in (route[1] for route in ways if len(route) == 3):
+                route = (source, relay, target)
                 if source == self._rank:
-                    self._from_here.setdefault(target, []).append(way)
-                elif way not in self._known and self._rank in (relay, target):
-                    self._await(way)
-                self._known.setdefault(way, None)
+                    self._from_here.setdefault(target, []).append(route)
+                elif route not in self._known and self._rank in (relay, target):
+                    self._await(route)
+                self._known.setdefault(route, None)
 
     def _begin_anew(self, epoch: int) -> None:
         self._epoch = epoch
         for key in self._known.values():
             if key is not None:
-                self._port.withdraw(key)
+                self._frame_io.cancel(key)
         self._known.clear()
         self._on_way.clear()
         self._numbers.clear()
 
     def offer(self, hop: int, tag: int, frame: Tensor, sent: Sent) -> bool:
         """Send by a side route, if that is better now; says whether it was done."""
-        for way in self._from_here.get(hop, ()):
-            if takes_side(self._port.queued[hop], self._on_way[way]):
-                self._begin(way, tag, frame, sent)
+        for route in self._from_here.get(hop, ()):
+            if takes_side(self._frame_io.queued[hop], self._on_way[route]):
+                self._begin(route, tag, frame, sent)
                 return True
         return False
 
-    def _begin(self, way: Way, tag: int, frame: Tensor, sent: Sent) -> None:
-        labelled = self._port.take(frame.numel() + _LABEL.size)
+    def _begin(self, route: Route, tag: int, frame: Tensor, sent: Sent) -> None:
+        labelled = self._frame_io.take_buffer(frame.numel() + _LABEL.size)
         labelled[: frame.numel()].copy_(frame)
         label = bytearray(_LABEL.pack(tag, frame.numel()))
         labelled[frame.numel() :].copy_(torch.frombuffer(label, dtype=torch.uint8))
-        self._on_way[way] += 1
+        self._on_way[route] += 1
         self.taken += 1
 
         def went(delivery: Delivery) -> None:
-            self._on_way[way] -= 1
-            self._port.give(labelled)
+            self._on_way[route] -= 1
+            self._frame_io.release_buffer(labelled)
             sent(delivery)
 
-        self._port.send(way[1], self._next(way), labelled, sent=went)
+        self._frame_io.send(route[1], self._next(route), labelled, sent=went)
 
-    def _await(self, way: Way) -> None:
-        tag, before = self._next(way), way[0] if self._rank == way[1] else way[1]
+    def _await(self, route: Route) -> None:
+        tag, before = self._next(route), route[0] if self._rank == route[1] else route[1]
 
         def arrived(frame: Tensor, delivery: Delivery) -> None:
-            self._await(way)
-            if self._rank == way[2]:
-                self._hand_over(way[0], frame, delivery)
+            self._await(route)
+            if self._rank == route[2]:
+                self._deliver(route[0], frame, delivery)
             else:
-                self._port.send(way[2], tag, frame[: delivery.size], sent=lambda _: self._port.give(frame))
+                self._frame_io.send(
+                    route[2], tag, frame[: delivery.size], sent=lambda _: self._frame_io.release_buffer(frame)
+                )
 
-        self._known[way] = self._port.post(before, tag, _ROOM, arrived, patient=True)
+        self._known[route] = self._frame_io.post(before, tag, _ROOM, arrived, no_deadline=True)
 
-    def _hand_over(self, sender: int, frame: Tensor, delivery: Delivery) -> None:
+    def _deliver(self, sender: int, frame: Tensor, delivery: Delivery) -> None:
         label = bytes(frame[delivery.size - _LABEL.size : delivery.size].numpy())
         tag, size = _LABEL.unpack(label)
-        piece = self._port.take(size)
+        piece = self._frame_io.take_buffer(size)
         piece.copy_(frame[:size])
-        self._port.give(frame)
-        self._port.arrive(sender, tag, piece)
+        self._frame_io.release_buffer(frame)
+        self._frame_io.arrive(sender, tag, piece)
 
-    def _next(self, way: Way) -> int:
-        self._numbers[way] += 1
-        count = spread(self._epoch, 12) << 20 | self._numbers[way] & 0xFFFFF
-        return SIDE << 60 | way[0] << 46 | way[2] << 32 | count
+    def _next(self, route: Route) -> int:
+        self._numbers[route] += 1
+        count = spread(self._epoch, 12) << 20 | self._numbers[route] & 0xFFFFF
+        return SIDE << 60 | route[0] << 46 | route[2] << 32 | count

@@ -1,7 +1,7 @@
 """Handing: everything that makes up a replica, from a member that has it to one that was away.
 
 In: a description and tensors at one end, their sizes at the other. Out: the same bytes there. Pieces of 1 MiB, a few
-at a time, reliable and authenticated as all frames are; each has the port's deadline. Runs on the walker's thread.
+at a time, reliable and authenticated as all frames are; each has the frame_io's deadline. Runs on the walker's thread.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ class TransferableState(Protocol):
 class StateSender:
     """Sends one state to one peer."""
 
-    def __init__(self, port: FrameIO, peer: int, key: tuple[int, int], state: tuple[bytes, Sequence[Tensor]]) -> None:
+    def __init__(
+        self, frame_io: FrameIO, peer: int, key: tuple[int, int], state: tuple[bytes, Sequence[Tensor]]
+    ) -> None:
         header, tensors = state
-        self._port, self._peer, self._key = port, peer, key
+        self._frame_io, self._peer, self._key = frame_io, peer, key
         self.header, self.body = len(header), sum(tensor.nbytes for tensor in tensors)
         self._frames = pieces(torch.frombuffer(bytearray(header), dtype=torch.uint8), tensors)
         self._sent = 0
@@ -50,15 +52,17 @@ class StateSender:
         frame = next(self._frames, None)
         if frame is not None:
             self._sent += 1
-            # The frame stays alive with the transfer, which the port keeps until it is done.
-            self._port.send(self._peer, state_tag(*self._key, self._sent), frame, sent=lambda _: self._next())
+            # The frame stays alive with the transfer, which the frame_io keeps until it is done.
+            self._frame_io.send(self._peer, state_tag(*self._key, self._sent), frame, sent=lambda _: self._next())
 
 
 class StateReceiver:
     """Receives one state; `done(header, body)` when all of it is there."""
 
-    def __init__(self, port: FrameIO, peer: int, key: tuple[int, int], done: Callable[[bytes, Tensor], None]) -> None:
-        self._port, self._peer, self._key, self._done = port, peer, key, done
+    def __init__(
+        self, frame_io: FrameIO, peer: int, key: tuple[int, int], done: Callable[[bytes, Tensor], None]
+    ) -> None:
+        self._frame_io, self._peer, self._key, self._done = frame_io, peer, key, done
         self._header = 0
         self._bytes = torch.empty(0, dtype=torch.uint8)
         self._asked = self._came = 0
@@ -77,13 +81,13 @@ class StateReceiver:
 
         def arrived(frame: Tensor, _: object) -> None:
             self._bytes[start : start + size].copy_(frame)
-            self._port.give(frame)
+            self._frame_io.release_buffer(frame)
             self._came += size
             self._next()
             if self._came == whole:
                 self._done(bytes(self._bytes[: self._header].numpy()), self._bytes[self._header :])
 
-        self._port.post(self._peer, state_tag(*self._key, self._asked), size, arrived)
+        self._frame_io.post(self._peer, state_tag(*self._key, self._asked), size, arrived)
 
 
 def pieces(header: Tensor, tensors: Sequence[Tensor]) -> Iterator[Tensor]:

@@ -16,7 +16,7 @@ from gradwire.tree.request import BucketRequest
 
 @dataclass(frozen=True, slots=True)
 class _SavedBucket:
-    parcel: BucketRequest
+    request: BucketRequest
     gradient: Tensor
     residual: Tensor
 
@@ -25,49 +25,49 @@ class StepSnapshot:
     """One step under way, and the last one that ended."""
 
     def __init__(self) -> None:
-        self._kept: list[_SavedBucket] = []
+        self._saved: list[_SavedBucket] = []
         self._results: dict[int, Tensor] = {}
-        self._ended = -1
+        self._results_arrived = -1
 
-    def add(self, parcel: BucketRequest) -> None:
-        self._kept.append(_SavedBucket(parcel, parcel.gradient.clone(), parcel.residual.clone()))
+    def add(self, request: BucketRequest) -> None:
+        self._saved.append(_SavedBucket(request, request.gradient.clone(), request.residual.clone()))
 
     @property
-    def parcels(self) -> list[BucketRequest]:
-        return [kept.parcel for kept in self._kept]
+    def requests(self) -> list[BucketRequest]:
+        return [saved.request for saved in self._saved]
 
     @property
     def closed(self) -> bool:
         """Whether the step's last bucket is here."""
-        return bool(self._kept) and self._kept[-1].parcel.bucket.is_last
+        return bool(self._saved) and self._saved[-1].request.bucket.is_last
 
     def rewind(self) -> list[BucketRequest]:
         """The step's parcels as they came."""
-        for kept in self._kept:
-            kept.parcel.gradient.copy_(kept.gradient)
-            kept.parcel.residual.copy_(kept.residual)
-        return self.parcels
+        for saved in self._saved:
+            saved.request.gradient.copy_(saved.gradient)
+            saved.request.residual.copy_(saved.residual)
+        return self.requests
 
     def blank(self) -> None:
         """This step goes on without what this member made of it, and nothing of old waits here any more."""
-        self._kept = [
-            _SavedBucket(replace(kept.parcel, weight=0), kept.gradient.zero_(), kept.residual.zero_())
-            for kept in self._kept
+        self._saved = [
+            _SavedBucket(replace(saved.request, weight=0), saved.gradient.zero_(), saved.residual.zero_())
+            for saved in self._saved
         ]
 
     def end(self, step: int) -> list[BucketRequest]:
         """The step is done: keep its results, forget the rest; the parcels whose owners are to be told."""
-        parcels = self.parcels
-        for parcel in parcels:
-            index, result = parcel.bucket.index, self._results.get(parcel.bucket.index)
-            if result is not None and result.numel() == parcel.gradient.numel():
-                result.copy_(parcel.gradient)
+        requests = self.requests
+        for request in requests:
+            index, result = request.bucket.index, self._results.get(request.bucket.index)
+            if result is not None and result.numel() == request.gradient.numel():
+                result.copy_(request.gradient)
             else:
-                self._results[index] = parcel.gradient.clone()
-        self._ended = step
-        self._kept = []
-        return parcels
+                self._results[index] = request.gradient.clone()
+        self._results_arrived = step
+        self._saved = []
+        return requests
 
     def results(self, step: int) -> dict[int, Tensor]:
         """The last step's results by bucket; nothing for another step."""
-        return self._results if step == self._ended else {}
+        return self._results if step == self._results_arrived else {}

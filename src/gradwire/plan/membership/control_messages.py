@@ -14,7 +14,7 @@ import msgspec
 
 from gradwire.errors import IntegrityError
 from gradwire.plan.membership.awareness import LinkObservation
-from gradwire.plan.membership.messages import Ack, Announce, Commit, Install, Leave, Message, Ready, Regroup, Return
+from gradwire.plan.membership.messages import Ack, Announce, Commit, Install, Leave, Message, Ready, Regroup, Rejoin
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
-class Handing:
+class StateOffer:
     """The answer to a Fetch of everything: so many bytes of description and of tensors are on their way."""
 
     epoch: int
@@ -62,20 +62,20 @@ class Handing:
     body: int
 
 
-News = Message | LinkReport | Probe | Abort | Fetch | Handing
-_KINDS: Final[tuple[type[News], ...]] = (
-    Announce, Ack, Commit, Regroup, Ready, Install, LinkReport, Probe, Abort, Fetch, Return, Leave, Handing,
+ControlMessage = Message | LinkReport | Probe | Abort | Fetch | StateOffer
+_KINDS: Final[tuple[type[ControlMessage], ...]] = (
+    Announce, Ack, Commit, Regroup, Ready, Install, LinkReport, Probe, Abort, Fetch, Rejoin, Leave, StateOffer,
 )  # fmt: skip
 
 
-def pack(news: Message | News) -> bytes:
-    return msgspec.msgpack.encode((_KINDS.index(type(news)), news))
+def pack(message: Message | ControlMessage) -> bytes:
+    return msgspec.msgpack.encode((_KINDS.index(type(message)), message))
 
 
-def unpack(data: bytes) -> News:
+def unpack(data: bytes) -> ControlMessage:
     try:
         kind, body = msgspec.msgpack.decode(data, type=tuple[int, msgspec.Raw])
-        wanted: type[News] = _KINDS[kind]
+        wanted: type[ControlMessage] = _KINDS[kind]
         return msgspec.msgpack.decode(body, type=wanted)
     except (msgspec.DecodeError, IndexError) as error:
         raise IntegrityError(f"a member's message cannot be read: {error}") from error

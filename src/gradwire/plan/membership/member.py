@@ -35,7 +35,7 @@ from gradwire.plan.membership.messages import (
     Message,
     Ready,
     Regroup,
-    Return,
+    Rejoin,
     Tag,
 )
 from gradwire.plan.membership.proposal import Proposal
@@ -228,7 +228,7 @@ class Member:
                     self._conclude(now)
             case Install():
                 self._on_install(sender, message)
-            case Return():
+            case Rejoin():
                 self._on_return(sender, message, now)
             case Leave():
                 self.parted[sender] = message
@@ -292,11 +292,11 @@ class Member:
             return [(rank, self._plea(now - self.adrift_since)) for rank in sorted(self.reach)]
         return []
 
-    def _plea(self, waited: float = 0.0) -> Return:
+    def _plea(self, waited: float = 0.0) -> Rejoin:
         reach = tuple(sorted(self.reach))
-        return Return(self._promised, self.version, self.done, self.epoch, reach, waited, self.fresh)
+        return Rejoin(self._promised, self.version, self.done, self.epoch, reach, waited, self.fresh)
 
-    def _on_return(self, sender: int, message: Return, now: float) -> None:
+    def _on_return(self, sender: int, message: Rejoin, now: float) -> None:
         """The leader's answer is an epoch; nobody else's matters."""
         if not self.returning:
             return

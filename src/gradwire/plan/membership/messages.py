@@ -108,7 +108,7 @@ class Install:
 
 
 @dataclass(frozen=True, slots=True)
-class Return:
+class Rejoin:
     """The sender waits for an epoch that it is in, for `adrift` seconds now: it lost others, or they lost it.
 
     `epoch` is the highest it promised to, `installed` the one it is in, `reach` whom it can talk to. `fresh`: holds no
@@ -133,7 +133,7 @@ class Leave:
     step: int
 
 
-Message = Announce | Ack | Commit | Regroup | Ready | Install | Return | Leave
+Message = Announce | Ack | Commit | Regroup | Ready | Install | Rejoin | Leave
 
 
 def merged(first: int, second: int) -> int:
