@@ -23,7 +23,7 @@ from gradwire.config import resolve
 from gradwire.events import Event
 from gradwire.events import Planned as PlannedEvent
 from gradwire.level import Level
-from gradwire.sites.reducer import open_reducer
+from gradwire.sites.setup import open_reducer
 from gradwire.tree.request import BucketRequest
 from gradwire.types import Bucket
 
@@ -92,7 +92,7 @@ class OnTrees:
 
     @property
     def sideways(self) -> int:
-        return self._planned.sideways
+        return self._planned.side_frames
 
     def close(self) -> None:
         self._planned.close()

@@ -13,7 +13,7 @@ from gradwire.clock import MonotonicClock
 from gradwire.config import resolve
 from gradwire.events import Event
 from gradwire.level import Level
-from gradwire.sites.reducer import open_reducer
+from gradwire.sites.setup import open_reducer
 from gradwire.tree.request import BucketRequest
 from gradwire.types import Bucket
 

@@ -22,10 +22,10 @@ class Trees:
 
     def __init__(self) -> None:
         self.level: Level | None = OFF
-        self.used: Level | None = None
-        self.coordinates = True
+        self.used_level: Level | None = None
+        self.is_coordinator = True
 
-    def wish(self, decision: Decision) -> None:
+    def request_level(self, decision: Decision) -> None:
         """Nothing comes of it."""
 
 
@@ -54,7 +54,7 @@ def test_a_step_that_an_epoch_gave_another_level_is_told_with_that_one(used: Lev
         governor.decide(bucket(step))
         watch.bucket_ready(hand.time, 4000)
         watch.operation(hand.time, hand.time + 0.1, 1000)
-        trees.used = used
+        trees.used_level = used
     governor.finish()
     levels = [event.level for event in hand.events if isinstance(event, Stepped)]
     assert levels

@@ -50,6 +50,16 @@ def children_of(edges: Mapping[int, int]) -> dict[int, list[int]]:
     return children
 
 
+def tree_depth(tree: Tree) -> int:
+    """Hops of the longest path to the root."""
+    children, level = children_of(tree.parents), [tree.root]
+    for depth in range(len(tree.parents)):
+        level = [child for member in level for child in children[member]]
+        if not level:
+            return depth
+    raise IntegrityError(f"tree of root {tree.root}: its edges form a cycle")
+
+
 def parent_array(edges: Mapping[int, int]) -> Ints:
     """Parents by index, of a tree over indices."""
     count = len(edges)

@@ -1,20 +1,21 @@
-"""Resume: how a site goes on, in the middle of a step, when one of its followers died.
+"""StepResume: how a site continues in the middle of a step when one of its followers died.
 
-The leader lives, and so does its part in the plan: what it sent across stays sent. Those who are left
+The leader lives, and so does its part in the plan: what it submitted to the trees stays submitted. The ranks that are
+left
 
-    1. note in torch's store where they stand: the step, how many of its buckets have their result, how many were summed
-    2. sum again the buckets of which the leader has no sum, from the gradients as they were before the first attempt;
-       the sum is weighted by those who took part
-    3. get from the leader, one by one, the results that they miss
-    4. who still waits for results of an earlier step has nothing to add to this one: it gets the leader's state first
+    1. write to torch's store how far each one is: its step, how many buckets have their result, how many were summed
+    2. sum again the buckets whose sum the leader misses, from the gradients as they were before the first attempt;
+       the weight of the sum is the number of ranks that contribute
+    3. receive from the leader, one by one, the results that they miss
+    4. a rank that still waits for results of an earlier step cannot contribute: it receives the leader's state first
 
-A follower that is a step ahead of the leader misses nothing: it has the results that the leader was sharing.
+A follower that is a step ahead of the leader misses nothing: it has the results that the leader was sending.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -25,133 +26,127 @@ from torch import Tensor
 
 from gradwire.tree.state_transfer import TransferableState
 
-# Tags of a state; buckets use their place in the step.
-SIZES: Final = 1 << 20
+# Tags of a state's parts; a result's tag is its bucket's number within the step.
+STATE_TAG: Final = 1 << 20
 
 
 class StepPosition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a rank stands: its step, the buckets of it whose result is here, and those that were summed."""
+    """How far a rank is: its step, and how many of its buckets have their result here and were summed."""
 
     step: int
-    told: int = 0
+    received: int = 0
     summed: int = 0
-
-
-class PendingResult:
-    """What became of a bucket between the sites; may be asked more than once."""
-
-    def __init__(self) -> None:
-        self._done = threading.Event()
-        self._error: BaseException | None = None
-
-    def put(self, error: BaseException | None) -> None:
-        self._error = error
-        self._done.set()
-
-    def wait(self) -> BaseException | None:
-        """The plan's deadlines end it."""
-        self._done.wait()
-        return self._error
 
 
 @dataclass(slots=True)
 class StepProgress:
-    """The step under way inside a site: gradients as they were before they were summed, and what went across."""
+    """The current step inside a site: gradients as they were before they were summed, and results between sites.
 
-    begun: int = 0
+    `started` counts the buckets whose sum was begun, `summed` those whose sum ended.
+    """
+
+    started: int = 0
     summed: int = 0
-    crossed: list[PendingResult] = field(default_factory=list)
-    _before: dict[int, Tensor] = field(default_factory=dict)
+    tree_results: list[Future[None]] = field(default_factory=list)
+    _saved: dict[int, Tensor] = field(default_factory=dict)
 
     def clear(self) -> None:
-        """Another step begins; the memory is kept."""
-        self.begun = self.summed = 0
-        self.crossed = []
+        """A new step begins; the memory is kept."""
+        self.started = self.summed = 0
+        self.tree_results = []
 
-    def save(self, place: int, gradient: Tensor) -> None:
-        before = self._before.get(place)
-        if before is None or before.shape != gradient.shape:
-            before = self._before[place] = torch.empty_like(gradient)
-        before.copy_(gradient)
-        self.begun = max(self.begun, place + 1)
+    def save(self, number: int, gradient: Tensor) -> None:
+        saved = self._saved.get(number)
+        if saved is None or saved.shape != gradient.shape:
+            saved = self._saved[number] = torch.empty_like(gradient)
+        saved.copy_(gradient)
+        self.started = max(self.started, number + 1)
 
-    def restore(self, place: int, gradient: Tensor) -> None:
-        """Undo what an attempt left; what was not attempted is as it was."""
-        if place < self.begun:
-            gradient.copy_(self._before[place])
+    def restore(self, number: int, gradient: Tensor) -> None:
+        """Undo an attempt; a bucket without an attempt is unchanged."""
+        if number < self.started:
+            gradient.copy_(self._saved[number])
+
+    def add_sum(self, number: int, result: Future[None]) -> None:
+        self.summed, self.tree_results = number + 1, [*self.tree_results[:number], result]
 
 
 @dataclass(frozen=True, slots=True)
 class StepResume:
-    """The rest of a step for one rank. `first` is the first bucket whose result it misses; None: it is a step ahead.
+    """The rest of a step for one rank. `first_missing` is the first bucket whose result it misses; None: a step ahead.
 
-    Only the leader has `others`: by place in the group, the first bucket that each one misses. `behind` are those that
-    get its state.
+    Only the leader has `missing`: by rank in the group, the first bucket that each follower misses. The followers in
+    `behind` receive its state.
     """
 
-    attempts: StepProgress
+    progress: StepProgress
     summed: int
     weight: int
-    first: int | None
-    others: Mapping[int, int] = field(default_factory=dict)
+    first_missing: int | None
+    missing: Mapping[int, int] = field(default_factory=dict)
     behind: frozenset[int] = frozenset()
-    silent: bool = False
+    contributes: bool = True
 
     @classmethod
-    def of(cls, place: int, positions: Sequence[StepPosition], attempts: StepProgress) -> StepResume:
-        """By everybody's position, the leader's first."""
-        leader, own = positions[0], positions[place]
+    def of(cls, group_rank: int, positions: Sequence[StepPosition], progress: StepProgress) -> StepResume:
+        """From the positions of all ranks, the leader's first."""
+        leader, own = positions[0], positions[group_rank]
         if own.step > leader.step:
-            return cls(attempts, 0, len(positions), None)
-        firsts = {
-            other: at.told if at.step == leader.step else 0
+            return cls(progress, 0, len(positions), None)
+        missing = {
+            other: at.received if at.step == leader.step else 0
             for other, at in enumerate(positions)
             if other and at.step <= leader.step
         }
-        behind = frozenset(other for other in firsts if positions[other].step < leader.step)
-        weight = 1 + len(firsts) - len(behind)
+        behind = frozenset(other for other in missing if positions[other].step < leader.step)
         return cls(
-            attempts, leader.summed, weight, firsts.get(place, 0), {} if place else firsts, behind, place in behind
+            progress,
+            summed=leader.summed,
+            weight=1 + len(missing) - len(behind),
+            first_missing=missing.get(group_rank, 0),
+            missing={} if group_rank else missing,
+            behind=behind,
+            contributes=group_rank not in behind,
         )
 
-    def prepare(self, place: int, gradient: Tensor) -> None:
-        """A bucket that is summed again: as it was, or nothing from who has nothing to add."""
-        if self.silent:
-            gradient.zero_()
+    def prepare(self, number: int, gradient: Tensor) -> None:
+        """Before a bucket is summed again: the gradient of before, or zeros from a rank that does not contribute."""
+        if self.contributes:
+            self.progress.restore(number, gradient)
         else:
-            self.attempts.restore(place, gradient)
+            gradient.zero_()
 
-    def send(self, group: dist.ProcessGroup, place: int, gradient: Tensor) -> None:
-        """The leader's result to all who miss it."""
-        for other, first in self.others.items():
-            if place >= first:
-                group.send([gradient], other, place).wait()
+    def send(self, group: dist.ProcessGroup, number: int, gradient: Tensor) -> None:
+        """The leader's result to all followers that miss it."""
+        for follower, first in self.missing.items():
+            if number >= first:
+                group.send([gradient], follower, number).wait()
 
-    def receive(self, group: dist.ProcessGroup, place: int, gradient: Tensor) -> None:
-        if self.first is not None and place >= self.first:
-            group.recv([gradient], 0, place).wait()
+    def receive(self, group: dist.ProcessGroup, number: int, gradient: Tensor) -> None:
+        if self.first_missing is not None and number >= self.first_missing:
+            group.recv([gradient], 0, number).wait()
 
     def send_state(
-        self, group: dist.ProcessGroup, came: Sequence[Tensor], own: TransferableState | None, step: int
+        self, group: dist.ProcessGroup, received: Sequence[Tensor], own: TransferableState | None, step: int
     ) -> None:
-        """Before the first result: what the leader was itself handed in this step, or its own to those behind."""
-        for other in self.others:
-            state = list(came)
-            if not state and other in self.behind and own is not None:
+        """Before the first result: what the leader itself received in this step, or its own state to those behind."""
+        for follower in self.missing:
+            state = list(received)
+            if not state and follower in self.behind and own is not None:
                 header, tensors = own.give(step)
                 state = [torch.frombuffer(bytearray(header), dtype=torch.uint8), _flat(tensors)]
-            group.send([torch.tensor([part.numel() for part in state] or [0, 0])], other, SIZES).wait()
+            group.send([torch.tensor([part.numel() for part in state] or [0, 0])], follower, STATE_TAG).wait()
             for number, part in enumerate(state):
-                group.send([part], other, SIZES + 1 + number).wait()
+                group.send([part], follower, STATE_TAG + 1 + number).wait()
 
     def receive_state(self, group: dist.ProcessGroup, own: TransferableState | None) -> None:
         sizes = torch.zeros(2, dtype=torch.int64)
-        group.recv([sizes], 0, SIZES).wait()
+        group.recv([sizes], 0, STATE_TAG).wait()
         if not int(sizes[0]):
             return
         header, body = (torch.empty(int(size), dtype=torch.uint8) for size in sizes)
-        group.recv([header], 0, SIZES + 1).wait()
-        group.recv([body], 0, SIZES + 2).wait()
+        group.recv([header], 0, STATE_TAG + 1).wait()
+        group.recv([body], 0, STATE_TAG + 2).wait()
         if own is not None:
             own.take(bytes(header.numpy()), body)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -74,7 +74,12 @@ class TreeExecutor:
     """Owns its thread and the frame_io; the wire belongs to the caller."""
 
     def __init__(
-        self, wire: Any, member: Member, config: ExecutorConfig | None = None, clock: Clock | None = None
+        self,
+        wire: Any,
+        member: Member,
+        config: ExecutorConfig | None = None,
+        clock: Clock | None = None,
+        addresses: Mapping[int, tuple[str, int]] | None = None,
     ) -> None:
         self.member = member
         self._config = config or ExecutorConfig()
@@ -92,7 +97,7 @@ class TreeExecutor:
         self._snapshot = StepSnapshot() if self._config.elastic else None
         self._halted = False
         self.catch_up = CatchUp(self.frame_io, member, self._snapshot) if self._snapshot is not None else None
-        self.reconnector = Reconnector(wire)
+        self.reconnector = Reconnector(wire, addresses)
         self._waiting_since: float | None = None
         self._peers = set(member.members) - {member.rank}
         self._unfinished: dict[int, Done] = {}
@@ -232,7 +237,7 @@ class TreeExecutor:
         self.member.reach.discard(peer)
         if self._closing:
             return
-        if self.member.returning and not error.farewell:
+        if self.member.returning and not error.left:
             self.reconnector.reconnect(peer, now + self._config.rejoin)
         if peer in self.member.alive:
             self.on_loss(peer, str(error))
@@ -262,7 +267,7 @@ class TreeExecutor:
             member.lost(peer, now)  # a new epoch still counted it in
         for peer in () if self._closing else member.overdue():
             why = f"rank {peer} left in order after step {member.parted[peer].step}"
-            self._lose(LostPeerError(peer, why, farewell=True))
+            self._lose(LostPeerError(peer, why, left=True))
         if self._step is not None and (self._stopped or member.epoch != self._step.tag.epoch):
             self._halt()
         self._require_peers(now)

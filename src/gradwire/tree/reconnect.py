@@ -1,8 +1,8 @@
-"""Redial: calls lost peers again until they answer, or until it is not worth it any more.
+"""Reconnect: connects to lost peers again until they answer or a deadline passes.
 
-In: who was lost, the time, and perhaps word of where it is now. Out: who is connected again. The wire connects by
-itself, in the background; this only starts it anew whenever an attempt has failed or the peer is said to be elsewhere.
-Both ends of a lost connection do so.
+In: lost peers, the time, and new addresses if known. Out: peers that are connected again. The wire connects in the
+background; this module only starts a new attempt when one failed or when the peer's address changed. Both ends of a
+lost connection do this.
 """
 
 from __future__ import annotations
@@ -12,43 +12,43 @@ from typing import Any
 
 
 class Reconnector:
-    """Attempts under way, each until its own end. Runs on the walker's thread."""
+    """Pending attempts, each with its own deadline. Runs on the executor's thread."""
 
-    def __init__(self, wire: Any) -> None:
+    def __init__(self, wire: Any, addresses: Mapping[int, tuple[str, int]] | None = None) -> None:
         self._wire = wire
-        # Peers that another process speaks for by now, and where; whoever learns of it writes it here.
-        self.addresses: Mapping[int, tuple[str, int]] = {}
+        # Current addresses of peers whose process was replaced; the owner of the mapping may add to it at any time.
+        self._addresses = addresses if addresses is not None else {}
         self._until: dict[int, float] = {}
 
     def reconnect(self, peer: int, until: float) -> None:
-        """Try to reach this peer until then; what is known of an older connection to it is past."""
+        """Start to connect to this peer; give up at `until`."""
         if hasattr(self._wire, "reconnect"):
             self._until[peer] = until
-            self._follow(peer)
+            self._update_address(peer)
             self._wire.reconnect(peer)
 
     def poll(self, now: float) -> list[int]:
-        """Who has answered since the last turn."""
-        found = []
+        """The peers that are connected since the last call."""
+        connected = []
         for peer, until in list(self._until.items()):
-            if self._follow(peer):
+            if self._update_address(peer):
                 self._wire.reconnect(peer)
             state = self._wire.connection_state(peer)
             if state == "connected":
-                found.append(peer)
+                connected.append(peer)
             if state == "connected" or now > until:
                 del self._until[peer]
             elif state != "waiting":
                 self._wire.reconnect(peer)
-        return found
+        return connected
 
     def moved(self, peers: Iterable[int]) -> list[int]:
-        """Those of these peers that another process speaks for by now."""
-        return [peer for peer in peers if self.addresses.get(peer) not in (None, self._wire.addresses.get(peer))]
+        """Those of these peers whose address changed, because another process replaced theirs."""
+        return [peer for peer in peers if self._addresses.get(peer) not in (None, self._wire.addresses.get(peer))]
 
-    def _follow(self, peer: int) -> bool:
-        place = self.addresses.get(peer)
-        if place is None or place == self._wire.addresses.get(peer):
+    def _update_address(self, peer: int) -> bool:
+        address = self._addresses.get(peer)
+        if address is None or address == self._wire.addresses.get(peer):
             return False
-        self._wire.addresses[peer] = place
+        self._wire.addresses[peer] = address
         return True

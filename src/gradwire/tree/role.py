@@ -1,7 +1,7 @@
-"""Role: what one member has to do in each tree of a plan.
+"""Role: what one member does in each tree of a plan.
 
-In: a Plan and a rank. Out: per tree whom to hear from, whom to send to, and for whom to relay. An edge that is no
-direct link is a route (`Plan.routes`); every member of the route knows its part from the plan, so frames carry no
+In: a Plan and a rank. Out: per tree from whom to receive, to whom to send, and which frames to relay. An edge without a
+direct link follows a route (`Plan.routes`); every member of the route knows its part from the plan, so frames carry no
 addresses.
 """
 
@@ -16,7 +16,7 @@ from gradwire.types import Plan, Tree
 
 
 class Phase(IntEnum):
-    """Sums go up, results come down, a leader's places go around before either."""
+    """Sums go up, results come down; before both, MASK distributes the indices that the round's leader selected."""
 
     UP = 0
     DOWN = 1
@@ -25,9 +25,9 @@ class Phase(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TreeEdge:
-    """One end of a tree edge: `end` names the edge (its child), `hop` is the neighbour on the way.
+    """One end of a tree edge: `end` identifies the edge (its child), `hop` is the next member on its route.
 
-    An edge over relays is not direct; its hops are reliable, because only an edge's two ends can make up for loss.
+    An edge over relays is not direct. Its hops are reliable, because only the two ends of an edge can correct a loss.
     """
 
     end: int
@@ -37,7 +37,7 @@ class TreeEdge:
 
 @dataclass(frozen=True, slots=True)
 class RelayHop:
-    """Pass on the frame of edge `end` from one neighbour to the next."""
+    """Forward the frame of edge `end` from `before` to `after`."""
 
     phase: Phase
     end: int
@@ -47,7 +47,7 @@ class RelayHop:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A member's part in one tree; `up` is None at the root. `depth` counts the hops of the longest way up."""
+    """A member's part in one tree; `up` is None at the root. `depth` is the longest path to the root, in hops."""
 
     root: int
     up: TreeEdge | None
@@ -59,7 +59,7 @@ class Role:
     parents: Mapping[int, int]
 
     def path_to_root(self, member: int) -> list[int]:
-        """The members that a frame from `member` passes on its way to the root, both included."""
+        """The members on the path of a frame from `member` to the root, both included."""
         route = [member]
         while route[-1] != self.root:
             route.append(self.parents[route[-1]])
@@ -67,7 +67,7 @@ class Role:
 
     @property
     def receives(self) -> int:
-        """Frames that have to be held at once."""
+        """Number of frames that may be buffered at the same time."""
         return len(self.children) + len(self.relays) + (self.source is not None)
 
 
@@ -103,10 +103,10 @@ def _role(plan: Plan, tree: Tree, rank: int) -> Role:
 
 
 def _first(plan: Plan, edge: tuple[int, int]) -> int:
-    """The neighbour a sender hands the frame to."""
+    """The next hop of an edge, at its sender."""
     return plan.routes.get(edge, edge)[1]
 
 
 def _last(plan: Plan, edge: tuple[int, int]) -> int:
-    """The neighbour a receiver hears the frame from."""
+    """The last hop of an edge, at its receiver."""
     return plan.routes.get(edge, edge)[-2]

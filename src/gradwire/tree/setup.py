@@ -6,7 +6,7 @@ of the network and told through torch's store, so that all ranks hold the same o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -64,15 +64,21 @@ class EventContext:
 
 
 def open_tree(
-    config: Config, group: dist.ProcessGroup, ranks: Sequence[int], numel: int, told: EventContext
+    config: Config,
+    group: dist.ProcessGroup,
+    ranks: Sequence[int],
+    numel: int,
+    told: EventContext,
+    addresses: Mapping[int, tuple[str, int]] | None = None,
 ) -> TreeConnection:
-    """This rank as a member of the plan over `group`, whose members are these ranks of the job."""
+    """This rank as a member of the plan over `group`, whose members are these ranks of the job. `addresses` are those of
+    members whose process was replaced; its owner may add to it at any time."""
     known = known_network(config.planning, group.size())
     level = str(start(None, lambda _: 0).level) if decided_by_plan(config) else ""
     exchange = StoreExchange.for_group(group, "plan", config.transport.timeout)
     plan = first_plan(exchange, lambda: replace(planner_of(config, numel)(known, 1), level=level))
     wire = open_wire(config.transport, group, fallback_reporter(group, told.clock, told.sink))
-    return connect_tree(config, wire, group.rank(), (range(group.size()), plan), ranks, numel, told)
+    return connect_tree(config, wire, group.rank(), (range(group.size()), plan), ranks, numel, told, addresses)
 
 
 def decided_by_plan(config: Config) -> bool:
@@ -127,6 +133,7 @@ def connect_tree(
     ranks: Sequence[int],
     numel: int,
     told: EventContext,
+    addresses: Mapping[int, tuple[str, int]] | None = None,
 ) -> TreeConnection:
     """Member, walker and steward over a wire; a member that is not among the first begins apart from them."""
     known, planned = known_network(config.planning, len(ranks)), planner_of(config, numel)
@@ -137,7 +144,7 @@ def connect_tree(
     members, plan = first
     member = Member(rank, members, plan, replan)
     tidings = _MembershipEvents(told, member, ranks)
-    executor = TreeExecutor(wire, member, executor_config(config), told.clock)
+    executor = TreeExecutor(wire, member, executor_config(config), told.clock, addresses)
     executor.on_loss, executor.on_rejoin = tidings.lost, tidings.back
     planning = config.planning
     settings = ReplanConfig(config.plan, planning.gain, planning.interval, planning.relay)

@@ -1,0 +1,62 @@
+"""AddressBook: the current addresses of members whose process was replaced, through torch's store.
+
+In: a process that takes the place of a lost one publishes its address. Out: `addresses`, in which the others find it.
+They read the store on a thread of their own, because a store may not answer.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+from torch._C._distributed_c10d import PrefixStore, Store
+
+from gradwire.errors import LinkError
+from gradwire.transport.bootstrap.rendezvous import RankAddress, check_address
+
+# Seconds between two looks at the store.
+POLL: Final = 1.0
+# Seconds to wait for the thread at the end: it may be inside a call to the store.
+JOIN_TIMEOUT: Final = 10.0
+
+
+class AddressBook:
+    """Address and port by member, for members that moved."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self.addresses: dict[int, tuple[str, int]] = {}
+        self._store = PrefixStore(f"gradwire/addresses/{name}", store.clone() if hasattr(store, "clone") else store)
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def publish(self, member: int, address: tuple[str, int]) -> None:
+        self._store.set(str(member), msgspec.json.encode(address).decode())
+
+    def watch(self, missing: Callable[[], Iterable[int]]) -> None:
+        """Read the addresses of missing members once a second, until closed or until the store is gone."""
+        self._thread = threading.Thread(target=self._run, args=(missing,), name="gradwire-address-book", daemon=True)
+        self._thread.start()
+
+    def read(self, members: Iterable[int]) -> None:
+        """Anyone can write to the store, so what is not an address is ignored."""
+        for member in members:
+            if self._store.check([str(member)]):
+                with suppress(msgspec.DecodeError, LinkError):
+                    address, port = msgspec.json.decode(self._store.get(str(member)), type=tuple[str, int])
+                    check_address(member, RankAddress(address, port))
+                    self.addresses[member] = address, port
+
+    def close(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(JOIN_TIMEOUT)
+
+    def _run(self, missing: Callable[[], Iterable[int]]) -> None:
+        while not self._stop.wait(POLL):
+            try:
+                self.read(list(missing()))
+            except RuntimeError:
+                return
