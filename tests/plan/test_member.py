@@ -7,7 +7,7 @@ import pytest
 from gradwire.errors import IntegrityError, LinkError
 from gradwire.plan.membership.member import Member, Verdict
 from gradwire.plan.membership.messages import NO_VOTE, Ack, Announce, Commit, Ready, Tag, merged
-from gradwire.plan.membership.regroup import RegroupVotes, may_go_on
+from gradwire.plan.membership.regroup import RegroupVotes, has_quorum
 from tests.plan.membership_world import JobWorld, Trouble, star_plan
 
 SEEDS = 250
@@ -64,7 +64,7 @@ def test_who_was_started_anew_does_not_make_a_half_a_majority(heir: bool) -> Non
     remembered = Ready(9, 1, 5, 0, (0, 1, 2, 3))
     anew = Ready(9, 1, -1, 0, (0, 1, 2, 3) if heir else (0, 2, 3), fresh=True)
     for rank, answer in ((1, anew), (2, remembered), (3, remembered)):
-        gathering.hear(rank, answer)
+        gathering.add_answer(rank, answer)
     install = gathering.conclude(star_plan, 2, {})
     assert (install is not None) == heir
 
@@ -138,10 +138,10 @@ def test_votes_merge_in_any_order() -> None:
 
 
 def test_of_two_halves_only_one_goes_on() -> None:
-    assert may_go_on({0, 1}, (0, 1, 2, 3))
-    assert not may_go_on({2, 3}, (0, 1, 2, 3))
-    assert may_go_on({1, 2, 3}, (0, 1, 2, 3))
-    assert not may_go_on({2}, (0, 1, 2))
+    assert has_quorum({0, 1}, (0, 1, 2, 3))
+    assert not has_quorum({2, 3}, (0, 1, 2, 3))
+    assert has_quorum({1, 2, 3}, (0, 1, 2, 3))
+    assert not has_quorum({2}, (0, 1, 2))
 
 
 def test_the_smaller_part_of_a_cut_network_says_so() -> None:

@@ -11,7 +11,7 @@ from gradwire.errors import ConfigError
 from gradwire.plan.job import ReductionJob
 from gradwire.plan.matrix import Matrix
 from gradwire.plan.membership.awareness import HALF_LIFE, Awareness, LinkObservation
-from gradwire.plan.membership.replan import ReplanConfig, Replanner, price
+from gradwire.plan.membership.replan import ReplanConfig, Replanner, predicted_seconds
 from gradwire.plan.model.load import lay_out
 from gradwire.plan.model.matrix_io import netstorm9
 from gradwire.plan.model.routes import Routes
@@ -95,7 +95,7 @@ def test_a_link_that_falls_to_a_tenth_changes_it_and_not_before_the_interval() -
     assert plan is not None
     assert plan.version == first.version + 1
     assert "less" in reason
-    assert plan.predicted < 0.9 * price(slower, first, JOB)
+    assert plan.predicted < 0.9 * predicted_seconds(slower, first, JOB)
 
 
 class Training:
@@ -126,7 +126,7 @@ class Training:
 
     def report(self, plan: Plan, now: float) -> None:
         true = self.true
-        step = price(true, plan, JOB)
+        step = predicted_seconds(true, plan, JOB)
         links = lay_out(true, list(plan.trees), JOB, Routes(true)).links
         for source, destination in np.argwhere(links > 0).tolist():
             rate = self.rate[source, destination]
@@ -156,14 +156,14 @@ def test_after_a_link_fell_to_a_tenth_one_or_two_changes_do(seed: int) -> None:
     assert all(now >= 100 for now, _ in changes), changes
     assert 1 <= len(changes) <= 2, changes
     best = make_plan(training.true, JOB).predicted
-    assert price(training.true, replanner.plan, JOB) < 1.3 * best
+    assert predicted_seconds(training.true, replanner.plan, JOB) < 1.3 * best
 
 
 def test_a_lost_member_or_link_changes_it_at_once() -> None:
     matrix = netstorm9(1).matrix
     plan = make_plan(matrix, JOB)
     left = matrix.only([member for member in matrix.members if member != 9])
-    assert price(left, plan, JOB) == math.inf
+    assert predicted_seconds(left, plan, JOB) == math.inf
     changed, reason = Replanner(plan, ReplanConfig(), now=100.0).consider(left, JOB, 100.5)
     assert changed is not None
     assert changed.version != plan.version
@@ -175,7 +175,7 @@ def test_pairs_that_routers_serve_are_never_relayed_by_members() -> None:
     plan = make_plan(matrix, JOB, "star", relay=False)
     assert make_plan(matrix, JOB, "star").routes
     assert not plan.routes
-    assert price(matrix, plan, JOB, relay=False) == pytest.approx(plan.predicted)
+    assert predicted_seconds(matrix, plan, JOB, relay=False) == pytest.approx(plan.predicted)
     kept, reason = Replanner(plan, ReplanConfig("star", relay=False), now=0.0).consider(matrix, JOB, 100.0)
     assert kept is None, reason
     fallen = Matrix.of(matrix.rate / 10, matrix.rtprop, matrix.members)

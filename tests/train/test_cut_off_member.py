@@ -31,10 +31,10 @@ from gradwire.tree.executor import ExecutorConfig, TreeExecutor
 from gradwire.tree.frame_io import FrameIO
 from gradwire.tree.plan_manager import PlanManager, PlanManagerConfig
 from gradwire.tree.request import BucketRequest
-from gradwire.tree.state_transfer import PIECE, StateReceiver, StateSender
+from gradwire.tree.state_transfer import FRAME, StateReceiver, StateSender
 from gradwire.types import Bucket
-from tests.exchange.grid import LIMIT, FakeNet
 from tests.train.cables import QUICK, Cables, cabled_wires
+from tests.tree.grid import LIMIT, FakeNet
 
 RANKS = 3
 FIRST = 100  # the session's number of the first step, as after loading a checkpoint
@@ -68,7 +68,7 @@ class Trainer:
         if returns:
             handed = self._door.hand_over(self.estate)
             if door is not None and door.leads:
-                executor.hand_over(handed)
+                executor.set_replica_state(handed)
 
     def jump(self, step: int) -> None:
         self.step = step + 1
@@ -343,7 +343,7 @@ def test_who_leaves_in_the_middle_is_done_without_at_once() -> None:
 
 def test_a_state_of_many_pieces_arrives_whole() -> None:
     draw = torch.Generator().manual_seed(0)
-    tensors = [torch.randn(n, generator=draw) for n in (700_001, 0, 1, PIECE, 12_345)]
+    tensors = [torch.randn(n, generator=draw) for n in (700_001, 0, 1, FRAME, 12_345)]
     got: list[tuple[bytes, torch.Tensor]] = []
     net = FakeNet()
     ports = [FrameIO(net.wire(rank), MonotonicClock(), LIMIT) for rank in range(2)]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from gradwire.compress.values import ALIGN
 from gradwire.errors import ConfigError
 from gradwire.plan.job import ReductionJob
 from gradwire.plan.matrix import Matrix
@@ -17,9 +18,9 @@ from gradwire.plan.planners.registry import PLANNERS, make_plan
 from gradwire.transport.wires.ltp import Contract
 from gradwire.tree.accumulator import CELL
 from gradwire.tree.executor import ExecutorConfig
-from gradwire.tree.partition import ALIGN, Partitioner
+from gradwire.tree.partition import Partitioner
 from gradwire.types import Plan
-from tests.exchange.grid import FakeNet, Grid, ltp_wires
+from tests.tree.grid import FakeNet, Grid, ltp_wires
 
 CHUNK = 64 << 10
 NUMELS = (30_000, 700, 100_001)
@@ -92,7 +93,7 @@ def test_busy_links_use_side_routes_and_the_sum_stays_the_same() -> None:
             assert_identical(results)
             for got, expected in zip(results[0], mean_of(gradients), strict=True):
                 assert torch.allclose(got.double(), expected, atol=1e-6)
-        assert sum(executor.side_routes.taken for executor in grid.executors if executor.side_routes) > 10
+        assert sum(executor.side_routes.sent_frames for executor in grid.executors if executor.side_routes) > 10
 
 
 class _Crowded(Counter[int]):

@@ -10,7 +10,7 @@ from gradwire.clock import MonotonicClock
 from gradwire.plan.membership.control_messages import Abort
 from gradwire.tree.control_channel import ControlChannel
 from gradwire.tree.frame_io import FrameIO, LostPeerError
-from tests.exchange.grid import LIMIT, ltp_wires
+from tests.tree.grid import LIMIT, ltp_wires
 
 
 def turn_until_left(frame_io: FrameIO, peer: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gradwire.plan.membership.awareness import LEAST_BYTES, Awareness, LinkObservation
-from gradwire.tree.link_monitor import LONGEST, LinkMonitor
+from gradwire.tree.link_monitor import MAX_SECONDS, LinkMonitor
 from gradwire.types import LinkView
 
 MBIT = 1e6 / 8
@@ -56,7 +56,7 @@ def test_small_things_said_over_a_link_are_no_measurement() -> None:
     # A round trip each: the estimate is what was said, and it was said without a pause.
     link.rate = 1000.0
     told = link.carry(*[1000] * 300)
-    assert len(told) == 300 / LONGEST
+    assert len(told) == 300 / MAX_SECONDS
     assert all(one.nbytes < LEAST_BYTES for one in told)
 
 

@@ -20,7 +20,7 @@ from gradwire.plan.planners.registry import make_plan
 from gradwire.tree.executor import ExecutorConfig
 from gradwire.tree.plan_manager import PlanManager, PlanManagerConfig
 from gradwire.types import Plan
-from tests.exchange.grid import LIMIT, FakeNet, Grid, ltp_wires
+from tests.tree.grid import LIMIT, FakeNet, Grid, ltp_wires
 
 NUMELS = (60_000,)
 JOB = ReductionJob(4 * sum(NUMELS), 32 << 10)
@@ -217,9 +217,9 @@ def test_nobody_waits_for_a_probe_that_is_not_on_its_way(idle: bool) -> None:
             executor.frame_io.poll(0.02)
     assert [executor.frame_io.sent_bytes.total() > LEAST_BYTES for executor in grid.executors] == [idle] * 3
     listening = [len(manager._member.reach) for manager in managers]
-    assert [len(executor.frame_io._awaited) for executor in grid.executors] == listening
+    assert [len(executor.frame_io._posted) for executor in grid.executors] == listening
     grid.close()
-    assert not any(executor.frame_io._awaited for executor in grid.executors)
+    assert not any(executor.frame_io._posted for executor in grid.executors)
 
 
 def test_a_link_to_somebody_who_left_is_not_probed() -> None:

@@ -18,7 +18,7 @@ from gradwire.plan.membership.control_messages import LinkReport
 from gradwire.tree import plan_manager
 from gradwire.tree.link_monitor import LinkMonitor
 from gradwire.tree.setup import EventContext, TreeConnection, connect_tree, known_network, planner_of
-from tests.exchange.grid import LIMIT, ltp_wires
+from tests.tree.grid import LIMIT, ltp_wires
 
 NUMEL = 60_000
 

@@ -100,7 +100,7 @@ class TreeReducer:
         if self.site is not None:
             state = self.site.set_replica_state(state)
         if self.connection is not None:
-            self.connection.executor.hand_over(state)
+            self.connection.executor.set_replica_state(state)
 
     def resend_residuals(self) -> None:
         """Residuals changed (a step was undone, or a state was loaded); followers send theirs again."""
@@ -137,7 +137,7 @@ class TreeReducer:
         state = site.set_replica_state(self._state)
         if connection is not None:
             self._connect(connection)
-            connection.executor.hand_over(state)
+            connection.executor.set_replica_state(state)
         return site
 
     def _connect(self, connection: TreeConnection) -> None:

@@ -1,9 +1,9 @@
-"""Portion: one piece's numbers at one member, in the form in which they travel a tree.
+"""Accumulator: sums one piece of a bucket at one member of a tree.
 
-In: gradient and residual of the piece, frames' bodies. Out: bodies for the next hop. Only forms that add without
-indices: all elements as fp32, half, int8 or int4 (encoded anew at every hop, the rounding error waiting in that
-member's own residual), or the values at places that all members share. What a hop lost returns to its sender's
-residual. The root's rounding error is worth `contributors` of a member's, and waits in the root's residual as such.
+In: gradient and residual of the piece, bodies of children's frames. Out: bodies for the next hop. Only formats that add
+without indices are possible: all elements as fp32, half, int8 or int4, or the values at indices that all members share.
+Each hop encodes again; its rounding error goes to that member's residual. Cells that a hop lost go back to the sender's
+residual. The root rounds the mean, so its error counts `contributors` times and is stored multiplied by that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from gradwire.compress import kernels
 from gradwire.compress.base import ChunkSpan
 from gradwire.compress.shared_mask import SharedMaskCodec
-from gradwire.compress.values import CODECS, INT4_BLOCK, INT8_BLOCK, ValueCodec, spoilt
+from gradwire.compress.values import CODECS, ValueCodec, unreadable
 from gradwire.errors import ConfigError
 from gradwire.level import Level, Values
 
@@ -26,30 +26,30 @@ WORKS: Final = "off, fp16, bf16, int8, int4, randk:R and sharedk:R (these two al
 # Bytes of values that are lost or arrive together on a loss tolerant hop.
 CELL: Final = 1024
 _PER_CELL: Final[dict[Values, int]] = {"fp32": 256, "fp16": 512, "bf16": 512, "int8": 1024, "int4": 2048}
-_BLOCK: Final[dict[Values, int]] = {"int8": INT8_BLOCK, "int4": INT4_BLOCK}
+_BLOCK: Final[dict[Values, int]] = {"int8": kernels.INT8_BLOCK, "int4": kernels.INT4_BLOCK}
 
 
 def check_summable(level: Level, setting: str = "level") -> Level:
-    """ConfigError for a level whose payloads do not add up on their way through a tree."""
+    """ConfigError for a level whose payloads cannot be summed inside a tree."""
     if level.select not in ("all", "randk", "sharedk") or level.prune or level.lossless:
-        raise ConfigError(f"{setting}: {level} does not add up inside a tree; with a plan these work: {WORKS}")
+        raise ConfigError(f"{setting}: {level} cannot be summed inside a tree; use one of these with a plan: {WORKS}")
     return level
 
 
 def frame_bytes(level: Level, numel: int) -> int:
-    """Bytes of all frames together in which `numel` elements go over one edge."""
+    """Total bytes of the frames that carry `numel` elements over one edge."""
     count = numel if level.select == "all" else SharedMaskCodec(level).wanted(numel)
     return AccumulatorBody(level.values, count).nbytes
 
 
 def form_of(level: Level) -> int:
-    """A number by which members notice that they use different levels."""
+    """A hash of the level; members compare it to detect that they use different levels."""
     return crc32(str(level).encode())
 
 
 @dataclass(frozen=True, slots=True)
 class AccumulatorBody:
-    """Where things lie in the body of a frame with `count` values: scales first (they must arrive), then values."""
+    """Layout of a frame body with `count` values: scales first (they must arrive), then values."""
 
     values: Values
     count: int
@@ -68,30 +68,30 @@ class AccumulatorBody:
         return -(-(self.nbytes - self.scales) // CELL)
 
     def cell(self, place: int) -> tuple[int, int]:
-        """First and last + 1 element of a cell."""
+        """Range of elements of a cell: first, and last + 1."""
         each = _PER_CELL[self.values]
         return min(place * each, self.count), min((place + 1) * each, self.count)
 
     def spread(self, counts: Tensor) -> Tensor:
-        """One number per element from one per cell."""
+        """Expand one number per cell to one per element."""
         return counts.float().repeat_interleave(_PER_CELL[self.values])[: self.count]
 
 
 class Accumulator(Protocol):
-    """The numbers of one piece at one member."""
+    """The running sum of one piece at one member."""
 
     body: AccumulatorBody
 
     def begin(self) -> int:
-        """Take gradient and residual in; returns how many elements are not finite."""
+        """Load gradient and residual; returns how many elements are not finite."""
         ...
 
     def add(self, body: Tensor) -> None:
-        """Add a child's sum."""
+        """Add the sum in a child's body."""
         ...
 
     def pack(self, body: Tensor) -> None:
-        """Write the sum so far; what this form rounds away waits in the residual."""
+        """Write the sum so far; the rounding error goes to the residual."""
         ...
 
     def write_mean(self, body: Tensor, counts: float | Tensor) -> None:
@@ -99,16 +99,16 @@ class Accumulator(Protocol):
         ...
 
     def restore(self, body: Tensor) -> None:
-        """Write the mean over the gradient."""
+        """Overwrite the gradient with the mean in `body`."""
         ...
 
     def reclaim(self, body: Tensor, cells: list[int]) -> None:
-        """These cells of what was packed never arrived: they wait in the residual."""
+        """These cells of what was packed did not arrive: add them back to the residual."""
         ...
 
 
 class DenseAccumulator:
-    """All elements. The gradient itself is the accumulator."""
+    """All elements; the sum is kept in the gradient tensor itself."""
 
     def __init__(self, values: Values, gradient: Tensor, residual: Tensor, seed: int | None) -> None:
         self.body = AccumulatorBody(values, gradient.numel())
@@ -116,7 +116,7 @@ class DenseAccumulator:
         self._sum, self._residual, self._seed = gradient, residual, seed
 
     def begin(self) -> int:
-        return 0  # counted when packed: a second pass would only find the same
+        return 0  # the codec counts them when it packs; a second pass is not needed
 
     def add(self, body: Tensor) -> None:
         self._codec.decode(body, self._sum, 1.0, add=True)
@@ -140,7 +140,7 @@ class DenseAccumulator:
 
 
 class SharedMaskAccumulator:
-    """Values at shared places; everything else waits in the residual."""
+    """Values at shared indices; everything else stays in the residual."""
 
     def __init__(self, values: Values, gradient: Tensor, residual: Tensor, mask: Tensor, seed: int | None) -> None:
         self.body = AccumulatorBody(values, mask.numel())
@@ -151,7 +151,7 @@ class SharedMaskAccumulator:
     def begin(self) -> int:
         nonfinite = kernels.gather(self._gradient, self._residual, self._mask, self._sum, self._mask.numel())
         if nonfinite and self._sum.isfinite().all():
-            # The places miss it, but every member must see that the step is spoilt.
+            # No shared index holds the non-finite value, but every member must see that the step is invalid.
             self._residual[self._mask[:1].long()] += self._sum[:1]
             self._sum[:1] = torch.nan
         return nonfinite
@@ -179,7 +179,7 @@ class SharedMaskAccumulator:
     def _encoded(self, body: Tensor) -> Tensor:
         error = torch.zeros_like(self._sum)
         if self._codec.encode(self._sum, error, body, self._seed):
-            error += spoilt(self._codec, self._sum, body)
+            error += unreadable(self._codec, self._sum, body)
         return error
 
     def _add_to_residual(self, error: Tensor, counts: float | Tensor) -> None:
@@ -188,12 +188,12 @@ class SharedMaskAccumulator:
 
 
 def _finite(codec: ValueCodec, body: Tensor, count: int) -> Tensor:
-    """What a body carries; nothing where that is no number, which must not wait for a later step."""
+    """Decoded values of a body; non-finite ones become 0, because a residual must stay finite."""
     sent = torch.empty(count, dtype=torch.float32)
     codec.decode(body, sent, 1.0, add=False)
     return torch.where(sent.isfinite(), sent, 0.0)
 
 
 def random_mask(level: Level, span: ChunkSpan) -> Tensor:
-    """randk's places: drawn from the stretch, so no member has to be told."""
+    """The indices of randk: seeded by the span, so all members draw the same without a message."""
     return SharedMaskCodec(level).random_mask(span, torch.device("cpu"))

@@ -79,8 +79,8 @@ class CatchUp:
         assert self.state is not None
         assert self._fetching is not None
         step = self._fetching[2]
-        self.state.take(header, body)
-        self._snapshot.blank()
+        self.state.load(header, body)
+        self._snapshot.discard()
         self._member.caught_up(step)
         self._fetching = self._receiver = None
         became(step)
@@ -106,7 +106,7 @@ class CatchUp:
         handed = []
         for peer in [peer for peer, asked in self._state_requests.items() if (asked.epoch, asked.step) == here]:
             del self._state_requests[peer]
-            sender = StateSender(self._frame_io, peer, here, self.state.give(self._snapshot.requests[0].bucket.step))
+            sender = StateSender(self._frame_io, peer, here, self.state.save(self._snapshot.requests[0].bucket.step))
             self.send(peer, StateOffer(*here, sender.header, sender.body))
             sender.begin()
             handed.append((peer, sender.body))

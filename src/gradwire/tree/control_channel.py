@@ -1,7 +1,7 @@
-"""Channel: small messages between members, beside the gradients and never in their way.
+"""Control channel: small messages between members, separate from gradient frames.
 
-Each is a reliable transfer with a tag of its own; one receive per peer always waits, without a deadline. So a lost peer
-is heard of at once by everybody, whether or not its data is being waited for.
+Each message is a reliable transfer with its own tag. One receive per peer is always posted, without a deadline, so a
+lost peer is detected at once even when no data is expected from it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from gradwire.transport.wires.base import Delivery
 from gradwire.tree.frame_header import CONTROL
 from gradwire.tree.frame_io import FrameIO
 
-# Room for one message: a plan of thirty trees over twenty members takes about a tenth of it.
-MOST: Final = 256 << 10
+# Largest message: a plan of thirty trees over twenty members takes about a tenth of it.
+MAX_BYTES: Final = 256 << 10
 OnMessage = Callable[[int, ControlMessage], None]
 
 
 class ControlChannel:
-    """One member's messages to and from its peers. Runs on the walker's thread."""
+    """One member's messages to and from its peers. Runs on the executor's thread."""
 
     def __init__(self, frame_io: FrameIO, on_message: OnMessage) -> None:
         self._frame_io, self._on_message = frame_io, on_message
@@ -38,21 +38,21 @@ class ControlChannel:
             self._await(peer)
 
     def restart(self, peer: int) -> None:
-        """There is a new connection to this peer: what was said over the old one is past, on both sides."""
+        """A new connection to this peer exists: both sides count messages from 1 again."""
         self._sent[peer] = self._received[peer] = 0
         self._await(peer)
 
     def send(self, peer: int, message: Message | ControlMessage) -> None:
         data = pack(message)
-        if len(data) > MOST:
+        if len(data) > MAX_BYTES:
             raise LinkError(
-                f"a message of {len(data)} bytes is too long for rank {peer}; plans this large need fewer trees"
+                f"message to rank {peer}: {len(data)} bytes, at most {MAX_BYTES} fit; use a plan with fewer trees"
             )
         if peer in self._frame_io.left or peer in self._frame_io.disconnected:
             return
         frame = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         self._sent[peer] += 1
-        # The frame stays alive with the transfer, which the frame_io keeps until it is done.
+        # The transfer keeps a reference to the frame until it is done.
         self._frame_io.send(peer, _tag(self._sent[peer]), frame, data=False)
 
     def _await(self, peer: int) -> None:
@@ -64,7 +64,7 @@ class ControlChannel:
             self._await(peer)
             self._on_message(peer, message)
 
-        self._frame_io.post(peer, _tag(self._received[peer]), MOST, arrived, no_deadline=True)
+        self._frame_io.post(peer, _tag(self._received[peer]), MAX_BYTES, arrived, no_deadline=True)
 
 
 def _tag(number: int) -> int:

@@ -220,7 +220,7 @@ class TreeExecutor:
         self._admit()
 
     # ---- members lost, back, and gone for good -------------------------------------------------------------------
-    def hand_over(self, state: TransferableState) -> None:
+    def set_replica_state(self, state: TransferableState) -> None:
         """From any thread: this is what a member that comes back is handed, and what this one becomes if it is it."""
 
         def begin() -> None:

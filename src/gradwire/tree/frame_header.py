@@ -1,7 +1,8 @@
-"""Envelope: what every frame on a tree says of itself, and the number that pairs a send with its receive.
+"""Frame header: the first 32 bytes of every tree frame, and the wire tags that match a send with its receive.
 
-The envelope's 32 bytes carry the plan's Tag (epoch, version, step, vote), how many members are in the sum, and how many
-elements. The wire's tag names kind, version, step, bucket, piece and edge: frames of two plans or two steps never meet.
+The header carries the plan's Tag (epoch, version, step, vote), the number of members in the sum, and the number of
+elements. The wire tag encodes kind, version, step, bucket, piece and edge, so frames of different plans or steps are
+never mixed up.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ DATA, CONTROL, PROBE, SIDE, RESULT, STATE = 1, 2, 3, 4, 5, 6
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """`contributors` members are in the sum of `numel` elements; `form` is a hash of the level it is written in."""
+    """The sum of `contributors` members over `numel` elements; `form` is a hash of the level that encoded it."""
 
     tag: Tag
     contributors: int
@@ -43,15 +44,15 @@ class FrameHeader:
     def read(cls, frame: Tensor) -> FrameHeader:
         magic, contributors, numel, form, epoch, version, vote, step = _FORM.unpack(bytes(frame.tolist()))
         if magic != _MAGIC:
-            raise IntegrityError("a frame on a tree does not begin as one: two gradwire versions in one job?")
+            raise IntegrityError("tree frame: wrong magic number; install the same gradwire version on every rank")
         return cls(Tag(epoch, version, step, vote), contributors, numel, form)
 
     def check(self, tag: Tag, numel: int, form: int) -> None:
-        """IntegrityError unless this is about the same step, plan, piece and level."""
+        """IntegrityError unless step, plan, piece and level are the same."""
         theirs = (self.tag.epoch, self.tag.version, self.tag.step, self.numel, self.form)
         ours = (tag.epoch, tag.version, tag.step, numel, form)
         if theirs != ours:
-            raise IntegrityError(f"frame of (epoch, plan, step, elements, form) {theirs} meets {ours}")
+            raise IntegrityError(f"tree frame (epoch, plan, step, elements, form): received {theirs}, expected {ours}")
 
 
 def wire_tag(tag: Tag, bucket: int, piece: int, phase: Phase, end: int) -> int:
@@ -63,15 +64,15 @@ def wire_tag(tag: Tag, bucket: int, piece: int, phase: Phase, end: int) -> int:
 
 
 def spread(number: int, bits: int) -> int:
-    """Epochs and versions count in thousands; a multiplicative hash spreads them over the few bits there are."""
+    """Epochs and versions grow by thousands; a multiplicative hash spreads them over a few bits."""
     return (number * 0x85EBCA77 & 0xFFFFFFFF) >> (32 - bits)
 
 
 def state_tag(epoch: int, step: int, piece: int) -> int:
-    """For a piece of a member's whole state, as it is handed to another after `step`."""
+    """For one piece of a replica state that is transferred after `step`."""
     return STATE << 60 | spread(epoch, 12) << 48 | (step & 0xFFFFFF) << 24 | piece
 
 
 def result_tag(step: int, bucket: int) -> int:
-    """For a result that a member missed and is handed."""
+    """For the result of a bucket that a member missed and requested."""
     return RESULT << 60 | (step & 0xFFFFFFFF) << 16 | bucket

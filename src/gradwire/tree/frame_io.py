@@ -1,7 +1,7 @@
-"""Port: the wire as walks use it. Frames out, frames in, and a callback when either is done.
+"""Frame I/O: sends and receives frames on one wire, with a callback when each transfer is done.
 
-Everything here runs on the walker's thread. Buffers come from a Scratch and go back to it; every transfer has the same
-deadline, so the oldest is the one to look at. LinkError from a lost peer surfaces in `turn`.
+Everything here runs on the executor's thread. Buffers come from a BufferPool and go back to it. All transfers have the
+same timeout, so only the oldest has to be checked. `poll` raises LostPeerError for a lost peer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CPU = torch.device("cpu")
 
 
 @dataclass(slots=True)
-class _PendingSend:
+class _PendingTransfer:
     transfer: AwaitedTransfer
     peer: int
     begun: float
@@ -43,11 +43,11 @@ class FrameIO:
 
     def __init__(self, wire: Any, clock: Clock, timeout: float, ignore_goodbyes: bool = True) -> None:
         self.wire = wire
-        # A peer that has all it wants may leave while others still end the same step. Then its goodbye is no loss: if
-        # anything was expected of it, the transfer of that says so.
+        # A peer that has completed its last step may close while others still finish the same step. That is no loss: a
+        # transfer that still needed the peer fails by itself.
         self._ignore_goodbyes = ignore_goodbyes
         self.left: set[int] = set()
-        # Peers without a connection, for good or until one is made again.
+        # Peers without a connection, permanently or until they are reconnected.
         self.disconnected: set[int] = set()
         self.sent_bytes: Counter[int] = Counter()
         self.queued: Counter[int] = Counter()
@@ -55,10 +55,10 @@ class FrameIO:
         self._buffers = BufferPool()
         self._send_queue = SendQueue(wire, clock)
         self._completions = completions_of(wire)
-        self._under_way: dict[int, _PendingSend] = {}
+        self._pending: dict[int, _PendingTransfer] = {}
         self._numbers = count()
-        self._later: deque[Callable[[], None]] = deque()
-        self._awaited: dict[tuple[int, int], tuple[int, Arrived]] = {}
+        self._ready: deque[Callable[[], None]] = deque()
+        self._posted: dict[tuple[int, int], tuple[int, Arrived]] = {}
         self._early: dict[tuple[int, int], Tensor] = {}
 
     def take_buffer(self, nbytes: int) -> Tensor:
@@ -68,21 +68,21 @@ class FrameIO:
         self._buffers.give(frame)
 
     def post(self, peer: int, tag: int, nbytes: int, arrived: Arrived, *, no_deadline: bool = False) -> int:
-        """Wait for a frame; `arrived` owns it then. A patient wait has no deadline. Returns a key for `withdraw`."""
+        """Post a receive; `arrived` then owns the frame. Returns a key for `cancel`."""
         early = self._early.pop((peer, tag), None)
         if early is not None:
-            self._later.append(lambda: arrived(early, _whole(peer, early)))
+            self._ready.append(lambda: arrived(early, _whole(peer, early)))
             return next(self._numbers)
         frame = self.take_buffer(nbytes)
         transfer = self.wire.post(peer, frame, tag)
         key = self._track(transfer, peer, lambda delivery: arrived(frame, delivery), no_deadline)
-        self._under_way[key].awaits = (peer, tag)
-        self._awaited[peer, tag] = key, arrived
+        self._pending[key].awaits = (peer, tag)
+        self._posted[peer, tag] = key, arrived
         return key
 
-    def arrive(self, peer: int, tag: int, frame: Tensor) -> None:
-        """A frame that `peer` sent by another way; whoever waits for its tag gets it, now or when he asks."""
-        known = self._awaited.get((peer, tag))
+    def deliver(self, peer: int, tag: int, frame: Tensor) -> None:
+        """A frame that `peer` sent over a side route; it completes the receive with its tag."""
+        known = self._posted.get((peer, tag))
         if known is None:
             self._early[peer, tag] = frame
             return
@@ -93,9 +93,9 @@ class FrameIO:
         self, peer: int, tag: int, frame: Tensor, contract: Contract = RELIABLE, sent: Sent | None = None,
         *, data: bool = True, order: Order | None = None,
     ) -> None:  # fmt: skip
-        """Send a frame, which must stay as it is until `sent` is called. What is not data outlives a halted step.
+        """Send a frame, which must not change until `sent` is called. Unless it is `data`, it survives a halted step.
 
-        With an `order`, frames for a peer go in that order as far as they have not gone yet; without, at once.
+        Frames with an `order` wait in the send queue, sorted by it; frames without one are sent at once.
         """
         self.queued[peer] += 1
 
@@ -109,7 +109,7 @@ class FrameIO:
 
         def start() -> None:
             transfer = self.wire.send(peer, frame, contract, tag)
-            self._under_way[self._track(transfer, peer, finish, no_deadline=False)].data = data
+            self._pending[self._track(transfer, peer, finish, no_deadline=False)].data = data
 
         if order is None:
             start()
@@ -117,33 +117,33 @@ class FrameIO:
             self._send_queue.put(peer, order, frame.numel(), start)
 
     def cancel(self, key: int) -> None:
-        """Stop waiting for a frame."""
+        """Cancel a receive."""
         entry = self._pop(key)
         if entry is not None:
             entry.transfer.cancel()
 
     def poll(self, timeout: float) -> None:
-        """Wait until something is done or somebody nudges, and call back. LinkError for a lost peer or a deadline."""
-        while self._later:
-            self._later.popleft()()
-        transfers = {key: entry.transfer for key, entry in self._under_way.items()}
+        """Wait for a completed transfer or `wake`, then run callbacks. LinkError for a lost peer or a timeout."""
+        while self._ready:
+            self._ready.popleft()()
+        transfers = {key: entry.transfer for key, entry in self._pending.items()}
         for key in self._completions.wait(transfers, timeout):
             entry = self._pop(key)
             if entry is None:
-                continue  # withdrawn by a callback before it
+                continue  # cancelled by an earlier callback
             try:
                 delivery = entry.transfer.wait(1.0)
             except LinkError as error:
                 if self._left_in_order(entry, error):
                     continue
                 raise LostPeerError(entry.peer, str(error), isinstance(error, PeerClosedError)) from error
-            # The other end gave it up: it begins the step anew, or stops. This end is about to hear so.
+            # The peer cancelled it because it repeats the step or stops; a control message about that follows.
             if delivery.reason != "cancelled":
                 entry.finish(delivery)
         self._check_deadlines()
 
-    def _left_in_order(self, entry: _PendingSend, error: LinkError) -> bool:
-        """Whether this failure only says that a peer left in order."""
+    def _left_in_order(self, entry: _PendingTransfer, error: LinkError) -> bool:
+        """Whether this failure only means that a peer left in order."""
         if self._ignore_goodbyes and isinstance(error, PeerClosedError):
             self.left.add(entry.peer)
         return entry.peer in self.left and (entry.no_deadline or not entry.data)
@@ -152,31 +152,29 @@ class FrameIO:
         self._completions.nudge()
 
     def drop(self, peer: int | None = None) -> None:
-        """Drop every transfer (with one peer), without callbacks."""
-        for key, entry in list(self._under_way.items()):
+        """Cancel every transfer (or those with one peer), without callbacks."""
+        for key, entry in list(self._pending.items()):
             if peer is None or entry.peer == peer:
                 self.cancel(key)
         self._send_queue.drop(peer)
         self.queued.clear()
         self._early.clear()
-        self._later.clear()
+        self._ready.clear()
 
     def drop_step_data(self) -> None:
-        """Drop what belongs to the step under way; standing waits and messages go on."""
-        for key, entry in list(self._under_way.items()):
+        """Cancel the transfers of the current step; control messages and receives without deadline continue."""
+        for key, entry in list(self._pending.items()):
             if entry.data and not entry.no_deadline:
                 self.cancel(key)
         self._send_queue.drop()
         self.queued.clear()
         self._early.clear()
-        self._later.clear()
+        self._ready.clear()
 
     @property
     def idle(self) -> bool:
-        """Whether nothing but patient waits is under way."""
-        return (
-            not self._later and self._send_queue.empty and all(entry.no_deadline for entry in self._under_way.values())
-        )
+        """Whether only receives without a deadline are pending."""
+        return not self._ready and self._send_queue.empty and all(entry.no_deadline for entry in self._pending.values())
 
     def close(self) -> None:
         self.drop()
@@ -186,21 +184,21 @@ class FrameIO:
         self, transfer: AwaitedTransfer, peer: int, finish: Callable[[Delivery], None], no_deadline: bool
     ) -> int:
         key = next(self._numbers)
-        self._under_way[key] = _PendingSend(transfer, peer, self._clock.now(), finish, no_deadline)
+        self._pending[key] = _PendingTransfer(transfer, peer, self._clock.now(), finish, no_deadline)
         return key
 
-    def _pop(self, key: int) -> _PendingSend | None:
-        entry = self._under_way.pop(key, None)
+    def _pop(self, key: int) -> _PendingTransfer | None:
+        entry = self._pending.pop(key, None)
         if entry is not None and entry.awaits is not None:
-            del self._awaited[entry.awaits]
+            del self._posted[entry.awaits]
         return entry
 
     def _check_deadlines(self) -> None:
-        oldest = next((entry for entry in self._under_way.values() if not entry.no_deadline), None)
+        oldest = next((entry for entry in self._pending.values() if not entry.no_deadline), None)
         if oldest is not None and self._clock.now() - oldest.begun > self._timeout:
             raise LinkError(
-                f"rank {oldest.peer}: nothing came through for {self._timeout:g} s. Its process stopped, or another "
-                "rank it waits for; GRADWIRE_TRANSPORT_TIMEOUT sets how long to wait"
+                f"rank {oldest.peer}: no transfer ended for {self._timeout:g} s. Its process stopped, or it waits for "
+                "another rank; set transport.timeout (GRADWIRE_TRANSPORT_TIMEOUT) higher if steps take longer"
             )
 
 
@@ -209,8 +207,8 @@ def _whole(peer: int, frame: Tensor) -> Delivery:
 
 
 class LostPeerError(LinkError):
-    """A LinkError that knows whom it is about, and whether that one closed its end itself."""
+    """The connection to `peer` is gone; `left` if the peer closed it in order."""
 
-    def __init__(self, peer: int, text: str, farewell: bool = False) -> None:
+    def __init__(self, peer: int, text: str, left: bool = False) -> None:
         super().__init__(text)
-        self.peer, self.farewell = peer, farewell
+        self.peer, self.left = peer, left

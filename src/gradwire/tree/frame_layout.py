@@ -1,8 +1,7 @@
-"""Layout: where envelope, counts and body lie in a frame that goes up a tree.
+"""Frame layout: offsets of header, counts and body in a frame that goes up a tree.
 
-On a reliable hop: envelope, body. On a loss tolerant one, counts of contributors per cell stand between them, and
-padding such that cells begin at multiples of CELL: then exactly whole cells are lost, and everything before them must
-arrive.
+On a reliable hop: header, body. On a loss tolerant hop the number of contributors per cell stands between them, padded
+so that cells begin at multiples of CELL: a loss then removes whole cells only, and everything before them is critical.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class FrameLayout:
 
     @property
     def start(self) -> int:
-        """Where the body begins."""
+        """Offset of the body."""
         if not self.tolerant:
             return SIZE
         before = SIZE + 2 * self.body.cells + self.body.scales

@@ -1,9 +1,9 @@
-"""Deal: a bucket is cut into pieces, and each piece goes to one of the plan's trees.
+"""Partition: cuts each bucket into pieces and assigns every piece to one of the plan's trees.
 
-In: a plan and element counts, bucket after bucket. Out: Pieces, the same on every rank, in the order in which they
-begin. Each tree gets as much of a bucket as it is behind its share of everything dealt in the step so far. What would
-be too short for a piece is left for a later bucket, so shares hold over many small buckets as well as over one large.
-What is compressed well goes by few trees in few pieces: a frame costs every hop a wake-up, however short it is.
+In: a plan and element counts, bucket after bucket. Out: Pieces in the order in which they start, the same on every
+rank. Each tree gets as much of a bucket as it lacks of its share of the step so far. A tree that lacks less than one
+piece waits for a later bucket, so shares hold for many small buckets as well as for one large one. Well compressed
+buckets use few trees and few pieces, because each frame costs every hop a wake-up, however short it is.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from gradwire.compress.values import ALIGN
 from gradwire.types import Plan
 
-# Pieces begin at multiples of the largest quantisation block.
-ALIGN: Final = 256
-# Pieces in which a whole gradient travels, so that hops overlap, and the sizes between which that stays reasonable:
-# below, a piece is all headers and round trips; above, hops wait for each other.
+# Number of pieces of a whole gradient, so that hops overlap, and the limits of a piece's size: below, headers and round
+# trips dominate; above, hops wait for each other.
 PIECES: Final = 128
 LEAST_CHUNK: Final = 64 << 10
 MOST_CHUNK: Final = 1 << 20
-# Elements below which a tree waits for a later bucket: 16 KiB of fp32, a dozen packets; bytes, where compressed.
+# A tree that lacks fewer elements waits for a later bucket: 16 KiB of fp32, a dozen packets. Second: in wire bytes.
 LEAST_PIECE: Final = 4096
 LEAST_WIRE: Final = 4096
 
@@ -41,7 +40,7 @@ def chunk_for(nbytes: int, ratio: float = 1.0) -> int:
 
 
 class Partitioner:
-    """Deals one step's buckets in order."""
+    """Partitions the buckets of one step, in order."""
 
     def __init__(self, plan: Plan) -> None:
         self._shares = [tree.share for tree in plan.trees]
@@ -49,7 +48,7 @@ class Partitioner:
         self._assigned = [0] * len(self._shares)
 
     def partition(self, numel: int, ratio: float = 1.0) -> list[Piece]:
-        """The next bucket; `ratio` of its bytes go over the wire."""
+        """Pieces of the next bucket; `ratio` of its bytes go over the wire."""
         least = max(LEAST_PIECE, round(LEAST_WIRE / 4 / ratio))
         spans = [(tree, length) for tree, length in enumerate(self._lengths(numel, least)) if length]
         cuts: list[tuple[float, int, int, int]] = []
@@ -60,13 +59,13 @@ class Partitioner:
             places = range(0, length, each)
             cuts += [((k + 0.5) / len(places), start + at, min(each, length - at), tree) for k, at in enumerate(places)]
             start += length
-        # All trees begin at once and go on side by side.
+        # Interleave the trees, so that all start at once and progress at the same pace.
         return [Piece(index, at, size, tree) for index, (_, at, size, tree) in enumerate(sorted(cuts))]
 
     def _lengths(self, numel: int, least: int) -> list[int]:
-        """Elements for each tree, in whole blocks: among those that are `least` behind, by how far they are.
+        """Elements for each tree, in whole blocks: divided among trees that lack `least` or more, by what they lack.
 
-        Only the last span may have an odd length, so that all begin on whole blocks.
+        Only the last span may have an odd length, so that every span begins at a block.
         """
         total = sum(self._assigned) + numel
         behind = [share * total - assigned for share, assigned in zip(self._shares, self._assigned, strict=True)]

@@ -1,12 +1,12 @@
-"""Walk: one piece's way through its tree, as one member sees it.
+"""Piece reduction: all-reduce of one piece over its tree, at one member.
 
-    1. (sharedk) the round's leader sends its places up to the root, the root sends them down to all
-    2. children's sums are added as they arrive, on top of this member's own gradient
+    1. (sharedk) the round's leader sends its indices up to the root, the root sends them down to all
+    2. children's sums are added to this member's gradient as they arrive
     3. the sum goes up; at the root it is divided by its contributors and becomes the result
-    4. the result comes down and is passed on as it is, so that every member restores the same bytes
-    and frames of edges that lead through this member are relayed
+    4. the result comes down and is forwarded unchanged, so every member restores the same bytes
+    and frames of edges that are routed through this member are relayed
 
-Votes of the plan's policy are merged on the way up and come back with the result. Runs on the walker's thread.
+Votes on plans are merged on the way up and come back with the result. Runs on the executor's thread.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from gradwire.tree.partition import Piece
 from gradwire.tree.role import Phase, Role, TreeEdge
 from gradwire.tree.side_routes import SideRoutes
 
-# Edges on which a leader's places go up are told from those on which they come down by this bit.
-_LED = 1 << 13
+# This bit marks edges on which the leader's indices go up; on the others they come down.
+_UPWARD = 1 << 13
 
 
 @dataclass(frozen=True, slots=True)
 class PieceTask:
-    """What a walk is about: the piece's numbers, its level, its step's tag, and who asks."""
+    """Input of a piece reduction: the piece's tensors, its level, its step's tag, and the member."""
 
     rank: int
     members: tuple[int, ...]
@@ -68,7 +68,7 @@ class PieceTask:
 
 
 class PieceReduction:
-    """`restored(vote)` is called when the gradient holds the mean, `ended()` when nothing more is under way."""
+    """Calls `restored(vote)` when the gradient holds the mean, and `ended()` when no transfer is pending."""
 
     def __init__(
         self, frame_io: FrameIO, role: Role, task: PieceTask, restored: Callable[[int], None], ended: Callable[[], None]
@@ -81,13 +81,13 @@ class PieceReduction:
         self._open = 0
         self._vote = task.tag.vote
         self._contributors = task.weight
-        self._waiting = len(role.children)
+        self._missing_children = len(role.children)
         self._accumulator: Accumulator | None = None
-        self._layout = self._down = FrameLayout(AccumulatorBody("fp32", 0))
+        self._up_layout = self._down_layout = FrameLayout(AccumulatorBody("fp32", 0))
         self._counts: Tensor | None = None
 
     def begin(self) -> None:
-        self._open += 1  # held until the end of this method: callbacks come later, but ends may be counted here
+        self._open += 1  # so that `ended` is not called before this method returns
         level, task = self._task.level, self._task
         if level.select == "sharedk":
             self._agree_on_mask()
@@ -97,9 +97,9 @@ class PieceReduction:
             )
         else:
             self._start(DenseAccumulator(level.values, task.gradient, task.residual, task.seed))
-        self._close()
+        self._transfer_ended()
 
-    # ---- 1. places -----------------------------------------------------------------------------------------------
+    # ---- 1. indices ----------------------------------------------------------------------------------------------
     def _random_mask(self) -> Tensor:
         return random_mask(self._task.level, self._task.span)
 
@@ -111,7 +111,7 @@ class PieceReduction:
             if relay.phase is Phase.DOWN:
                 self._relay(Phase.MASK, relay.end, (relay.before, relay.after), size)
             elif relay.end in route[:-1]:
-                self._relay(Phase.MASK, relay.end | _LED, (relay.before, relay.after), size)
+                self._relay(Phase.MASK, relay.end | _UPWARD, (relay.before, relay.after), size)
         if role.source is not None:
             self._post(Phase.MASK, role.source, size, lambda frame, _: self._receive_mask(frame))
         if task.rank == leader:
@@ -121,7 +121,9 @@ class PieceReduction:
         elif task.rank in route:
             child = route[route.index(task.rank) - 1]
             edge = next(edge for edge in role.children if edge.end == child)
-            self._post(Phase.MASK, TreeEdge(child | _LED, edge.hop), size, lambda frame, _: self._forward_mask(frame))
+            self._post(
+                Phase.MASK, TreeEdge(child | _UPWARD, edge.hop), size, lambda frame, _: self._forward_mask(frame)
+            )
 
     def _forward_mask(self, frame: Tensor) -> None:
         up = self._role.up
@@ -129,7 +131,7 @@ class PieceReduction:
             self._receive_mask(frame)
         else:
             self._send(
-                Phase.MASK, TreeEdge(up.end | _LED, up.hop), frame, lambda _: self._frame_io.release_buffer(frame)
+                Phase.MASK, TreeEdge(up.end | _UPWARD, up.hop), frame, lambda _: self._frame_io.release_buffer(frame)
             )
 
     def _receive_mask(self, frame: Tensor) -> None:
@@ -142,19 +144,19 @@ class PieceReduction:
     def _start(self, accumulator: Accumulator) -> None:
         role = self._role
         self._accumulator = accumulator
-        self._down = FrameLayout(accumulator.body)
-        self._layout = FrameLayout(accumulator.body, hop_tolerance(self._task.tolerance, role.depth))
-        if self._layout.tolerant:
+        self._down_layout = FrameLayout(accumulator.body)
+        self._up_layout = FrameLayout(accumulator.body, hop_tolerance(self._task.tolerance, role.depth))
+        if self._up_layout.tolerant:
             self._counts = torch.full((accumulator.body.cells,), self._task.weight, dtype=torch.int16)
         for relay in role.relays:
-            layout = self._layout if relay.phase is Phase.UP else self._down
+            layout = self._up_layout if relay.phase is Phase.UP else self._down_layout
             self._relay(relay.phase, relay.end, (relay.before, relay.after), layout.nbytes)
         if role.source is not None:
-            self._post(Phase.DOWN, role.source, self._down.nbytes, lambda frame, _: self._result(frame))
+            self._post(Phase.DOWN, role.source, self._down_layout.nbytes, lambda frame, _: self._restore(frame))
         for child in role.children:
-            self._post(Phase.UP, child, self._layout.nbytes, self._add_child)
+            self._post(Phase.UP, child, self._up_layout.nbytes, self._add_child)
         accumulator.begin()
-        if not self._waiting:
+        if not self._missing_children:
             self._summed()
 
     def _add_child(self, frame: Tensor, delivery: Delivery) -> None:
@@ -162,19 +164,19 @@ class PieceReduction:
         header = self._read_header(frame)
         self._vote = merged(self._vote, header.tag.vote)
         self._contributors += header.contributors
-        self._accumulator.add(self._layout.body_of(frame))
+        self._accumulator.add(self._up_layout.body_of(frame))
         if self._counts is not None:
-            theirs = self._layout.counts_of(frame)
-            theirs[self._layout.missing(delivery)] = 0
+            theirs = self._up_layout.counts_of(frame)
+            theirs[self._up_layout.missing(delivery)] = 0
             self._counts += theirs
         self._frame_io.release_buffer(frame)
-        self._waiting -= 1
-        if not self._waiting:
+        self._missing_children -= 1
+        if not self._missing_children:
             self._summed()
 
     def _summed(self) -> None:
         assert self._accumulator is not None
-        up, layout = self._role.up, self._layout
+        up, layout = self._role.up, self._up_layout
         if up is None:
             self._finish_at_root()
             return
@@ -185,28 +187,28 @@ class PieceReduction:
         self._send(Phase.UP, up, frame, lambda delivery: self._delivered(frame, delivery))
 
     def _delivered(self, frame: Tensor, delivery: Delivery) -> None:
-        """What the parent did not get waits here; the result that comes back was divided by those who were heard."""
-        lost = self._layout.missing(delivery)
+        """Cells that the parent did not receive return to the residual; the root did not count them."""
+        lost = self._up_layout.missing(delivery)
         if lost:
             assert self._accumulator is not None
-            self._accumulator.reclaim(self._layout.body_of(frame), lost)
+            self._accumulator.reclaim(self._up_layout.body_of(frame), lost)
         self._frame_io.release_buffer(frame)
 
     def _finish_at_root(self) -> None:
         assert self._accumulator is not None
         counts: float | Tensor = float(self._contributors)
         if self._counts is not None:
-            # Nobody at all is in a cell when the root itself contributes nothing and every child's part was lost.
+            # A cell has no contributor when the root adds nothing and every child's cell was lost.
             counts = self._accumulator.body.spread(self._counts.clamp(min=1))
-        frame = self._new_frame(self._down)
-        self._accumulator.write_mean(self._down.body_of(frame), counts)
-        self._result(frame)
+        frame = self._new_frame(self._down_layout)
+        self._accumulator.write_mean(self._down_layout.body_of(frame), counts)
+        self._restore(frame)
 
     # ---- 4. down -------------------------------------------------------------------------------------------------
-    def _result(self, frame: Tensor) -> None:
+    def _restore(self, frame: Tensor) -> None:
         assert self._accumulator is not None
         header = self._read_header(frame)
-        self._accumulator.restore(self._down.body_of(frame))
+        self._accumulator.restore(self._down_layout.body_of(frame))
         self._send_down(Phase.DOWN, frame)
         self._restored(header.tag.vote)
 
@@ -243,43 +245,45 @@ class PieceReduction:
     def _post(self, phase: Phase, edge: TreeEdge, nbytes: int, arrived: Callable[[Tensor, Delivery], None]) -> None:
         self._open += 1
 
-        def came(frame: Tensor, delivery: Delivery) -> None:
+        def received(frame: Tensor, delivery: Delivery) -> None:
             arrived(frame, delivery)
-            self._close()
+            self._transfer_ended()
 
-        self._frame_io.post(edge.hop, self._tag(phase, edge.end), nbytes, came)
+        self._frame_io.post(edge.hop, self._tag(phase, edge.end), nbytes, received)
 
     def _send(self, phase: Phase, edge: TreeEdge, frame: Tensor, sent: Callable[[Delivery], None]) -> None:
         self._open += 1
-        contract = self._layout.contract if phase is Phase.UP and edge.direct else RELIABLE
+        contract = self._up_layout.contract if phase is Phase.UP and edge.direct else RELIABLE
 
-        def went(delivery: Delivery) -> None:
+        def was_sent(delivery: Delivery) -> None:
             sent(delivery)
-            self._close()
+            self._transfer_ended()
 
         tag = self._tag(phase, edge.end)
-        if not (edge.direct and self._side_routes is not None and self._side_routes.offer(edge.hop, tag, frame, went)):
-            self._frame_io.send(edge.hop, tag, frame, contract, went, order=self._order)
+        if not (
+            edge.direct and self._side_routes is not None and self._side_routes.offer(edge.hop, tag, frame, was_sent)
+        ):
+            self._frame_io.send(edge.hop, tag, frame, contract, was_sent, order=self._order)
 
     def _relay(self, phase: Phase, end: int, hops: tuple[int, int], nbytes: int) -> None:
-        """Pass a frame on as it came."""
+        """Receive a frame and forward it unchanged."""
         before, after = hops
 
-        def passed(frame: Tensor, _: Delivery) -> None:
-            self._send_on(phase, TreeEdge(end, after), frame)
+        def forward(frame: Tensor, _: Delivery) -> None:
+            self._forward(phase, TreeEdge(end, after), frame)
 
-        self._post(phase, TreeEdge(end, before), nbytes, passed)
+        self._post(phase, TreeEdge(end, before), nbytes, forward)
 
-    def _send_on(self, phase: Phase, edge: TreeEdge, frame: Tensor) -> None:
+    def _forward(self, phase: Phase, edge: TreeEdge, frame: Tensor) -> None:
         self._open += 1
 
-        def went(_: Delivery) -> None:
+        def was_sent(_: Delivery) -> None:
             self._frame_io.release_buffer(frame)
-            self._close()
+            self._transfer_ended()
 
-        self._frame_io.send(edge.hop, self._tag(phase, edge.end), frame, sent=went, order=self._order)
+        self._frame_io.send(edge.hop, self._tag(phase, edge.end), frame, sent=was_sent, order=self._order)
 
-    def _close(self) -> None:
+    def _transfer_ended(self) -> None:
         self._open -= 1
         if not self._open:
             self._ended()

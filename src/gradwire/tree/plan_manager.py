@@ -161,7 +161,7 @@ class PlanManager:
 
     def _on_abort(self, sender: int, message: Abort) -> None:
         if self._executor.elastic:
-            raise LostPeerError(sender, message.why, farewell=True)
+            raise LostPeerError(sender, message.why, left=True)
         raise LinkError(message.why)
 
     def _probe(self, probe: Probe, now: float) -> None:
@@ -229,7 +229,7 @@ class PlanManager:
                 self._probe(probe, now)
             else:
                 self.channel.send(source, probe)
-            self._awareness.probing(source, destination, now)
+            self._awareness.probe_requested(source, destination, now)
 
 
 def _tag(probe: Probe) -> int:

@@ -1,4 +1,4 @@
-"""Parcel: a bucket as the walker takes it."""
+"""Bucket request: one bucket as the executor receives it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Done = Callable[[BaseException | None], None]
 class BucketRequest:
     """One bucket to be summed: float32 gradient (overwritten) and residual, flat and on the CPU.
 
-    `weight` is how many contributions it is the sum of already; 0 takes part and contributes nothing.
+    `weight` is the number of contributions that are already summed in it; with 0 the member adds nothing.
     """
 
     bucket: Bucket

@@ -1,7 +1,8 @@
-"""Handing: everything that makes up a replica, from a member that has it to one that was away.
+"""State transfer: sends the full state of a replica to a member that rejoins.
 
-In: a description and tensors at one end, their sizes at the other. Out: the same bytes there. Pieces of 1 MiB, a few
-at a time, reliable and authenticated as all frames are; each has the frame_io's deadline. Runs on the walker's thread.
+In: a description and tensors at the sender, their sizes at the receiver. Out: the same bytes at the receiver. Frames of
+1 MiB, a few in flight, reliable and authenticated like all frames, with FrameIO's timeout. Runs on the executor's
+thread.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from torch import Tensor
 from gradwire.tree.frame_header import state_tag
 from gradwire.tree.frame_io import FrameIO
 
-PIECE: Final = 1 << 20
-# Pieces under way at once: the next is on its way while the last is copied and acknowledged.
+FRAME: Final = 1 << 20
+# Frames in flight: the next are sent while the last is copied and acknowledged.
 WINDOW: Final = 4
 
 
 class TransferableState(Protocol):
-    """What a replica consists of. Asked while the training thread waits for gradients, so nothing changes meanwhile."""
+    """The state of a replica. Called while the training thread waits for gradients, so it does not change."""
 
-    def give(self, step: int) -> tuple[bytes, Sequence[Tensor]]:
-        """A description and the tensors it speaks of; `step` is the one under way, as the session counts."""
+    def save(self, step: int) -> tuple[bytes, Sequence[Tensor]]:
+        """A description and the tensors; `step` is the current one, as the session counts."""
         ...
 
-    def take(self, header: bytes, body: Tensor) -> None:
-        """Become what they describe; IntegrityError, before anything is changed, if that is another model's."""
+    def load(self, header: bytes, body: Tensor) -> None:
+        """Load this state; IntegrityError, before anything is changed, if it does not fit the model."""
         ...
 
 
@@ -36,12 +37,12 @@ class StateSender:
     """Sends one state to one peer."""
 
     def __init__(
-        self, frame_io: FrameIO, peer: int, key: tuple[int, int], state: tuple[bytes, Sequence[Tensor]]
+        self, frame_io: FrameIO, peer: int, transfer_id: tuple[int, int], state: tuple[bytes, Sequence[Tensor]]
     ) -> None:
         header, tensors = state
-        self._frame_io, self._peer, self._key = frame_io, peer, key
+        self._frame_io, self._peer, self._transfer_id = frame_io, peer, transfer_id
         self.header, self.body = len(header), sum(tensor.nbytes for tensor in tensors)
-        self._frames = pieces(torch.frombuffer(bytearray(header), dtype=torch.uint8), tensors)
+        self._frames = frames_of(torch.frombuffer(bytearray(header), dtype=torch.uint8), tensors)
         self._sent = 0
 
     def begin(self) -> None:
@@ -52,20 +53,22 @@ class StateSender:
         frame = next(self._frames, None)
         if frame is not None:
             self._sent += 1
-            # The frame stays alive with the transfer, which the frame_io keeps until it is done.
-            self._frame_io.send(self._peer, state_tag(*self._key, self._sent), frame, sent=lambda _: self._next())
+            # The transfer keeps a reference to the frame until it is done.
+            self._frame_io.send(
+                self._peer, state_tag(*self._transfer_id, self._sent), frame, sent=lambda _: self._next()
+            )
 
 
 class StateReceiver:
-    """Receives one state; `done(header, body)` when all of it is there."""
+    """Receives one state; calls `done(header, body)` when all bytes arrived."""
 
     def __init__(
-        self, frame_io: FrameIO, peer: int, key: tuple[int, int], done: Callable[[bytes, Tensor], None]
+        self, frame_io: FrameIO, peer: int, transfer_id: tuple[int, int], done: Callable[[bytes, Tensor], None]
     ) -> None:
-        self._frame_io, self._peer, self._key, self._done = frame_io, peer, key, done
+        self._frame_io, self._peer, self._transfer_id, self._done = frame_io, peer, transfer_id, done
         self._header = 0
         self._bytes = torch.empty(0, dtype=torch.uint8)
-        self._asked = self._came = 0
+        self._posted = self._received = 0
 
     def begin(self, header: int, body: int) -> None:
         self._header, self._bytes = header, torch.empty(header + body, dtype=torch.uint8)
@@ -73,35 +76,35 @@ class StateReceiver:
             self._next()
 
     def _next(self) -> None:
-        start, whole = self._asked * PIECE, self._bytes.numel()
-        if start >= whole:
+        start, total = self._posted * FRAME, self._bytes.numel()
+        if start >= total:
             return
-        self._asked += 1
-        size = min(PIECE, whole - start)
+        self._posted += 1
+        size = min(FRAME, total - start)
 
         def arrived(frame: Tensor, _: object) -> None:
             self._bytes[start : start + size].copy_(frame)
             self._frame_io.release_buffer(frame)
-            self._came += size
+            self._received += size
             self._next()
-            if self._came == whole:
+            if self._received == total:
                 self._done(bytes(self._bytes[: self._header].numpy()), self._bytes[self._header :])
 
-        self._frame_io.post(self._peer, state_tag(*self._key, self._asked), size, arrived)
+        self._frame_io.post(self._peer, state_tag(*self._transfer_id, self._posted), size, arrived)
 
 
-def pieces(header: Tensor, tensors: Sequence[Tensor]) -> Iterator[Tensor]:
-    """The bytes of all of them in frames of one length, the last perhaps shorter; one tensor at a time is copied."""
+def frames_of(header: Tensor, tensors: Sequence[Tensor]) -> Iterator[Tensor]:
+    """All bytes in frames of FRAME bytes, the last one maybe shorter; copies one tensor at a time."""
     waiting, held = [], 0
     for tensor in (header, *tensors):
         flat = tensor.detach().reshape(-1).cpu().contiguous().view(torch.uint8)
         start = 0
         while start < flat.numel():
-            part = flat[start : start + PIECE - held]
+            part = flat[start : start + FRAME - held]
             waiting.append(part)
             held += part.numel()
             start += part.numel()
-            if held == PIECE:
+            if held == FRAME:
                 yield torch.cat(waiting)
                 waiting, held = [], 0
     if held:

@@ -1,8 +1,7 @@
-"""Keep: what a step may be done again from, and what a member that missed its end is handed.
+"""Step snapshot: copies from which a step can be repeated, and its results for a member that missed the end.
 
-In: the step's parcels as they come. Each one's gradient and residual are copied before anything touches them; results
-are copied when the step ends, and only then is anybody told that his bucket is done. Two copies of the gradient is what
-it costs that members may be lost while the others go on.
+In: the step's requests. Gradient and residual of each are copied before they change. Results are copied when the step
+ends; only then are the requests reported as done. The cost of elastic plans is therefore two copies of the gradient.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class _SavedBucket:
 
 
 class StepSnapshot:
-    """One step under way, and the last one that ended."""
+    """The current step and the results of the last one."""
 
     def __init__(self) -> None:
         self._saved: list[_SavedBucket] = []
@@ -38,25 +37,25 @@ class StepSnapshot:
 
     @property
     def closed(self) -> bool:
-        """Whether the step's last bucket is here."""
+        """Whether the step's last bucket was submitted."""
         return bool(self._saved) and self._saved[-1].request.bucket.is_last
 
     def rewind(self) -> list[BucketRequest]:
-        """The step's parcels as they came."""
+        """Restore all gradients and residuals of the step; returns its requests."""
         for saved in self._saved:
             saved.request.gradient.copy_(saved.gradient)
             saved.request.residual.copy_(saved.residual)
         return self.requests
 
-    def blank(self) -> None:
-        """This step goes on without what this member made of it, and nothing of old waits here any more."""
+    def discard(self) -> None:
+        """Discard this member's contribution to the step and all its residuals: both belong to a stale replica."""
         self._saved = [
             _SavedBucket(replace(saved.request, weight=0), saved.gradient.zero_(), saved.residual.zero_())
             for saved in self._saved
         ]
 
     def end(self, step: int) -> list[BucketRequest]:
-        """The step is done: keep its results, forget the rest; the parcels whose owners are to be told."""
+        """The step is done: keep its results and drop the rest; returns the requests to report as done."""
         requests = self.requests
         for request in requests:
             index, result = request.bucket.index, self._results.get(request.bucket.index)
@@ -69,5 +68,5 @@ class StepSnapshot:
         return requests
 
     def results(self, step: int) -> dict[int, Tensor]:
-        """The last step's results by bucket; nothing for another step."""
+        """The last step's results by bucket; empty for any other step."""
         return self._results if step == self._results_arrived else {}

@@ -1,8 +1,8 @@
-"""News: everything that members tell each other beside gradients, and its bytes.
+"""Control messages: everything that members send each other beside gradients, and its encoding.
 
-The policy's messages (`plan.messages`), reports of what links carried, requests for a probe or for what a member
-missed, and "I am stopping".
-Bytes are msgpack of (kind, fields), parsed against the kind's type: what does not fit is an IntegrityError.
+The membership messages (`plan.membership.messages`), link reports, requests for a probe, for results or for a replica
+state, and the abort of a member. Encoded as msgpack of (kind, fields) and decoded against the type of the kind;
+anything else is an IntegrityError. Field names are part of the encoding.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from gradwire.plan.membership.messages import Ack, Announce, Commit, Install, Le
 
 @dataclass(frozen=True, slots=True)
 class LinkReport:
-    """What a member's links carried since its last report; `age` of each is in `at`, seconds before sending."""
+    """Observations of a member's links since its last report; `at` is in seconds relative to the report."""
 
     observations: tuple[LinkObservation, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Measure the link source -> destination: it carries little by itself.
+    """Measure the link source -> destination, which carries too little to be measured.
 
-    The coordinator asks the source, which gives it a `number` and tells the destination when it sends one.
+    The coordinator sends this to the source. The source adds a `number` and forwards it when it sends the probe.
     """
 
     source: int
@@ -38,14 +38,14 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """The sender stops, because of this."""
+    """The sender stops; `why` is its error."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """The sender missed the result of this step and asks for it, or for everything as it is after this step."""
+    """Request for the results of this step, or for the `whole` replica state after it."""
 
     step: int
     whole: bool = False
@@ -54,7 +54,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class StateOffer:
-    """The answer to a Fetch of everything: so many bytes of description and of tensors are on their way."""
+    """Answer to a Fetch of the whole state: sizes in bytes of the description and of the tensors that follow."""
 
     epoch: int
     step: int
@@ -63,6 +63,7 @@ class StateOffer:
 
 
 ControlMessage = Message | LinkReport | Probe | Abort | Fetch | StateOffer
+# The position of a type is its kind on the wire: append only.
 _KINDS: Final[tuple[type[ControlMessage], ...]] = (
     Announce, Ack, Commit, Regroup, Ready, Install, LinkReport, Probe, Abort, Fetch, Rejoin, Leave, StateOffer,
 )  # fmt: skip
@@ -78,4 +79,6 @@ def unpack(data: bytes) -> ControlMessage:
         wanted: type[ControlMessage] = _KINDS[kind]
         return msgspec.msgpack.decode(body, type=wanted)
     except (msgspec.DecodeError, IndexError) as error:
-        raise IntegrityError(f"a member's message cannot be read: {error}") from error
+        raise IntegrityError(
+            f"control message: cannot be decoded ({error}); install the same gradwire version on every rank"
+        ) from error

@@ -224,7 +224,7 @@ class Member:
                 self._on_regroup(sender, message)
             case Ready():
                 if self._gathering:
-                    self._gathering.hear(sender, message)
+                    self._gathering.add_answer(sender, message)
                     self._conclude(now)
             case Install():
                 self._on_install(sender, message)
@@ -272,7 +272,7 @@ class Member:
             call = Regroup(gathering.epoch, self.version, self.done, gathering.members)
             out += [(rank, call) for rank in sorted(gathering.waiting)]
         elif gathering and gathering.install:
-            out += [(rank, gathering.install) for rank in sorted(gathering.unaware)]
+            out += [(rank, gathering.install) for rank in sorted(gathering.unacknowledged)]
         if self.returning and self.rank == self.leader and not self.adrift:
             # Whoever is in reach and not in this epoch may believe in an older one: it hears that it was left out.
             out += [(rank, self._notice()) for rank in sorted(self.reach - set(self.members) - self.parted.keys())]
@@ -346,7 +346,7 @@ class Member:
             if proposal.complete and proposal.activate is None:
                 self._resend_at = now
         if self._gathering and self._gathering.install and message.epoch == self._gathering.epoch:
-            self._gathering.unaware.discard(sender)
+            self._gathering.unacknowledged.discard(sender)
 
     def _gather(self, now: float) -> None:
         """Lead a new epoch, if that falls to this member."""
@@ -355,7 +355,7 @@ class Member:
         present = tuple(sorted(self.alive - self.parted.keys()))
         self._gathering = RegroupVotes(self._next(max(self._promised, self._highest)), present)
         self._highest = self._promised = self._gathering.epoch
-        self._gathering.hear(self.rank, self._ready(self._gathering.epoch))
+        self._gathering.add_answer(self.rank, self._ready(self._gathering.epoch))
         self._resend_at = now
         self._conclude(now)
 
@@ -382,7 +382,7 @@ class Member:
         install = gathering.conclude(self._replan, gathering.epoch, self.parted)
         if install:
             self._on_install(self.rank, install)
-            gathering.unaware.discard(self.rank)
+            gathering.unacknowledged.discard(self.rank)
             self._resend_at = now
 
     def _on_install(self, sender: int, message: Install) -> None:

@@ -1,8 +1,8 @@
-"""What members say to each other about plans. All frozen; each carries the epoch, the plan version and a step.
+"""Membership messages: what members send each other about plans and epochs. Each has epoch, plan version and step.
 
-A Tag is stamped on gradient data. `vote` is the version its sender is ready to use from the next step on; votes are
-merged on the way up the trees (`merged`): where two differ, nothing changes. Everything else travels off the critical
-path and may be lost, late, doubled or reordered.
+A Tag is part of gradient data. `vote` is the version that its sender is ready to use from the next step on; votes are
+merged on the way up the trees (`merged`): if two differ, the plan does not change. All other messages are sent off the
+critical path and may be lost, late, doubled or reordered.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from gradwire.types import Plan
 
-# No version has this number: "I am not ready for anything new", and what different votes merge to.
+# No version has this number. It means "not ready for a new plan", and is what different votes merge to.
 NO_VOTE = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """On every piece of gradient."""
+    """Part of every gradient frame."""
 
     epoch: int
     version: int
@@ -27,7 +27,7 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """A new plan, meant for the step `activate`."""
+    """Proposal of a new plan, for step `activate` at the earliest."""
 
     epoch: int
     version: int
@@ -38,7 +38,7 @@ class Announce:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """The sender holds the plan of this version."""
+    """The sender has stored the plan of this version."""
 
     epoch: int
     version: int
@@ -47,7 +47,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """All members hold the plan; vote for it in step `activate - 1`."""
+    """All members have acknowledged the plan; vote for it in step `activate - 1`."""
 
     epoch: int
     version: int
@@ -57,7 +57,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Regroup:
-    """Somebody was lost or wants to join: finish nothing more before the epoch `epoch`, and say where you are."""
+    """A member was lost or wants to join: complete no step before epoch `epoch`, and answer with your state."""
 
     epoch: int
     version: int
@@ -67,7 +67,7 @@ class Regroup:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """An epoch that a member promised itself to and heard no more of: its leader may have installed it."""
+    """An epoch that a member has promised and whose outcome it does not know: its leader may have installed it."""
 
     epoch: int
     leader: int
@@ -76,9 +76,9 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Answer to Regroup: last step done (`step`), epoch and members of the last Install. `fresh`: holds no state.
+    """Answer to Regroup: last step done (`step`), epoch and members of the last Install. `fresh`: has no replica state.
 
-    `joined` are those who held none when that Install was made.
+    `joined` are the members that had none when that Install was made.
     """
 
     epoch: int
@@ -93,9 +93,9 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """The new epoch: its members, its plan, the step it starts with, and who holds the result of the step before.
+    """The new epoch: its members, its plan, its first step, and which member holds the result of the step before.
 
-    `fresh` are members that must be handed everything: newcomers, and those that an epoch went on without.
+    `fresh` are members that must receive the full replica state: new ones, and those that missed an epoch.
     """
 
     epoch: int
@@ -109,10 +109,10 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class Rejoin:
-    """The sender waits for an epoch that it is in, for `adrift` seconds now: it lost others, or they lost it.
+    """Request to be included in an epoch. The sender has waited for `adrift` seconds: it lost others, or they lost it.
 
-    `epoch` is the highest it promised to, `installed` the one it is in, `reach` whom it can talk to. `fresh`: holds no
-    state.
+    `epoch` is the highest that it has promised, `installed` its current one, `reach` the peers that it is connected to.
+    `fresh`: it has no replica state.
     """
 
     epoch: int
@@ -126,7 +126,7 @@ class Rejoin:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The sender has done `step` and takes part in none after it."""
+    """The sender has done `step` and leaves: it takes part in no later step."""
 
     epoch: int
     version: int
@@ -137,5 +137,5 @@ Message = Announce | Ack | Commit | Regroup | Ready | Install | Rejoin | Leave
 
 
 def merged(first: int, second: int) -> int:
-    """Two votes as one: the same, or nothing. Order and grouping do not matter, so any tree may merge them."""
+    """Two votes as one: their value if equal, else NO_VOTE. Associative and commutative, so any tree may merge."""
     return first if first == second else NO_VOTE

@@ -1,6 +1,6 @@
-"""The proposer's side of a plan change: who acknowledged, and for which step it is committed.
+"""Proposal: the proposer's side of a plan change: who acknowledged, and for which step it is committed.
 
-In: acknowledgements and the proposer's own step. Out: what to send, and to whom. Pure.
+In: acknowledgements and the proposer's own step. Out: messages and their receivers. Pure.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from gradwire.plan.membership.messages import Announce, Commit, Message
 from gradwire.types import Plan
 
-# Steps between a commit and its plan: one in which the news travels, one in which it is voted on.
+# Steps between a commit and its plan: one in which the commit arrives, one in which members vote.
 LEAD = 2
 
 
 @dataclass(slots=True)
 class Proposal:
-    """One version on its way; `activate` is set once all have acknowledged, and moved on when a vote failed."""
+    """One proposed version; `activate` is set once all have acknowledged, and increased when a vote failed."""
 
     epoch: int
     version: int
@@ -40,7 +40,7 @@ class Proposal:
             announce = Announce(self.epoch, self.version, step, step + LEAD, self.plan)
             return [(rank, announce) for rank in missing]
         if self.activate is None or self.activate <= step:
-            # A vote was missed: somebody hears late. Give the news longer next time.
+            # The vote failed because a commit arrived late. Allow more steps next time.
             self.attempts += 1
             self.activate = step + LEAD + self.attempts - 1
         return [(rank, Commit(self.epoch, self.version, step, self.activate)) for rank in self.members]

@@ -1,11 +1,10 @@
-"""When to change plans: hysteresis, so that noise does not make the plan flap.
+"""Replan: decides when to change plans, with hysteresis against noise.
 
-In: the plan in use, a fresh Matrix, the time. Out: a new Plan or None, always with a sentence. The plan in use is
-priced on the fresh matrix, so old promises are not compared with new hopes; the new one on a cautious one, where links
-not measured lately count for less, so hopes are not compared with measurements. Changed at once when a member or a link
-it needs is gone; else for a gain above `gain` and not more often than every `interval` seconds. Each change of late
-doubles the gain that the next one must promise: a plan corrects the picture it was made from, and would call for the
-next one for ever.
+In: the current plan, a new Matrix, the time. Out: a new Plan or None, always with a reason. The current plan's cost is
+predicted on the new matrix. The new plan's cost is predicted on a cautious one, where links not measured lately count
+for less, so that estimates are not preferred to measurements. The plan changes at once when a member or a link that it
+needs is gone; otherwise for a gain above `gain`, at most every `interval` seconds. Each recent change doubles the gain
+that the next one requires, because a new plan changes what is measured and could trigger changes for ever.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from gradwire.plan.trees import sources_of
 from gradwire.types import Plan, Tree
 from gradwire.units import Seconds
 
-# A change is of late for this many intervals; no change is asked to promise more than MOST.
-LATELY = 10.0
-MOST = 0.5
+# A change is recent for this many intervals; no change requires a gain above MAX_GAIN.
+RECENT_INTERVALS = 10.0
+MAX_GAIN = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class ReplanConfig:
-    """A change must promise `gain` (0.1: 10 % less time) and wait `interval` seconds after the last one.
+    """A change needs a predicted `gain` (0.1: 10 % less time) and `interval` seconds since the last one.
 
-    `planner` and `relay` are those that the first plan was made with.
+    `planner` and `relay` are those of the first plan.
     """
 
     planner: str = DEFAULT
@@ -45,14 +44,14 @@ class ReplanConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.gain < 1 or self.interval < 0:
             raise ConfigError(
-                f"replan: gain must lie in 0..1 and interval be at least 0, not {self.gain}, {self.interval}"
+                f"planning: gain must be in 0..1 and interval at least 0; found {self.gain}, {self.interval}"
             )
 
 
-def price(matrix: Matrix, plan: Plan, job: ReductionJob, relay: bool = True) -> float:
-    """What a plan would take on this matrix; infinite if it needs a member or a link that is not there.
+def predicted_seconds(matrix: Matrix, plan: Plan, job: ReductionJob, relay: bool = True) -> float:
+    """Predicted seconds of a plan on this matrix; infinite if it needs a member or a link that does not exist.
 
-    Unless members `relay`, routers do: then no link is missing while there is a way.
+    Without `relay` by members, routers forward: then a link exists wherever there is a route.
     """
     place = {member: index for index, member in enumerate(matrix.members)}
     if any(tree.parents.keys() != place.keys() for tree in plan.trees):
@@ -80,35 +79,35 @@ def price(matrix: Matrix, plan: Plan, job: ReductionJob, relay: bool = True) -> 
 
 
 class Replanner:
-    """Keeps the plan in use and decides about the next."""
+    """Holds the current plan and decides about the next."""
 
     def __init__(self, plan: Plan, config: ReplanConfig, now: float) -> None:
         self.plan, self._config, self._changed = plan, config, now
         self._changes: list[float] = []
 
     def consider(self, matrix: Matrix, job: ReductionJob, now: float) -> tuple[Plan | None, str]:
-        """A better plan for this matrix, or None; and why. LinkError where members are cut off."""
-        current = price(matrix, self.plan, job, self._config.relay)
+        """A better plan for this matrix, or None; and the reason. LinkError if a member cannot be reached."""
+        current = predicted_seconds(matrix, self.plan, job, self._config.relay)
         waited = now - self._changed
         if math.isfinite(current) and waited < self._config.interval:
             left = Seconds(self._config.interval - waited)
-            return None, f"kept plan {self.plan.version}: changed {Seconds(waited)} ago, looked at again in {left}"
+            return None, f"kept plan {self.plan.version}: changed {Seconds(waited)} ago, next check in {left}"
         fresh = make_plan(matrix, job, self._config.planner, self.plan.version + 1, self._config.relay)
         if not math.isfinite(current):
-            why = f"changed at once: plan {self.plan.version} needs a member or link that is gone"
+            why = f"changed at once: plan {self.plan.version} needs a member or link that is lost"
             return self._take(fresh, now), why
-        sure = price(matrix.cautious(), fresh, job, self._config.relay)
-        gain = 1 - sure / current if current > 0 else 0.0
-        asked = self._asked(now)
-        if gain <= asked:
-            return None, f"kept plan {self.plan.version}: a new one would gain {gain:.1%}, {asked:.0%} is asked"
+        cautious = predicted_seconds(matrix.cautious(), fresh, job, self._config.relay)
+        gain = 1 - cautious / current if current > 0 else 0.0
+        required = self._required_gain(now)
+        if gain <= required:
+            return None, f"kept plan {self.plan.version}: a new one saves {gain:.1%}, required are {required:.0%}"
         was = Seconds(current)
-        return self._take(fresh, now), f"changed: {Seconds(fresh.predicted)} instead of {was}, {gain:.0%} less for sure"
+        return self._take(fresh, now), f"changed: {Seconds(fresh.predicted)} instead of {was}, at least {gain:.0%} less"
 
-    def _asked(self, now: float) -> float:
-        """The gain that a change must promise now."""
-        self._changes = [at for at in self._changes if now - at < LATELY * self._config.interval]
-        return min(max(MOST, self._config.gain), self._config.gain * 2.0 ** len(self._changes))
+    def _required_gain(self, now: float) -> float:
+        """The gain that a change requires now."""
+        self._changes = [at for at in self._changes if now - at < RECENT_INTERVALS * self._config.interval]
+        return min(max(MAX_GAIN, self._config.gain), self._config.gain * 2.0 ** len(self._changes))
 
     def _take(self, fresh: Plan, now: float) -> Plan:
         self.plan, self._changed = fresh, now
