@@ -4,7 +4,7 @@ GradwireError
 ├── ConfigError      the caller's mistake, found at assembly; names the setting and the fix
 ├── LinkError        the network's doing: a peer lost, a deadline passed
 │   ├── NoAnswerError    nothing came back at all; another kind of wire may get through
-│   └── FarewellError    a peer closed its end in order, and something was still to come from it or to go to it
+│   └── PeerClosedError  a peer closed its end in order, and something was still to come from it or to go to it
 └── IntegrityError   corruption or a bug of ours: training must stop
 """
 
@@ -25,8 +25,8 @@ class NoAnswerError(LinkError):
     """A peer never answered: it is not running, or something between us drops this kind of packet."""
 
 
-class FarewellError(LinkError):
-    """A peer said goodbye. Whether that is a loss depends on what was still expected of it."""
+class PeerClosedError(LinkError):
+    """A peer closed its connection in order. Whether that is a loss depends on what was still expected of it."""
 
 
 class IntegrityError(GradwireError, RuntimeError):

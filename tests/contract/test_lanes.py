@@ -1,4 +1,4 @@
-"""What every lane must do, run for the ones that live in one process. Gloo's are held to it by the training tests."""
+"""What every lane must do, run for lanes within one process. The training tests cover lanes over gloo."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def loopback(timeout: float) -> Iterator[list[Lane]]:
 def ltp(timeout: float) -> Iterator[list[Lane]]:
     with ExitStack() as stack:
         ends = [stack.enter_context(Endpoint(rank, SECRET, LtpConfig())) for rank in range(WORLD)]
-        where = {end.rank: ("127.0.0.1", end.port) for end in ends}
-        together(lambda rank: ends[rank].connect({r: w for r, w in where.items() if r != rank}))
+        addresses = {end.rank: ("127.0.0.1", end.port) for end in ends}
+        together(lambda rank: ends[rank].connect({r: w for r, w in addresses.items() if r != rank}))
         yield [WireLane(end, WORLD, 1, timeout, MonotonicClock()) for end in ends]
 
 
@@ -52,21 +52,21 @@ def lanes(request: pytest.FixtureRequest) -> Iterator[list[Lane]]:
 @pytest.mark.parametrize("size", [1, 7, 300_000])
 def test_parts_go_to_their_ranks(lanes: list[Lane], size: int) -> None:
     sent = [torch.randint(0, 255, (WORLD, size), dtype=torch.uint8) for _ in range(WORLD)]
-    came = [torch.empty_like(part) for part in sent]
-    timings = together(lambda rank: lanes[rank].start(AllToAll(sent[rank], came[rank])).wait())
+    received = [torch.empty_like(part) for part in sent]
+    timings = together(lambda rank: lanes[rank].start(AllToAll(sent[rank], received[rank])).wait())
     for rank in range(WORLD):
-        assert torch.equal(came[rank], torch.stack([sent[other][rank] for other in range(WORLD)]))
+        assert torch.equal(received[rank], torch.stack([sent[other][rank] for other in range(WORLD)]))
         assert timings[rank].kind == "AllToAll"
         assert timings[rank].finished >= timings[rank].started
 
 
 @pytest.mark.parametrize("size", [1, 7, 300_000])
-def test_a_gather_reaches_everyone(lanes: list[Lane], size: int) -> None:
+def test_a_gather_reaches_every_rank(lanes: list[Lane], size: int) -> None:
     sent = [torch.randint(0, 255, (size,), dtype=torch.uint8) for _ in range(WORLD)]
-    came = [torch.empty(WORLD, size, dtype=torch.uint8) for _ in range(WORLD)]
-    together(lambda rank: lanes[rank].start(AllGather(sent[rank], came[rank])).wait())
+    received = [torch.empty(WORLD, size, dtype=torch.uint8) for _ in range(WORLD)]
+    together(lambda rank: lanes[rank].start(AllGather(sent[rank], received[rank])).wait())
     for rank in range(WORLD):
-        assert torch.equal(came[rank], torch.stack(sent))
+        assert torch.equal(received[rank], torch.stack(sent))
 
 
 @pytest.mark.parametrize("numel", [1, 100, 100_003])
@@ -89,44 +89,44 @@ def test_sums_and_maxima_are_the_same_bits_everywhere(lanes: list[Lane], numel: 
         assert torch.equal(largest[rank], largest[0])
 
 
-def test_operations_under_way_at_once_are_not_mixed_up(lanes: list[Lane]) -> None:
+def test_concurrent_operations_are_not_mixed_up(lanes: list[Lane]) -> None:
     def work(rank: int) -> list[torch.Tensor]:
-        boxes = [torch.empty(WORLD, 5000, dtype=torch.uint8) for _ in range(8)]
+        buffers = [torch.empty(WORLD, 5000, dtype=torch.uint8) for _ in range(8)]
         sends = [torch.full((5000,), 10 * rank + n, dtype=torch.uint8) for n in range(8)]
-        pending = [lanes[rank].start(AllGather(send, box)) for send, box in zip(sends, boxes, strict=True)]
+        pending = [lanes[rank].start(AllGather(send, buffer)) for send, buffer in zip(sends, buffers, strict=True)]
         for one in pending:
             one.wait()
-        return boxes
+        return buffers
 
-    for boxes in together(work):
-        for number, box in enumerate(boxes):
-            assert [int(row[0]) for row in box] == [10 * rank + number for rank in range(WORLD)]
+    for buffers in together(work):
+        for number, buffer in enumerate(buffers):
+            assert [int(row[0]) for row in buffer] == [10 * rank + number for rank in range(WORLD)]
 
 
 def test_a_tolerant_exchange_accounts_for_every_byte(lanes: list[Lane]) -> None:
     size, critical = 400_000, 1000
     sent = [torch.randint(1, 255, (WORLD, size), dtype=torch.uint8) for _ in range(WORLD)]
-    came = [torch.empty_like(part) for part in sent]
+    received = [torch.empty_like(part) for part in sent]
     losses = [Losses(0.9, (critical,) * WORLD) for _ in range(WORLD)]
 
     def work(rank: int) -> Any:
-        lanes[rank].start(AllToAll(sent[rank], came[rank], losses[rank])).wait()
-        return losses[rank].returned()
+        lanes[rank].start(AllToAll(sent[rank], received[rank], losses[rank])).wait()
+        return losses[rank].undelivered()
 
-    returned = together(work)
+    undelivered = together(work)
     for receiver in range(WORLD):
         for sender in range(WORLD):
-            missing = losses[receiver].came.get(sender, ())
-            assert returned[sender].get(receiver, ()) == missing
+            missing = losses[receiver].missing.get(sender, ())
+            assert undelivered[sender].get(receiver, ()) == missing
             expected = sent[sender][receiver].clone()
             for offset, length in missing:
                 assert offset >= critical
                 expected[offset : offset + length] = 0
-            assert torch.equal(came[receiver][sender], expected)
+            assert torch.equal(received[receiver][sender], expected)
 
 
 @pytest.mark.parametrize("make", [loopback, ltp])
-def test_a_rank_that_does_not_come_is_a_link_error(make: Any) -> None:
+def test_a_rank_that_does_not_take_part_is_a_link_error(make: Any) -> None:
     with make(0.5) as lanes:
 
         def work(rank: int) -> None:

@@ -1,6 +1,6 @@
-"""Every wire keeps one contract. Real sockets and rings on this machine; every wait has a deadline.
+"""What every wire must do. Real sockets and rings on this machine; every wait has a deadline.
 
-A new wire is one line in WIRES.
+A new wire is one entry in WIRES.
 """
 
 from __future__ import annotations
@@ -107,44 +107,44 @@ def test_a_tensor_arrives_bit_for_bit(kind: Kind, size: int) -> None:
     assert torch.equal(source, target)
 
 
-def test_the_buffer_may_be_larger_than_what_comes(kind: Kind) -> None:
+def test_the_buffer_may_be_larger_than_what_arrives(kind: Kind) -> None:
     with mesh(kind, 2) as (a, b):
-        box = bytearray(100)
-        inbound = b.post(0, box)
+        buffer = bytearray(100)
+        inbound = b.post(0, buffer)
         a.send(1, b"z" * 60).wait(LIMIT)
         delivery = inbound.wait(LIMIT)
         assert (delivery.size, delivery.arrived) == (60, 60)
-        assert box == b"z" * 60 + bytes(40)
+        assert buffer == b"z" * 60 + bytes(40)
 
 
-def test_transfers_cross_in_a_mesh_and_are_paired_by_tag(kind: Kind) -> None:
+def test_concurrent_transfers_between_all_ranks_are_paired_by_tag(kind: Kind) -> None:
     size = 40_000
     with mesh(kind, 3) as ends:
         transfers: list[Transfer] = []
-        boxes = {}
+        buffers = {}
         for a in ends:
             for b in ends:
                 if a is b:
                     continue
                 for tag in range(4):
-                    boxes[a.rank, b.rank, tag] = bytearray(size)
-                    transfers.append(b.post(a.rank, boxes[a.rank, b.rank, tag], tag=tag))
+                    buffers[a.rank, b.rank, tag] = bytearray(size)
+                    transfers.append(b.post(a.rank, buffers[a.rank, b.rank, tag], tag=tag))
                 for tag in reversed(range(4)):
                     transfers.append(a.send(b.rank, bytes([1 + a.rank * 16 + b.rank * 4 + tag]) * size, tag=tag))
         all_complete(transfers)
-        for (source, target, tag), box in boxes.items():
-            assert box == bytes([1 + source * 16 + target * 4 + tag]) * size
+        for (source, target, tag), buffer in buffers.items():
+            assert buffer == bytes([1 + source * 16 + target * 4 + tag]) * size
 
 
-def test_sends_of_one_tag_meet_posts_in_order(kind: Kind) -> None:
+def test_sends_of_one_tag_match_posts_in_order(kind: Kind) -> None:
     with mesh(kind, 2) as (a, b):
-        boxes = [bytearray(100_000) for _ in range(20)]
-        first = [b.post(0, box, tag=5) for box in boxes[:10]]
+        buffers = [bytearray(100_000) for _ in range(20)]
+        first = [b.post(0, buffer, tag=5) for buffer in buffers[:10]]
         sends = [a.send(1, bytes([n + 1]) * 100_000, tag=5) for n in range(20)]
-        rest = [b.post(0, box, tag=5) for box in boxes[10:]]
+        rest = [b.post(0, buffer, tag=5) for buffer in buffers[10:]]
         all_complete([*first, *rest, *sends])
-        for n, box in enumerate(boxes):
-            assert box == bytes([n + 1]) * 100_000
+        for n, buffer in enumerate(buffers):
+            assert buffer == bytes([n + 1]) * 100_000
 
 
 def test_data_sent_before_the_receive_is_posted_waits_for_it(kind: Kind) -> None:
@@ -152,20 +152,20 @@ def test_data_sent_before_the_receive_is_posted_waits_for_it(kind: Kind) -> None
         small, large = a.send(1, b"s" * 50_000, tag=1), a.send(1, b"l" * 500_000, tag=2)
         assert small.wait(LIMIT).complete
         assert not large.done
-        box = bytearray(500_000)
-        assert b.receive(0, box, tag=2, timeout=LIMIT).complete
-        assert box == b"l" * 500_000
-        box = bytearray(50_000)
-        assert b.receive(0, box, tag=1, timeout=LIMIT).complete
-        assert box == b"s" * 50_000
+        buffer = bytearray(500_000)
+        assert b.receive(0, buffer, tag=2, timeout=LIMIT).complete
+        assert buffer == b"l" * 500_000
+        buffer = bytearray(50_000)
+        assert b.receive(0, buffer, tag=1, timeout=LIMIT).complete
+        assert buffer == b"s" * 50_000
         assert large.wait(LIMIT).complete
 
 
 def test_what_nobody_receives_does_not_hold_up_other_tags(kind: Kind) -> None:
     with mesh(kind, 2, credit=100_000) as (a, b):
         unwanted = [a.send(1, bytes(80_000), tag=100 + n) for n in range(10)]
-        box = bytearray(300_000)
-        inbound = b.post(0, box, tag=1)
+        buffer = bytearray(300_000)
+        inbound = b.post(0, buffer, tag=1)
         wanted = a.send(1, b"w" * 300_000, tag=1)
         assert inbound.wait(LIMIT).complete
         assert wanted.wait(LIMIT).complete
@@ -174,13 +174,13 @@ def test_what_nobody_receives_does_not_hold_up_other_tags(kind: Kind) -> None:
         all_complete(unwanted)
 
 
-def test_many_small_messages_outrun_their_receiver(kind: Kind) -> None:
+def test_many_small_messages_arrive_before_they_are_received(kind: Kind) -> None:
     with mesh(kind, 2, credit=50_000) as (a, b):
         sends = [a.send(1, bytes([n % 251]) * 1000, tag=n) for n in range(200)]
         for n in reversed(range(200)):
-            box = bytearray(1000)
-            assert b.receive(0, box, tag=n, timeout=LIMIT).complete
-            assert box == bytes([n % 251]) * 1000
+            buffer = bytearray(1000)
+            assert b.receive(0, buffer, tag=n, timeout=LIMIT).complete
+            assert buffer == bytes([n % 251]) * 1000
         all_complete(sends)
 
 
@@ -191,36 +191,36 @@ def test_a_buffer_too_small_is_refused_and_both_sides_know(kind: Kind) -> None:
         assert inbound.wait(LIMIT).reason == "refused"
         assert outbound.wait(LIMIT).reason == "refused"
         assert outbound.wait(LIMIT).missing == ((0, 1_000_000),)
-        box = bytearray(100)
-        inbound = b.post(0, box)
+        buffer = bytearray(100)
+        inbound = b.post(0, buffer)
         a.send(1, b"y" * 100)
         assert inbound.wait(LIMIT).complete
 
 
-def test_a_receive_nobody_serves_times_out_and_is_withdrawn(kind: Kind) -> None:
+def test_a_receive_nobody_serves_times_out_and_is_cancelled(kind: Kind) -> None:
     with mesh(kind, 2) as (a, b):
         with pytest.raises(TimeoutError):
             b.receive(0, bytearray(100), tag=9, timeout=0.05)
         assert not b.pending
-        box = bytearray(100)
-        inbound = b.post(0, box, tag=9)
+        buffer = bytearray(100)
+        inbound = b.post(0, buffer, tag=9)
         a.send(1, b"y" * 100, tag=9).wait(LIMIT)
         assert inbound.wait(LIMIT).complete
-        assert box == b"y" * 100
+        assert buffer == b"y" * 100
 
 
 def test_a_cancelled_receive_leaves_its_buffer_alone(kind: Kind) -> None:
     with mesh(kind, 2) as (a, b):
         source = os.urandom(8_000_000)
         outbound = a.send(1, source, tag=1)
-        box = bytearray(8_000_000)
-        inbound = b.post(0, box, tag=1)
+        buffer = bytearray(8_000_000)
+        inbound = b.post(0, buffer, tag=1)
         inbound.cancel()
-        after = bytes(box)
+        after = bytes(buffer)
         following = a.send(1, bytes(8_000_000), tag=2)
         assert b.receive(0, bytearray(8_000_000), tag=2, timeout=LIMIT).complete
         assert following.wait(LIMIT).complete
-        assert bytes(box) == after
+        assert bytes(buffer) == after
         try:
             assert outbound.wait(2.0).reason in ("cancelled", "complete")
         except TimeoutError:  # cancelled before its message was announced: the message is still there to be received
@@ -240,13 +240,13 @@ def test_closing_one_side_fails_the_other_sides_transfers(kind: Kind) -> None:
 
 def test_what_was_sent_before_close_arrives(kind: Kind) -> None:
     with mesh(kind, 2) as (a, b):
-        a.send(1, b"last words" * 1000, tag=4).wait(LIMIT)
+        a.send(1, b"last bytes" * 1000, tag=4).wait(LIMIT)
         a.close()
-        # Staged data may die with the connection, but then it is said, and nothing else arrives in its place.
-        box = bytearray(10_000)
+        # Staged data may be lost with the connection, but then the receive raises, and nothing else arrives instead.
+        buffer = bytearray(10_000)
         with suppress(LinkError):
-            assert b.receive(0, box, tag=4, timeout=LIMIT).complete
-            assert box == b"last words" * 1000
+            assert b.receive(0, buffer, tag=4, timeout=LIMIT).complete
+            assert buffer == b"last bytes" * 1000
 
 
 def test_closing_ends_a_wait_in_another_thread(kind: Kind) -> None:
@@ -263,16 +263,16 @@ def test_closing_ends_a_wait_in_another_thread(kind: Kind) -> None:
 def test_threads_share_a_wire(kind: Kind) -> None:
     wrong: list[int] = []
 
-    def talk(here: NativeWire, there: int, tag: int) -> None:
+    def exchange(wire: NativeWire, peer: int, tag: int) -> None:
         for round_ in range(20):
             out = np.full(30_000 + round_ * 1000, tag + round_, dtype=np.int32)
-            box = np.zeros_like(out)
-            inbound, outbound = here.post(there, box, tag=tag), here.send(there, out, tag=tag)
-            if not (inbound.wait(LIMIT).complete and outbound.wait(LIMIT).complete and (box == out).all()):
+            buffer = np.zeros_like(out)
+            inbound, outbound = wire.post(peer, buffer, tag=tag), wire.send(peer, out, tag=tag)
+            if not (inbound.wait(LIMIT).complete and outbound.wait(LIMIT).complete and (buffer == out).all()):
                 wrong.append(tag)
 
     with mesh(kind, 2) as (a, b):
-        threads = [threading.Thread(target=talk, args=(e, 1 - e.rank, t)) for e in (a, b) for t in (10, 20, 30)]
+        threads = [threading.Thread(target=exchange, args=(e, 1 - e.rank, t)) for e in (a, b) for t in (10, 20, 30)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -292,7 +292,7 @@ def test_different_secrets_are_named_as_such(kind: Kind) -> None:
         assert a.counters()["authentication_failed"] > 0
 
 
-def test_nobody_there_is_named_as_such(kind: Kind) -> None:
+def test_an_address_without_a_process_is_named_as_such(kind: Kind) -> None:
     with kind.make(0, SECRET, connect_timeout=0.3) as a:
         gone = kind.make(1, SECRET)
         port = gone.port
@@ -308,10 +308,10 @@ def test_another_rank_at_the_address_is_named_as_such(kind: Kind) -> None:
             a.connect({1: ("127.0.0.1", c.port)})
 
 
-def test_two_processes_of_one_rank_are_told_apart(kind: Kind) -> None:
-    claimed = pytest.raises(LinkError, match="two processes claim it")
+def test_two_processes_of_one_rank_are_distinguished(kind: Kind) -> None:
+    twice = pytest.raises(LinkError, match="two processes run as the same rank")
     settings = {"connect_timeout": 1.0, "keepalive": 0.2}
-    with mesh(kind, 2, **settings) as (_, b), kind.make(0, SECRET, **settings) as twin, claimed:
+    with mesh(kind, 2, **settings) as (_, b), kind.make(0, SECRET, **settings) as twin, twice:
         twin.connect({1: ("127.0.0.1", b.port)})
 
 
@@ -327,8 +327,8 @@ import sys
 end = Wire(1, bytes.fromhex(sys.argv[1]), Config(keepalive=0.2, dead_after=float(sys.argv[3])))
 print(end.port, flush=True)
 end.connect({0: ("127.0.0.1", int(sys.argv[2]))})
-box = bytearray(4_000_000)
-print(end.receive(0, box, timeout=60).complete, flush=True)
+buffer = bytearray(4_000_000)
+print(end.receive(0, buffer, timeout=60).complete, flush=True)
 """
 
 
@@ -381,8 +381,8 @@ def until(true: Callable[[], bool]) -> bool:
 
 def test_statistics_describe_the_link(kind: Kind) -> None:
     with mesh(kind, 2) as (a, b):
-        box = np.zeros(2_000_000, dtype=np.float32)
-        inbound = b.post(0, box)
+        buffer = np.zeros(2_000_000, dtype=np.float32)
+        inbound = b.post(0, buffer)
         a.send(1, np.ones(2_000_000, dtype=np.float32)).wait(LIMIT)
         assert inbound.wait(LIMIT).complete
         assert until(lambda: a.stats()[1]["bytes_acked"] >= 8_000_000), "a transfer is done before its last ACK is in"
@@ -395,16 +395,16 @@ def test_statistics_describe_the_link(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("tolerance", [0.5, 0.98])
-def test_a_tolerant_transfer_delivers_at_least_what_it_promised(kind: Kind, tolerance: float) -> None:
+def test_a_tolerant_transfer_delivers_at_least_its_tolerance(kind: Kind, tolerance: float) -> None:
     with mesh(kind, 2) as (a, b):
         source = np.arange(500_000, dtype=np.int32) + 1
-        box = np.zeros_like(source)
-        inbound = b.post(0, box)
+        buffer = np.zeros_like(source)
+        inbound = b.post(0, buffer)
         outbound = a.send(1, source, Contract(tolerance=tolerance, critical=((0, 4000),)))
         delivery = inbound.wait(LIMIT)
         assert delivery.arrived >= tolerance * source.nbytes
-        assert (box[:1000] == source[:1000]).all()
-        assert int((box != 0).sum()) * 4 == delivery.arrived
+        assert (buffer[:1000] == source[:1000]).all()
+        assert int((buffer != 0).sum()) * 4 == delivery.arrived
         assert outbound.wait(LIMIT).arrived == delivery.arrived
 
 
@@ -417,7 +417,7 @@ def test_a_tolerant_transfer_delivers_at_least_what_it_promised(kind: Kind, tole
         (Contract(element=0), "element"),
     ],
 )
-def test_contracts_that_cannot_be_kept_are_refused_at_the_edge(kind: Kind, contract: Contract, message: str) -> None:
+def test_contracts_that_cannot_be_met_are_refused_at_once(kind: Kind, contract: Contract, message: str) -> None:
     with kind.make(0, SECRET) as a, pytest.raises(ConfigError, match=message):
         a.send(1, b"x" * 100, contract)
 

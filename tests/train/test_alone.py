@@ -25,6 +25,6 @@ def test_attaching_alone_ends_at_the_deadline_with_what_to_do() -> None:
     ranks = Ranks()
     told, other = ranks.run(2, attach_alone, timeout=60)
     ranks.close()
-    assert "not all of 2 ranks came within 1 s" in told
+    assert "not all of 2 ranks made this call within 1 s" in told
     assert "torchrun" in told
     assert other == "nothing"

@@ -186,14 +186,14 @@ def without_udp(rank: int, world: int) -> tuple[bool, str]:
     def silence(*_: object) -> None:
         raise NoAnswerError("rank 1 at 127.0.0.1 port 9 does not answer")
 
-    known, carrier.meet = carrier.meet, silence  # type: ignore[assignment]
+    known, carrier.connect_ltp = carrier.connect_ltp, silence  # type: ignore[assignment]
     try:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             told = train(rank, world, "int8")
         return bool(told["agreed"]), " ".join(str(warning.message) for warning in said)
     finally:
-        carrier.meet = known
+        carrier.connect_ltp = known
 
 
 def test_where_udp_is_blocked_tcp_carries_with_one_warning(ranks: Ranks) -> None:

@@ -1,4 +1,4 @@
-"""The end of a process waits for backends' threads that still hold a function of ours."""
+"""Process exit waits for backend threads that still hold a tracked function."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import sys
 import threading
 from pathlib import Path
 
-from gradwire.transport.exit_wait import lend, wait_until_quiet
+from gradwire.transport.exit_wait import track, wait_for_backend_threads
 
 ENDING = """
 import atexit, threading, time, weakref
 
 known = []
-atexit.register(lambda: print("let go" if known[0]() is None else "still held"))  # after what gradwire registers
+atexit.register(lambda: print("released" if known[0]() is None else "still held"))  # after what gradwire registers
 
-from gradwire.transport.exit_wait import lend
+from gradwire.transport.exit_wait import track
 
 class Backend:
     def __init__(self):
-        self.function = lend(lambda: None)
+        self.function = track(lambda: None)
 
 backend = Backend()
 known.append(weakref.ref(backend.function))
@@ -33,14 +33,14 @@ threading.Thread(target=late, daemon=True).start()
 """
 
 
-def test_a_function_is_counted_until_it_is_let_go_of() -> None:
-    function = lend(lambda: None)
-    assert not wait_until_quiet(0.1)
+def test_a_function_is_tracked_until_it_is_released() -> None:
+    function = track(lambda: None)
+    assert not wait_for_backend_threads(0.1)
     del function
-    assert wait_until_quiet(60.0)
+    assert wait_for_backend_threads(60.0)
 
 
-def test_a_backends_thread_at_work_is_waited_for() -> None:
+def test_a_running_backend_thread_is_waited_for() -> None:
     stop, named = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -53,21 +53,21 @@ def test_a_backends_thread_at_work_is_waited_for() -> None:
     thread.start()
     try:
         assert named.wait(60.0)
-        assert not wait_until_quiet(0.5)
+        assert not wait_for_backend_threads(0.5)
     finally:
         stop.set()
         thread.join()
-    assert wait_until_quiet(60.0)
+    assert wait_for_backend_threads(60.0)
 
 
-def test_a_wait_ends_as_soon_as_another_thread_lets_go() -> None:
-    held = [lend(lambda: None)]
+def test_the_wait_ends_as_soon_as_another_thread_releases_the_function() -> None:
+    held = [track(lambda: None)]
     timer = threading.Timer(0.05, held.clear)
     timer.start()
-    assert wait_until_quiet(60.0)
+    assert wait_for_backend_threads(60.0)
     timer.join()
 
 
-def test_the_end_of_a_process_waits() -> None:
+def test_process_exit_waits_for_a_late_release() -> None:
     done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=120, check=False)
-    assert done.stdout == "let go\n", done.stderr
+    assert done.stdout == "released\n", done.stderr

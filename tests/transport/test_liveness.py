@@ -1,4 +1,4 @@
-"""Who is gone: found out by asking, told to those who notice later."""
+"""Liveness: the first rank to notice probes all others and sends the result to those that notice later."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gradwire.errors import IntegrityError, LinkError
 from gradwire.fork import _VOIDS
 from gradwire.transport import liveness
 from gradwire.transport.bootstrap.store_exchange import StoreExchange
-from gradwire.transport.liveness import Found, Listening, Liveness, Message, Roster, probe
+from gradwire.transport.liveness import ListenAddress, Liveness, PeerAddresses, ProbeMessage, ProbeResult, probe
 
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> list[Liveness]:
     """Four ranks of one process, each on a host of its own name."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    monkeypatch.setattr(liveness, "AGAIN", 0.0)
+    monkeypatch.setattr(liveness, "SECOND_PROBE", 0.0)
     store, ranks = HashStore(), [Liveness() for _ in range(4)]
     opening = [
         Thread(target=one.open, args=(StoreExchange(store, rank, 4), f"host{rank}")) for rank, one in enumerate(ranks)
@@ -43,7 +43,7 @@ def test_an_error_begins_with_the_rank_and_host_that_are_gone(job: list[Liveness
     assert str(error).endswith("(AllToAll did not complete)")
 
 
-def test_who_notices_late_is_told_by_the_first_and_does_not_blame_those_who_stopped_after(job: list[Liveness]) -> None:
+def test_a_late_rank_receives_the_first_result_and_does_not_blame_ranks_that_stopped_later(job: list[Liveness]) -> None:
     job[1].close()
     job[0].explained(LinkError("closed"))
     job[0].close()
@@ -51,14 +51,14 @@ def test_who_notices_late_is_told_by_the_first_and_does_not_blame_those_who_stop
     assert str(job[3].explained(LinkError("closed"))).startswith("rank 1 on host1 is gone")
 
 
-def test_what_was_found_first_stays_found(job: list[Liveness]) -> None:
+def test_the_first_result_is_kept(job: list[Liveness]) -> None:
     job[1].close()
     first = str(job[0].explained(LinkError("closed")))
     job[2].close()
     assert str(job[0].explained(LinkError("closed"))) == first
 
 
-def test_an_error_stays_as_it_is_while_everybody_lives_and_where_it_is_not_the_network_s(job: list[Liveness]) -> None:
+def test_an_error_is_unchanged_while_every_rank_is_alive_and_where_it_is_no_link_error(job: list[Liveness]) -> None:
     error = LinkError("no answer for 5 s")
     assert job[0].explained(error) is error
     job[1].close()
@@ -66,34 +66,34 @@ def test_an_error_stays_as_it_is_while_everybody_lives_and_where_it_is_not_the_n
     assert job[2].explained(corrupt) is corrupt
 
 
-def test_a_rank_whose_place_another_process_has_taken_is_not_asked_for(job: list[Liveness]) -> None:
+def test_a_rank_that_a_new_process_runs_as_is_not_probed(job: list[Liveness]) -> None:
     job[1].close()
-    job[0].returned(1)
+    job[0].forget(1)
     error = LinkError("closed")
     assert job[0].explained(error) is error
 
 
-def test_words_for_several_ranks_for_silence_and_for_nobody_answering() -> None:
-    roster = Roster(0, {rank: Listening(f"host{rank}", "127.0.0.1", 1) for rank in range(4)})
-    assert roster.sentence(Found((1, 3))).startswith("ranks 1 on host1 and 3 on host3 are gone")
-    assert roster.sentence(Found((), (2,))).startswith("rank 2 on host2 does not answer")
-    assert roster.sentence(Found((), (1, 2, 3))).startswith("none of the other ranks answers")
-    assert roster.sentence(Found((7, -1))) == ""
-    assert roster.sentence(Found()) == ""
+def test_results_are_described_for_several_ranks_for_silence_and_for_no_answer_at_all() -> None:
+    peers = PeerAddresses(0, {rank: ListenAddress(f"host{rank}", "127.0.0.1", 1) for rank in range(4)})
+    assert peers.describe(ProbeResult((1, 3))).startswith("ranks 1 on host1 and 3 on host3 are gone")
+    assert peers.describe(ProbeResult((), (2,))).startswith("rank 2 on host2 does not answer")
+    assert peers.describe(ProbeResult((), (1, 2, 3))).startswith("none of the other ranks answers")
+    assert peers.describe(ProbeResult((7, -1))) == ""
+    assert peers.describe(ProbeResult()) == ""
 
 
-def test_a_message_that_is_none_is_not_believed(job: list[Liveness]) -> None:
-    place = job[0]._roster.places[0]
-    with socket.create_connection((place.address, place.port)) as hostile:
+def test_a_malformed_message_is_ignored(job: list[Liveness]) -> None:
+    at = job[0]._peers.by_rank[0]
+    with socket.create_connection((at.address, at.port)) as hostile:
         hostile.send(b'{"refused": "everybody"')
     job[1].close()
     assert str(job[0].explained(LinkError("closed"))).startswith("rank 1 on host1 is gone")
 
 
-def test_a_well_formed_message_without_the_jobs_token_is_not_believed(job: list[Liveness]) -> None:
-    place = job[0]._roster.places[0]
-    with socket.create_connection((place.address, place.port)) as hostile:
-        hostile.send(msgspec.json.encode(Message("guessed", Found((3,)))))
+def test_a_well_formed_message_without_the_jobs_token_is_ignored(job: list[Liveness]) -> None:
+    at = job[0]._peers.by_rank[0]
+    with socket.create_connection((at.address, at.port)) as hostile:
+        hostile.send(msgspec.json.encode(ProbeMessage("guessed", ProbeResult((3,)))))
     job[1].close()
     assert str(job[0].explained(LinkError("closed"))).startswith("rank 1 on host1 is gone")
 
@@ -116,12 +116,12 @@ def test_silent_strangers_do_not_add_up_their_delays(job: list[Liveness], monkey
         def accept(self) -> tuple[socket.socket, str]:
             return Stranger(), ""
 
-    assert liveness._heard(Listener(), "token") is None  # type: ignore[arg-type]
-    assert sum(waits) == pytest.approx(liveness.PATIENCE)
+    assert liveness._received(Listener(), "token") is None  # type: ignore[arg-type]
+    assert sum(waits) == pytest.approx(liveness.PROBE_TIMEOUT)
 
 
-def test_a_forked_child_does_not_keep_a_dead_process_s_port(job: list[Liveness]) -> None:
-    place = job[1]._roster.places[1]
+def test_a_forked_child_does_not_keep_the_port_of_a_dead_process(job: list[Liveness]) -> None:
+    at = job[1]._peers.by_rank[1]
     (wakes, wake), (began, begin) = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:  # as a DataLoader's worker does, it outlives its parent for a while
@@ -131,21 +131,21 @@ def test_a_forked_child_does_not_keep_a_dead_process_s_port(job: list[Liveness])
     try:
         os.read(began, 1)
         job[1].close()
-        found, _ = probe({1: (place.address, place.port)})
-        assert found == Found((1,))
+        found, _ = probe({1: (at.address, at.port)})
+        assert found == ProbeResult((1,))
     finally:
         os.write(wake, b"x")
         os.waitpid(child, 0)
 
 
-def test_a_rank_to_whose_network_no_route_leads_is_silent_and_not_there() -> None:
+def test_a_rank_without_a_route_to_it_is_silent() -> None:
     """Linux has no TCP route to the broadcast address and says so at once, without sending anything."""
     found, reached = probe({1: ("255.255.255.255", 9)})
-    assert found == Found((), (1,))
+    assert found == ProbeResult((), (1,))
     assert not reached
 
 
-def test_a_presence_that_is_gone_leaves_nothing_to_do_for_forked_children(job: list[Liveness]) -> None:
+def test_a_deleted_liveness_leaves_nothing_to_do_for_forked_children(job: list[Liveness]) -> None:
     assert set(job) <= set(_VOIDS)
     gone = id(job.pop())
     gc.collect()

@@ -22,7 +22,7 @@ LIMIT = 60.0
 def mesh(count: int, config: LtpConfig | None = None) -> Iterator[list[Endpoint]]:
     with ExitStack() as stack:
         ends = [stack.enter_context(Endpoint(rank, SECRET, config)) for rank in range(count)]
-        # Addresses first, then wait: both sides of a pair must have been told.
+        # Connect all first, then wait: both sides of a pair must call connect.
         for end in ends:
             for other in ends:
                 if other is not end:
@@ -77,35 +77,35 @@ def child(parent: Endpoint, port: int = 0) -> Iterator[subprocess.Popen[str]]:
         process.communicate(timeout=LIMIT)
 
 
-def said(process: subprocess.Popen[str]) -> str:
+def read_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
-def test_a_restarted_peer_is_told_from_a_silent_one() -> None:
+def test_a_restarted_peer_is_distinguished_from_a_silent_one() -> None:
     with Endpoint(0, SECRET, LtpConfig(keepalive=0.2, dead_after=20.0)) as a:
         with child(a) as first:
-            port = int(said(first))
+            port = int(read_line(first))
             a.connect({1: ("127.0.0.1", port)})
             waiting = a.post(1, bytearray(10))
-        # The new process knows nothing of the connection; what it answers to our keepalive bears its own epoch.
+        # The new process does not know the connection; its answer to a keepalive has another epoch.
         with child(a, port) as second:
-            assert int(said(second)) == port
+            assert int(read_line(second)) == port
             with pytest.raises(LinkError, match="rank 1 was restarted"):
                 waiting.wait(LIMIT)
             a.connect({1: ("127.0.0.1", port)})
-            assert said(second) == "connected"
+            assert read_line(second) == "connected"
 
 
-def test_a_peer_that_gave_the_connection_up_is_told_from_a_restarted_one() -> None:
+def test_a_peer_that_gave_the_connection_up_is_distinguished_from_a_restarted_one() -> None:
     with Endpoint(0, SECRET, LtpConfig(keepalive=0.2, dead_after=1.0)) as a, child(a) as process:
-        a.connect({1: ("127.0.0.1", int(said(process)))})
-        assert said(process) == "connected"
+        a.connect({1: ("127.0.0.1", int(read_line(process)))})
+        assert read_line(process) == "connected"
         process.send_signal(signal.SIGSTOP)
         with pytest.raises(LinkError, match="rank 1 has been silent for too long"):
             a.post(1, bytearray(10)).wait(LIMIT)
         process.send_signal(signal.SIGCONT)
-        assert said(process) == "rank 0 no longer holds the connection we hold"
+        assert read_line(process) == "rank 0 no longer has the connection that this rank has"
 
 
 @pytest.mark.parametrize(

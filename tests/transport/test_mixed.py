@@ -1,4 +1,4 @@
-"""The mixed wire: neighbours by shared memory, others by the far wire, and who is which."""
+"""The mixed wire: shared memory to peers on the same host, the far wire to others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIMIT = 20.0
 
 @contextmanager
 def world(hosts: list[str]) -> Iterator[list[MixedWire]]:
-    """One wire per entry, which names the host it believes to be on."""
+    """One wire per entry, with the identity of its host."""
     with ExitStack() as stack:
         ends = [
             stack.enter_context(MixedWire(ShmEndpoint(rank, SECRET), TcpEndpoint(rank, SECRET), host))
@@ -30,7 +30,7 @@ def world(hosts: list[str]) -> Iterator[list[MixedWire]]:
 
         def join(end: MixedWire) -> None:
             others = [other for other in ends if other is not end]
-            end.meet({other.rank: other.nearby() for other in others})
+            end.set_local_addresses({other.rank: other.local_address() for other in others})
             end.connect({other.rank: ("127.0.0.1", other.port) for other in others}, LIMIT)
 
         threads = [threading.Thread(target=join, args=(end,)) for end in ends]
@@ -43,15 +43,15 @@ def world(hosts: list[str]) -> Iterator[list[MixedWire]]:
 
 
 def exchange(a: Wire, b: Wire, size: int = 100_000) -> None:
-    box = bytearray(size)
-    inbound = b.post(a.rank, box, tag=7)
+    buffer = bytearray(size)
+    inbound = b.post(a.rank, buffer, tag=7)
     outbound = a.send(b.rank, b"m" * size, tag=7)
     assert inbound.wait(LIMIT).complete
     assert outbound.wait(LIMIT).complete
-    assert box == b"m" * size
+    assert buffer == b"m" * size
 
 
-def test_each_peer_is_reached_by_the_wire_that_leads_to_it() -> None:
+def test_each_peer_is_reached_by_the_right_wire() -> None:
     with world(["here", "here", "there"]) as ends:
         for a in ends:
             for b in ends:
@@ -67,7 +67,7 @@ def test_each_peer_is_reached_by_the_wire_that_leads_to_it() -> None:
 
 def test_shared_memory_alone_does_not_reach_another_host() -> None:
     with MixedWire(ShmEndpoint(0, SECRET), None) as end:
-        end.meet({1: ("another host", 5)})
+        end.set_local_addresses({1: ("another host", 5)})
         with pytest.raises(ConfigError, match="GRADWIRE_WIRE"):
             end.connect({1: ("127.0.0.1", 5)})
 

@@ -1,4 +1,4 @@
-"""What native wires hold while native code uses a caller's memory, and how they let go of it."""
+"""Native wires keep a caller's memory in place while native code uses it, and release it afterwards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LIMIT = 20.0
 
 
 class SlowLoop:
-    """A loop whose thread ends when it is told to; everything else is of no matter here."""
+    """A loop whose thread ends when the test says so; everything else is a stub."""
 
     port = 1
     stopped = None
@@ -41,15 +41,15 @@ def open_wire() -> tuple[Any, NativeWire]:
 
 def test_a_bytearray_cannot_move_while_a_transfer_uses_it() -> None:
     loop, wire = open_wire()
-    box, source = bytearray(100), bytearray(100)
-    wire.post(1, box)
+    buffer, source = bytearray(100), bytearray(100)
+    wire.post(1, buffer)
     wire.send(1, source)
-    for buffer in (box, source):
+    for used in (buffer, source):
         with pytest.raises(BufferError):
-            buffer.extend(bytes(1_000_000))
+            used.extend(bytes(1_000_000))
     loop.ended.set()
     wire.close()
-    box.extend(bytes(1_000_000))
+    buffer.extend(bytes(1_000_000))
     source.extend(bytes(1_000_000))
 
 
@@ -62,19 +62,19 @@ def test_what_keeps_a_tensors_memory_outlives_a_change_of_its_storage() -> None:
     assert (keeper.data_ptr(), keeper.nbytes()) == (address, size)
 
 
-def test_no_close_returns_before_the_native_thread_is_gone() -> None:
+def test_no_close_returns_before_the_native_thread_has_ended() -> None:
     loop, wire = open_wire()
-    box = bytearray(100)
-    wire.post(1, box)
+    buffer = bytearray(100)
+    wire.post(1, buffer)
     threads = [threading.Thread(target=wire.close) for _ in range(2)]
     for thread in threads:
         thread.start()
     for _ in threads:
         assert loop.entered.acquire(timeout=LIMIT), "a close did not wait for the native thread"
     with pytest.raises(BufferError):
-        box.extend(bytes(1_000_000))
+        buffer.extend(bytes(1_000_000))
     loop.ended.set()
     for thread in threads:
         thread.join(LIMIT)
         assert not thread.is_alive()
-    box.extend(bytes(1_000_000))
+    buffer.extend(bytes(1_000_000))

@@ -1,4 +1,4 @@
-"""Lanes take the backend that carries what they are for."""
+"""Lanes use the backend that serves the device of their tensors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Backend:
 
 
 class Group:
-    """What torch tells of a group: backends by device."""
+    """A group as torch shows it: backends by device."""
 
     def __init__(self, backends: dict[torch.device, str]) -> None:
         self._backends = backends
@@ -33,7 +33,7 @@ class Group:
 
 
 @pytest.mark.parametrize(
-    ("told", "backends", "host", "device"),
+    ("name", "backends", "host", "device"),
     [
         ("gloo", {CPU: "gloo", CUDA: "gloo"}, "gloo", "gloo"),
         ("nccl", {CUDA: "nccl"}, "gloo", "nccl"),
@@ -43,10 +43,10 @@ class Group:
         ("gradwire", {}, "gradwire", "gradwire"),
     ],
 )
-def test_host_lanes_carry_the_processors_tensors_and_others_the_groups(
-    monkeypatch: pytest.MonkeyPatch, told: str, backends: dict[torch.device, str], host: str, device: str
+def test_host_lanes_use_the_cpu_backend_and_other_lanes_the_groups(
+    monkeypatch: pytest.MonkeyPatch, name: str, backends: dict[torch.device, str], host: str, device: str
 ) -> None:
     group: Any = Group(backends)
-    monkeypatch.setattr(dist, "get_backend", lambda group: told)
+    monkeypatch.setattr(dist, "get_backend", lambda group: name)
     assert open_lanes.host_backend(group) == host
     assert open_lanes._one_backend(group) == device

@@ -1,4 +1,4 @@
-"""Rendezvous through a real store, with real endpoints: everybody gets a wire, or everybody the same error."""
+"""Rendezvous through a real store, with real endpoints: every rank gets a wire, or every rank the same error."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def wire(store: Store, rank: int, world: int, environment: dict[str, str], **set
     return rendezvous(exchange, lambda host, port: Endpoint(rank, secret, LtpConfig(host, port, **config)), environment)
 
 
-def test_ranks_find_each_other_and_talk() -> None:
+def test_ranks_connect_and_exchange_data() -> None:
     store = HashStore()
     ends = together(3, lambda rank: wire(store, rank, 3, LOCAL))
     try:
-        box = bytearray(1000)
-        inbound = ends[2].post(0, box)
+        buffer = bytearray(1000)
+        inbound = ends[2].post(0, buffer)
         ends[0].send(2, b"x" * 1000).wait(20)
         assert inbound.wait(20).complete
-        assert box == b"x" * 1000
+        assert buffer == b"x" * 1000
     finally:
         for end in ends:
             end.close()
@@ -71,7 +71,7 @@ def test_ports_come_from_the_range() -> None:
             end.close()
 
 
-def test_no_free_port_is_told_to_every_rank() -> None:
+def test_no_free_port_is_an_error_on_every_rank() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -94,40 +94,40 @@ def test_a_failed_pair_fails_every_rank_and_says_who_could_not_reach_whom() -> N
         assert "GRADWIRE_SECRET differs" in str(error)
 
 
-class Deaf(Endpoint):
-    """Tells the port of a socket that nobody reads, and hears nobody: a firewall that drops UDP, seen from outside."""
+class Unreachable(Endpoint):
+    """Publishes the port of a socket that nobody reads, and reaches nobody: like behind a firewall that drops UDP."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.hole = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.hole.bind(("127.0.0.1", 0))
+        self.unread = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.unread.bind(("127.0.0.1", 0))
 
     @property
     def port(self) -> int:
-        return int(self.hole.getsockname()[1])
+        return int(self.unread.getsockname()[1])
 
     def connect(self, peers: Any, timeout: float | None = None) -> None:
         super().connect(dict.fromkeys(peers, ("127.0.0.1", self.port)), timeout)
 
     def close(self) -> None:
         super().close()
-        self.hole.close()
+        self.unread.close()
 
 
-def test_silence_is_told_apart_from_every_other_failure() -> None:
+def test_a_missing_answer_is_distinguished_from_every_other_failure() -> None:
     store = HashStore()
 
-    def meet(rank: int) -> Endpoint:
-        kind = Deaf if rank == 1 else Endpoint
+    def connect(rank: int) -> Endpoint:
+        kind = Unreachable if rank == 1 else Endpoint
         exchange = StoreExchange.open(store, "job", rank, 3, 20)
         return rendezvous(exchange, lambda host, port: kind(rank, SECRET, LtpConfig(connect_timeout=0.5)), LOCAL)
 
-    for error in together(3, meet):
+    for error in together(3, connect):
         assert isinstance(error, NoAnswerError)
         assert "does not answer" in str(error)
 
 
-def test_a_rank_that_never_comes_is_named() -> None:
+def test_a_rank_that_never_publishes_its_address_is_named() -> None:
     exchange = StoreExchange.open(HashStore(), "job", 0, 2, timeout=0.2)
     with pytest.raises(LinkError, match="address of rank 1"):
         rendezvous(exchange, lambda host, port: Endpoint(0, SECRET, LtpConfig(host, port)), LOCAL)
@@ -187,7 +187,7 @@ def test_ranks_of_one_launcher_share_a_secret_that_nobody_else_can_read(tmp_path
     assert path.stat().st_mode & 0o777 == 0o600
     assert list(tmp_path.iterdir()) == [path]
     path.chmod(0o644)
-    with pytest.raises(ConfigError, match="not this user's alone"):
+    with pytest.raises(ConfigError, match="can be read by other users"):
         shared_secret(path)
 
 

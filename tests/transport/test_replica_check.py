@@ -1,4 +1,4 @@
-"""Replicas are compared with whoever was there, and nobody is waited for."""
+"""Replicas are compared with those that are present, and nobody waits for an absent one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def job() -> Iterator[Job]:
         one.close()
 
 
-def test_equal_replicas_pass_whoever_is_there_and_in_whatever_order(job: Job) -> None:
+def test_equal_replicas_pass_whoever_is_present_and_in_any_order(job: Job) -> None:
     first, second, third = job.start(3)
     for present in ((first, second, third), (third, first), (second,), (second, third)):
         for step in (10, 20):
@@ -43,7 +43,7 @@ def test_equal_replicas_pass_whoever_is_there_and_in_whatever_order(job: Job) ->
     assert not job.warned
 
 
-def test_who_differs_stops_and_so_does_everybody_else_at_the_next_comparison(job: Job) -> None:
+def test_a_rank_that_differs_stops_and_so_do_all_others_at_the_next_comparison(job: Job) -> None:
     first, second, third = job.start(3)
     first.compare(10, 1)
     with pytest.raises(IntegrityError, match="after step 10: ranks 0 and 1 restored different"):
@@ -54,7 +54,7 @@ def test_who_differs_stops_and_so_does_everybody_else_at_the_next_comparison(job
         first.compare(20, 1)
 
 
-def test_digests_of_long_ago_are_not_kept(job: Job) -> None:
+def test_old_digests_are_deleted(job: Job) -> None:
     first, second = job.start(2)
     for step in range(100):
         first.compare(step, step)
@@ -62,42 +62,42 @@ def test_digests_of_long_ago_are_not_kept(job: Job) -> None:
     assert job.store.num_keys() <= KEPT + 1
 
 
-def test_steps_that_are_made_again_after_a_rollback_are_not_compared_with_those_before(job: Job) -> None:
+def test_steps_repeated_after_a_rollback_are_not_compared_with_those_before_it(job: Job) -> None:
     first, second = job.start(2)
     for one in (first, second):
         one.compare(10, 1)
     for one in (first, second):
-        one.begin_again()
+        one.roll_back()
         one.compare(10, 2)
     first.compare(11, 3)
     with pytest.raises(IntegrityError, match="after step 11"):
         second.compare(11, 4)
 
 
-def test_who_comes_to_the_job_after_a_rollback_is_compared_with_the_steps_after_it(job: Job) -> None:
+def test_a_rank_that_rejoins_after_a_rollback_is_compared_with_the_steps_after_it(job: Job) -> None:
     (first,) = job.start(1)
     first.compare(10, 1)
-    first.begin_again()
+    first.roll_back()
     first.compare(10, 2)
     (late,) = job.start(1, joined=True)
-    late.begin_again()  # its script loads a checkpoint, which rolls no other rank back
+    late.roll_back()  # its script loads a checkpoint, which rolls no other rank back
     late.compare(10, 2)
     with pytest.raises(IntegrityError, match="after step 10"):
         late.compare(10, 1)
 
 
-def test_what_was_found_before_a_rollback_is_settled_by_it(job: Job) -> None:
+def test_a_rollback_clears_a_difference_found_before_it(job: Job) -> None:
     first, second = job.start(2)
     first.compare(10, 1)
     with pytest.raises(IntegrityError):
         second.compare(10, 2)
     for one in (first, second):
-        one.begin_again()
+        one.roll_back()
         one.compare(10, 3)
 
 
-class Book:
-    """A store that holds every request until it is let go, or fails."""
+class SlowStore:
+    """A store that holds every request until `go` is set, or fails."""
 
     def __init__(self, inner: object, error: Exception | None = None) -> None:
         self.inner, self.error, self.go = inner, error, threading.Event()
@@ -113,30 +113,30 @@ class Book:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("connection closed"), ValueError("no number")])
-def test_a_store_that_is_gone_is_told_once_and_stops_nobody(job: Job, error: Exception) -> None:
+def test_a_lost_store_is_reported_once_and_stops_nobody(job: Job, error: Exception) -> None:
     (one,) = job.start(1)
-    one._book = Book(one._book, error)  # type: ignore[assignment]
+    one._keys = SlowStore(one._keys, error)  # type: ignore[assignment]
     one.compare(10, 1)
     one.compare(20, 2)
     assert len(job.warned) == 1
     assert "store does not answer" in job.warned[0]
 
 
-def test_a_comparison_that_is_not_answered_in_time_is_skipped_and_its_verdict_comes_with_a_later_one(
+def test_a_comparison_without_an_answer_in_time_is_skipped_and_its_result_raised_by_a_later_one(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replica_check, "PATIENCE", 0.05)
+    monkeypatch.setattr(replica_check, "ANSWER_TIMEOUT", 0.05)
     first, second = job.start(2)
     first.compare(10, 1)
-    book = Book(second._book)
-    second._book = book  # type: ignore[assignment]
+    store = SlowStore(second._keys)
+    second._keys = store  # type: ignore[assignment]
     second.compare(10, 2)
-    second.compare(20, 2)  # not asked: the one before is under way
+    second.compare(20, 2)  # skipped: the one before has no answer yet
     assert len(job.warned) == 1
     assert "did not answer in 0.05 s" in job.warned[0]
-    book.go.set()
+    store.go.set()
     assert second._answered.wait(30)
-    monkeypatch.setattr(replica_check, "PATIENCE", 30.0)
+    monkeypatch.setattr(replica_check, "ANSWER_TIMEOUT", 30.0)
     with pytest.raises(IntegrityError, match="after step 10: ranks 0 and 1"):
         second.compare(30, 2)
 

@@ -27,7 +27,7 @@ from gradwire.backend.reduce_ops import fold
 from gradwire.backend.work import CollectiveWork
 from gradwire.errors import LinkError
 from gradwire.transport.wires.base import Transfer
-from gradwire.transport.wires.fd_passing import NOTE, FdOffer, fetch
+from gradwire.transport.wires.fd_passing import CREDENTIAL_BYTES, FdOffer, receive_fd
 from gradwire.transport.wires.mixed import MixedWire
 
 # Bytes that a rank puts in at once. Between 64 KB and 1 MB the best differs with the number of ranks.
@@ -174,7 +174,7 @@ class ShmOperation:
 def open_board(circle: PeerGroup, timeout: float) -> ShmAllreduce | None:
     """The board of a circle whose members all run on this host. Every member calls this; all get one or none does."""
     wire = circle.wire
-    if circle.size < 2 or not isinstance(wire, MixedWire) or not wire.beside(circle.members):
+    if circle.size < 2 or not isinstance(wire, MixedWire) or not wire.shares_host(circle.members):
         return None
     deadline = time.monotonic() + timeout
     native = _hand_out(circle, deadline) if circle.rank == 0 else _take(circle, deadline)
@@ -194,7 +194,7 @@ def _hand_out(circle: PeerGroup, deadline: float) -> _native.Board | None:
         try:
             native = _native.Board(file, circle.size, SLOT, 0, SPIN)
             with FdOffer(file) as offer:
-                _tell(circle, offer.note, 0, deadline)
+                _tell(circle, offer.credential, 0, deadline)
                 offer.serve(len(answers), lambda: all(answer.done for answer in answers.values()), deadline)
         finally:
             os.close(file)
@@ -208,13 +208,13 @@ def _hand_out(circle: PeerGroup, deadline: float) -> _native.Board | None:
 
 def _take(circle: PeerGroup, deadline: float) -> _native.Board | None:
     """Every other rank's part."""
-    box, verdict = _room(NOTE), _room(1)
+    box, verdict = _room(CREDENTIAL_BYTES), _room(1)
     note = circle.post(0, box, tags.board(circle.group, 0))
     answer = circle.post(0, verdict, tags.board(circle.group, 2))
     native = None
-    if _wait(note, deadline) == NOTE:
+    if _wait(note, deadline) == CREDENTIAL_BYTES:
         with contextlib.suppress(OSError, RuntimeError):
-            file = fetch(bytes(box.numpy()), _FETCH)
+            file = receive_fd(bytes(box.numpy()), _FETCH)
             try:
                 native = _native.Board(file, circle.size, SLOT, circle.rank, SPIN)
             finally:

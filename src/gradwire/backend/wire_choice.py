@@ -78,7 +78,7 @@ def _routes(wire: Connected, peers: Sequence[int]) -> str:
     """How the others are reached, in words."""
     if not isinstance(wire, mixed.MixedWire):
         return f"{wire.protocol} to {_named(peers)}"
-    near = [peer for peer in peers if wire.beside([peer])]
+    near = [peer for peer in peers if wire.shares_host([peer])]
     far = [peer for peer in peers if peer not in near]
     return ", ".join(f"{way} to {_named(those)}" for way, those in (("shared memory", near), (wire.far, far)) if those)
 

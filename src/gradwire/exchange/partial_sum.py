@@ -1,9 +1,9 @@
-"""Partial: a sum of frames of which some values did not arrive, and what becomes of those values.
+"""Partial sum: the mean of frames of which some values were lost, and the return of those values to their senders.
 
-A frame's header, indices and scales always arrive; single values may not. The owner divides each element by the number
-of ranks whose value arrived, so that a loss does not shrink the mean; an element that a sparse frame left out counts as
-arrived, because its sender kept it on purpose. What did not arrive returns to its sender's residual: for every rank,
-what it sent and its residual add up to its gradient whatever the network did.
+A frame's header, indices and scales always arrive; single values may be lost. The owner divides each element by the
+number of ranks whose value arrived, so that a loss does not shrink the mean. An element that a sparse frame does not
+carry counts as arrived, because its sender kept it on purpose. Lost values return to their sender's residual: on every
+rank, what was delivered and its residual always add up to its gradient.
 """
 
 from __future__ import annotations
@@ -16,40 +16,39 @@ from gradwire.exchange.chunk import Chunk
 from gradwire.transport.lanes.base import Losses
 
 
-def permitted(chunk: Chunk, codec: Codec, frames: Tensor) -> Losses | None:
-    """What may be lost of these frames; None where nothing may."""
+def permitted_losses(chunk: Chunk, codec: Codec, frames: Tensor) -> Losses | None:
+    """Which parts of these frames may be lost; None where all must arrive."""
     if chunk.tolerance >= 1.0 or codec.level.lossless:
         return None
     return Losses(chunk.tolerance, tuple(codec.critical(frame) for frame in frames))
 
 
-def add_up(chunk: Chunk, codec: Codec, received: Tensor, mean: Tensor, losses: Losses | None) -> None:
-    """The mean of the own shard over those that arrived, in rank order."""
-    stretch = chunk.stretch_of(chunk.rank)
-    came = losses.came if losses is not None else {}
+def average_shard(chunk: Chunk, codec: Codec, received: Tensor, mean: Tensor, losses: Losses | None) -> None:
+    """Write the mean of this rank's shard over the values that arrived, in rank order."""
+    span = chunk.span_of(chunk.rank)
+    lost = losses.missing if losses is not None else {}
     for rank, frame in enumerate(received):
-        codec.decode(frame, mean, stretch, 1.0 / chunk.world_size, add=rank > 0, whole=not came.get(rank))
-    if not chunk.count_arrivals or not any(came.values()):
+        codec.decode(frame, mean, span, 1.0 / chunk.world_size, add=rank > 0, whole=not lost.get(rank))
+    if not chunk.count_arrivals or not any(lost.values()):
         return
     arrived = torch.full_like(mean, float(chunk.world_size))
-    for rank, missing in came.items():
-        arrived[codec.places(received[rank], stretch, missing)] -= 1.0
-    # The own contribution never travels, so no element has none.
+    for rank, missing in lost.items():
+        arrived[codec.places(received[rank], span, missing)] -= 1.0
+    # Never zero: this rank's own values are not sent and cannot be lost.
     mean.mul_(chunk.world_size / arrived)
 
 
-def give_back(chunk: Chunk, codec: Codec, frames: Tensor, losses: Losses | None) -> None:
-    """Return to the residual what this rank sent and no owner got."""
+def return_undelivered(chunk: Chunk, codec: Codec, frames: Tensor, losses: Losses | None) -> None:
+    """Add to the residual what this rank sent and its owner did not receive."""
     if losses is None:
         return
-    returned = losses.returned()
-    for rank, missing in returned.items():
+    for rank, missing in losses.undelivered().items():
         if not missing or not chunk.return_losses:
             continue
         start, end = chunk.shard(rank)
-        stretch = chunk.stretch_of(rank)
-        places = codec.places(frames[rank], stretch, missing)
+        span = chunk.span_of(rank)
+        places = codec.places(frames[rank], span, missing)
         sent = torch.empty(end - start, dtype=torch.float32, device=frames.device)
-        codec.decode(frames[rank], sent, stretch)
+        codec.decode(frames[rank], sent, span)
         values = sent[places]
         chunk.residual[start:end][places] += torch.where(values.isfinite(), values, torch.zeros_like(values))

@@ -1,1 +1,1 @@
-"""Payload + deadline -> Delivery: the ways bytes travel between ranks."""
+"""Transport: moves bytes between ranks. Lanes for the pipeline, wires under them, and their bootstrap."""

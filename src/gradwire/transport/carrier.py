@@ -1,9 +1,9 @@
-"""Carry: what a job's lanes run on, chosen once for all ranks: the group's collectives, or a wire of our own.
+"""Carrier: opens the lanes (over the process group, LTP or TCP) that the pipeline sends on.
 
-LTP needs every pair of ranks to reach each other by UDP. Where a pair gets no answer, every rank learns it in the
-rendezvous, rank 0 says so once, and all go on over our TCP, or, where that gets no answer either, over the group's own
-collectives. A wrong secret or a rank claimed twice is an error instead: nothing falls back to a wire without keys
-because somebody knocked with a wrong one.
+The choice is made once, for all ranks. LTP needs every pair of ranks to reach each other by UDP. Where a pair gets no
+answer, every rank learns it in the rendezvous, rank 0 warns once, and all fall back to TCP; where TCP gets no answer
+either, to the process group's own collectives. A wrong secret or a rank claimed by two processes is an error and never
+a reason to fall back: otherwise a stranger could force the job onto a connection without keys.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gradwire.transport.wires.native import NativeWire
 from gradwire.transport.wires.tcp import TcpConfig, TcpEndpoint
 from gradwire.types import LinkView
 
-# Which wire gave way, to which, and why.
+# Called with the wire that failed, the one used instead, and the error.
 Fallback = Callable[[str, str, NoAnswerError], None]
 
 
@@ -39,32 +39,32 @@ class Carrier(Protocol):
 
     @property
     def tolerance(self) -> float:
-        """The share of a frame's values that its owner waits for until the deadline."""
+        """The share of a frame's values that its receiver waits for until the deadline."""
         ...
 
     def open(self, count: int, *, host: bool = False) -> list[Lane]:
-        """`host`: for tensors in the processor's memory, wherever the gradients are."""
+        """`host`: for CPU tensors, whatever device the gradients are on."""
         ...
 
     def links(self) -> dict[int, LinkView]:
-        """What acknowledgements tell of the links to other ranks; empty where the lanes tell nothing."""
+        """Estimates of the links to other ranks, from acknowledgements; empty where lanes have none."""
         ...
 
     def source(self) -> Source | None:
-        """What tells of this carrier's traffic; None where only the operations' timings do."""
+        """Counters of this carrier's traffic; None where only the operations' timings are known."""
         ...
 
     def moved(self) -> dict[int, tuple[float, float]]:
-        """Per link: bytes acknowledged while data was under way, and the seconds that took; empty as above."""
+        """Per link: bytes acknowledged while data was in flight, and the seconds that took; empty as above."""
         ...
 
     def close(self) -> None:
-        """After the last lane was closed."""
+        """Call after the last lane was closed."""
         ...
 
 
 class GroupCarrier:
-    """Lanes over the members of somebody else's process group."""
+    """Lanes over new process groups with the members of the model's one."""
 
     tolerance = 1.0
 
@@ -120,44 +120,44 @@ def open_carrier(config: TransportConfig, group: dist.ProcessGroup, clock: Clock
     """Every member of the group calls this at the same point. `needed`: whether any lane will be opened."""
     if config.kind == "group" or not needed:
         return GroupCarrier(group, config.timeout, clock)
-    told = telling(group, clock, sink)
+    report = fallback_reporter(group, clock, sink)
     try:
-        return WireCarrier(open_wire(config, group, told), group.size(), config, clock)
+        return WireCarrier(open_wire(config, group, report), group.size(), config, clock)
     except NoAnswerError as error:
-        told("gradwire's TCP", dist.get_backend(group), error)
+        report("gradwire's TCP", dist.get_backend(group), error)
     return GroupCarrier(group, config.timeout, clock)
 
 
-def telling(group: dist.ProcessGroup, clock: Clock, sink: Sink) -> Fallback:
-    """Says once, on rank 0, that a wire gave way to another: a warning for the user, an event for the record."""
+def fallback_reporter(group: dist.ProcessGroup, clock: Clock, sink: Sink) -> Fallback:
+    """Reports on rank 0 that another wire is used instead: a warning for the user, an event for the record."""
 
-    def told(wire: str, instead: str, error: NoAnswerError) -> None:
+    def report(wire: str, instead: str, error: NoAnswerError) -> None:
         if group.rank() == 0:
-            text = f"{wire} is not possible here, so gradients go by {instead} instead. {error}"
+            text = f"{wire} is not possible here, so gradients go over {instead} instead. {error}"
             warnings.warn(f"gradwire: {text}", stacklevel=4)
             sink.emit(Faulted(clock.now(), 0, "fallback", text))
 
-    return told
+    return report
 
 
-def open_wire(config: TransportConfig, group: dist.ProcessGroup, told: Fallback) -> NativeWire:
-    """LTP, unless TCP is asked for or LTP gets no answer; NoAnswerError on every rank when TCP gets none either."""
+def open_wire(config: TransportConfig, group: dist.ProcessGroup, report: Fallback) -> NativeWire:
+    """LTP, unless TCP is configured or LTP gets no answer; NoAnswerError on every rank when TCP gets none either."""
     if config.kind != "tcp":
         try:
-            return meet(config, group)
+            return connect_ltp(config, group)
         except NoAnswerError as error:
-            told("LTP over UDP", "TCP", error)
-    return meet_tcp(config, group)
+            report("LTP over UDP", "TCP", error)
+    return connect_tcp(config, group)
 
 
-def meet(config: TransportConfig, group: dist.ProcessGroup) -> Endpoint:
-    """An LTP endpoint connected to every other rank of the group, by torch's store."""
+def connect_ltp(config: TransportConfig, group: dist.ProcessGroup) -> Endpoint:
+    """An LTP endpoint connected to every other rank of the group; addresses go through torch's store."""
     exchange = StoreExchange.for_group(group, "ltp", config.timeout)
     return rendezvous(exchange, ltp_opener(config, group.rank(), job_secret(exchange)))
 
 
-def meet_tcp(config: TransportConfig, group: dist.ProcessGroup) -> TcpEndpoint:
-    """As `meet`, over kernel TCP: for networks that let no UDP through."""
+def connect_tcp(config: TransportConfig, group: dist.ProcessGroup) -> TcpEndpoint:
+    """As `connect_ltp`, over kernel TCP: for networks that block UDP."""
     exchange = StoreExchange.for_group(group, "tcp", config.timeout)
     return rendezvous(exchange, tcp_opener(config, group.rank(), job_secret(exchange)))
 

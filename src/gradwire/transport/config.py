@@ -1,4 +1,4 @@
-"""Settings of the transport: the `[transport]` table of a configuration (see config.py)."""
+"""TransportConfig: the `[transport]` table of a configuration (see gradwire/config.py)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class TransportConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How bytes travel."""
+    """How bytes travel between ranks."""
 
     # Seconds before an operation whose peer does not answer becomes a LinkError on every rank. Long enough for one rank
     # to evaluate or save while the others wait for it; a process that died is noticed much sooner.
     timeout: Positive = 600.0
     # "group" uses the collectives of the model's process group, "ltp" gradwire's own loss-tolerant transport over UDP.
-    # Plans need a wire of their own: "ltp" (also where "group" is written) or "tcp".
+    # Plans always use a wire of gradwire: "tcp", otherwise LTP (also with "group").
     kind: Literal["group", "ltp", "tcp"] = "group"
-    # LTP: the share of each frame's values that is waited for on the way up, until a deadline; the rest waits in the
-    # sender's residual.
+    # LTP: the share of each frame's values that its owner waits for, until a deadline; the sender adds the rest to its
+    # residual.
     tolerance: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.98
     # LTP: encrypt payloads, not only authenticate them.
     encrypt: bool = True

@@ -1,16 +1,16 @@
-"""Presence: which rank is gone, when an operation of many ranks failed and its own error does not say.
+"""Liveness: finds out which rank is gone, when a collective failed and its own error does not say.
 
-In: an error that some collective ended with. Out: the same kind of error, with the rank and host that are gone.
+In: the error of a failed operation. Out: the same kind of error, with the rank and host that are gone.
 
     1. at attach every rank listens on a TCP port and learns, through torch's store, where the others listen
-    2. when an operation fails, the first to notice connects to everybody: the kernel of a live process accepts without
-       the process's help, a dead process's port is refused, a dead host does not answer
-    3. it tells those who accepted what it found: they read it when they fail themselves, perhaps only because the ranks
-       that noticed first have stopped meanwhile
+    2. when an operation fails, the first rank to notice connects to all others: the kernel of a live process accepts
+       without the process's help, the port of a dead process is refused, a dead host does not answer
+    3. it sends the result to those that accepted; they read it when they fail themselves, which may happen only because
+       the first ranks have stopped meanwhile
 
 No thread, no traffic while nothing fails, and no need for a store that may have died with rank 0. Messages carry a
-token that rank 0 drew and only the job's ranks know; what is read without it is thrown away, and reading has a deadline
-however many strangers connect. What is read only ever becomes part of an error's text.
+token that only the job's ranks know; messages without it are dropped, and reading has a deadline however many strangers
+connect. What is read is only used in the text of an error.
 """
 
 from __future__ import annotations
@@ -35,118 +35,120 @@ from gradwire.fork import void_in_child
 from gradwire.transport.bootstrap.address import own_address, port_range
 from gradwire.transport.bootstrap.store_exchange import StoreExchange
 
-# A host that lives answers within a round trip, and a first packet that was lost is sent again after one second.
-PATIENCE: Final = 3.0
-# A process that is being killed loses its connections before its port, or after: who finds everybody there asks again
+# A live host answers within a round trip, and a lost first packet is sent again after one second.
+PROBE_TIMEOUT: Final = 3.0
+# A process that is being killed loses its connections before its port, or after it: if every rank answers, probe again
 # after so many seconds.
-AGAIN: Final = 0.5
-# A rank sends at once when it is connected: who has sent nothing after so many seconds is a stranger.
-STRANGER: Final = 0.3
-# Most bytes of what another rank found; ranks are numbers.
-MOST: Final = 4096
-# What a kernel says where nobody listens; anything else is a network that does not lead there.
+SECOND_PROBE: Final = 0.5
+# A rank sends as soon as it is connected: a peer that has sent nothing after so many seconds is no rank of the job.
+MESSAGE_TIMEOUT: Final = 0.3
+# Most bytes of another rank's message; ranks are numbers.
+MESSAGE_BYTES: Final = 4096
+# What a kernel answers where no process listens; any other error means that there is no route.
 REFUSALS: Final = (errno.ECONNREFUSED, errno.ECONNRESET)
 
 
-class Listening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a rank listens and what its host is called; port 0 where it does not listen."""
+class ListenAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a rank listens and the name of its host; port 0 where it does not listen."""
 
     host: str
     address: str = ""
     port: int = 0
 
 
-class Directory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PublishedAddresses(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What rank 0 publishes: where each rank listens, and the token of this job's messages."""
 
-    places: list[Listening]
+    places: list[ListenAddress]
     token: str
 
 
-class Found(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Ranks whose port refused, and ranks that did not answer at all."""
+class ProbeResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Ranks whose port refused the connection, and ranks that did not answer at all."""
 
     refused: tuple[int, ...] = ()
     silent: tuple[int, ...] = ()
 
 
-class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ProbeMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one rank sends to those it reached."""
 
     token: str
-    found: Found
+    found: ProbeResult
 
 
 @dataclass(frozen=True, slots=True)
-class Roster:
-    """Where everybody is; `rank` is this process."""
+class PeerAddresses:
+    """Where every rank listens; `rank` is this process."""
 
     rank: int
-    places: dict[int, Listening]
+    by_rank: dict[int, ListenAddress]
     token: str = ""
 
-    def named(self, ranks: Iterable[int]) -> str:
+    def format_ranks(self, ranks: Iterable[int]) -> str:
         """ "rank 1 on alpha", "ranks 1 on alpha and 3 on beta"."""
-        each = [f"{rank} on {self.places[rank].host}" for rank in sorted(ranks)]
+        each = [f"{rank} on {self.by_rank[rank].host}" for rank in sorted(ranks)]
         return f"rank {each[0]}" if len(each) == 1 else f"ranks {', '.join(each[:-1])} and {each[-1]}"
 
-    def sentence(self, found: Found) -> str:
-        """What is known, in one sentence; empty where nothing is."""
-        others = self.places.keys() - {self.rank}
+    def describe(self, found: ProbeResult) -> str:
+        """The result in one sentence; empty where every rank answered."""
+        others = self.by_rank.keys() - {self.rank}
         gone = {rank for rank in found.refused if rank in others}
         silent = {rank for rank in found.silent if rank in others}
         if len(others) > 1 and gone | silent == others and not (gone and silent):
-            return f"none of the other ranks answers: {self.named(others)} stopped, or the network of this host did"
+            all_others = self.format_ranks(others)
+            return f"none of the other ranks answers: {all_others} stopped, or the network of this host did"
         if gone:
             are = "is" if len(gone) == 1 else "are"
-            return f"{self.named(gone)} {are} gone: the process ended, or it closed gradwire"
+            return f"{self.format_ranks(gone)} {are} gone: the process ended, or it closed gradwire"
         if silent:
             do = "does" if len(silent) == 1 else "do"
-            return f"{self.named(silent)} {do} not answer: the host or the network to it is down"
+            return f"{self.format_ranks(silent)} {do} not answer: the host or the network to it is down"
         return ""
 
 
 class Liveness:
-    """This rank's listening socket and the roster. `explained` may be called from any thread."""
+    """This rank's listening socket and the addresses of the others. `explained` may be called from any thread."""
 
     def __init__(self) -> None:
-        self._roster = Roster(-1, {})
+        self._peers = PeerAddresses(-1, {})
         self._listener: socket.socket | None = None
-        self._found: Found | None = None
+        self._found: ProbeResult | None = None
         self._lock = threading.Lock()
 
     def open(self, exchange: StoreExchange, host: str) -> None:
         """Every rank calls this at the same point."""
         self._listener = _listen()
-        place = Listening(host)
+        own = ListenAddress(host)
         if self._listener is not None:
             weakref.finalize(self, self._listener.close)
             void_in_child(self, Liveness.close)
-            place = Listening(host, *self._listener.getsockname()[:2])
-        exchange.publish("presence", place)
+            own = ListenAddress(host, *self._listener.getsockname()[:2])
+        exchange.publish("liveness", own)
         if exchange.rank == 0:
-            exchange.publish("roster", Directory(exchange.read_all("presence", Listening), secrets.token_hex(16)))
-        directory = exchange.read("roster", 0, Directory)
-        self._roster = Roster(exchange.rank, dict(enumerate(directory.places)), directory.token)
+            addresses = exchange.read_all("liveness", ListenAddress)
+            exchange.publish("addresses", PublishedAddresses(addresses, secrets.token_hex(16)))
+        published = exchange.read("addresses", 0, PublishedAddresses)
+        self._peers = PeerAddresses(exchange.rank, dict(enumerate(published.places)), published.token)
 
-    def returned(self, rank: int) -> None:
-        """A new process has this rank's place: where it listens is not known."""
-        self._roster.places.pop(rank, None)
+    def forget(self, rank: int) -> None:
+        """A new process runs as this rank: where it listens is not known."""
+        self._peers.by_rank.pop(rank, None)
 
-    def ask(self, ranks: Sequence[int]) -> tuple[set[int], set[int]]:
-        """Of these ranks: those whose port is refused, and those whose port is there."""
-        known = {rank: self._roster.places[rank] for rank in ranks if rank in self._roster.places}
-        places = {rank: (place.address, place.port) for rank, place in known.items() if place.port}
-        found, reached = probe(places)
+    def probe_ranks(self, ranks: Sequence[int]) -> tuple[set[int], set[int]]:
+        """Of these ranks: those whose port refuses, and those whose port accepts."""
+        known = {rank: self._peers.by_rank[rank] for rank in ranks if rank in self._peers.by_rank}
+        addresses = {rank: (at.address, at.port) for rank, at in known.items() if at.port}
+        found, reached = probe(addresses)
         for connection in reached:
             connection.close()
-        return set(found.refused), places.keys() - {*found.refused, *found.silent}
+        return set(found.refused), addresses.keys() - {*found.refused, *found.silent}
 
     def explained(self, error: BaseException) -> BaseException:
-        """A LinkError that begins with who is gone, where that can be found out; anything else as it is."""
+        """A LinkError that begins with the ranks that are gone, where a probe finds any; any other error unchanged."""
         if not isinstance(error, LinkError):
             return error
-        sentence = self._roster.sentence(self._find())
+        sentence = self._peers.describe(self._find())
         if not sentence or sentence in str(error):
             return error
         better = LinkError(f"{sentence} ({error})")
@@ -154,29 +156,28 @@ class Liveness:
         return better
 
     def close(self) -> None:
-        """Also called in forked children (DataLoader workers): none may keep the port of a process that is dead."""
+        """Also called in forked children (DataLoader workers): none may keep the port of a dead process open."""
         if self._listener is not None:
             self._listener.close()
 
-    def _find(self) -> Found:
-        """Found once: what is seen later is also the work of those who stopped because of it."""
+    def _find(self) -> ProbeResult:
+        """Probed once: a later probe would also find ranks that stopped because of the first failure."""
         with self._lock:
             if self._found is None:
-                heard = None if self._listener is None else _heard(self._listener, self._roster.token)
-                self._found = heard or self._asked()
+                received = None if self._listener is None else _received(self._listener, self._peers.token)
+                self._found = received or self._probe()
             return self._found
 
-    def _asked(self) -> Found:
-        others = {rank: place for rank, place in self._roster.places.items() if place.port}
-        others.pop(self._roster.rank, None)
-        places = {rank: (place.address, place.port) for rank, place in others.items()}
-        found, reached = probe(places)
-        if found == Found():
+    def _probe(self) -> ProbeResult:
+        others = {rank: at for rank, at in self._peers.by_rank.items() if at.port and rank != self._peers.rank}
+        addresses = {rank: (at.address, at.port) for rank, at in others.items()}
+        found, reached = probe(addresses)
+        if found == ProbeResult():
             for connection in reached:
                 connection.close()
-            time.sleep(AGAIN)
-            found, reached = probe(places)
-        text = msgspec.json.encode(Message(self._roster.token, found))
+            time.sleep(SECOND_PROBE)
+            found, reached = probe(addresses)
+        text = msgspec.json.encode(ProbeMessage(self._peers.token, found))
         for connection in reached:
             with contextlib.suppress(OSError):
                 connection.send(text)
@@ -184,8 +185,8 @@ class Liveness:
         return found
 
 
-def probe(places: Mapping[int, tuple[str, int]], patience: float = PATIENCE) -> tuple[Found, list[socket.socket]]:
-    """Connect to all at once: who refused, who did not answer, and the connections that were made."""
+def probe(addresses: Mapping[int, tuple[str, int]]) -> tuple[ProbeResult, list[socket.socket]]:
+    """Connect to all at once: which refused, which did not answer, and the connections that were made."""
     waiting: dict[socket.socket, int] = {}
     refused: list[int] = []
     silent: list[int] = []
@@ -199,16 +200,16 @@ def probe(places: Mapping[int, tuple[str, int]], patience: float = PATIENCE) -> 
         connection.close()
 
     with selectors.DefaultSelector() as selector:
-        for rank, (address, port) in places.items():
+        for rank, (address, port) in addresses.items():
             connection = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
             connection.setblocking(False)
             result = connection.connect_ex((address, port))
-            if result != errno.EINPROGRESS:  # failed here, and SO_ERROR would not tell
+            if result != errno.EINPROGRESS:  # failed here; SO_ERROR does not report it
                 ended(connection, rank, result)
                 continue
             waiting[connection] = rank
             selector.register(connection, selectors.EVENT_WRITE)
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + PROBE_TIMEOUT
         while waiting and (left := deadline - time.monotonic()) > 0:
             for key, _ in selector.select(left):
                 connection = key.fileobj  # type: ignore[assignment]
@@ -216,20 +217,20 @@ def probe(places: Mapping[int, tuple[str, int]], patience: float = PATIENCE) -> 
                 ended(connection, waiting.pop(connection), connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
     for connection in waiting:
         connection.close()
-    return Found(tuple(sorted(refused)), tuple(sorted([*silent, *waiting.values()]))), reached
+    return ProbeResult(tuple(sorted(refused)), tuple(sorted([*silent, *waiting.values()]))), reached
 
 
-def _heard(listener: socket.socket, token: str) -> Found | None:
-    """What the first rank that noticed sent to this one; None where nobody did. The kernel kept it."""
-    deadline = time.monotonic() + PATIENCE
+def _received(listener: socket.socket, token: str) -> ProbeResult | None:
+    """The result that another rank sent to this one; None where none did. The kernel kept the message."""
+    deadline = time.monotonic() + PROBE_TIMEOUT
     while (left := deadline - time.monotonic()) > 0:
         try:
             connection, _ = listener.accept()
         except OSError:
             return None
         with connection, contextlib.suppress(OSError, msgspec.MsgspecError):
-            connection.settimeout(min(left, STRANGER))
-            message = msgspec.json.decode(connection.recv(MOST), type=Message)
+            connection.settimeout(min(left, MESSAGE_TIMEOUT))
+            message = msgspec.json.decode(connection.recv(MESSAGE_BYTES), type=ProbeMessage)
             known = hmac.compare_digest(message.token.encode(), token.encode())
             if known and (message.found.refused or message.found.silent):
                 return message.found
@@ -237,7 +238,7 @@ def _heard(listener: socket.socket, token: str) -> Found | None:
 
 
 def _listen() -> socket.socket | None:
-    """A socket whose connections the kernel accepts; None where no port can be had: then nobody is told apart."""
+    """A socket whose connections the kernel accepts; None where no port is free: then no probe reaches this rank."""
     try:
         address, ports = own_address(), port_range()
     except ConfigError:

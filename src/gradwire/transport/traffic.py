@@ -1,7 +1,7 @@
-"""Traffic: tells, once a second, what came over which link and what the links are like.
+"""Traffic: reports once a second what was received over each link, and the estimates of the links.
 
 In: the ledgers and estimates of the wires that a session uses, and round trips from pulses where there are any. Out:
-Transferred and LinksSensed. Nothing is measured here.
+Transferred and LinksSensed events. Nothing is measured here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Source:
     ledger: Ledger
     stats: Callable[[], Stats] = dict
     ranks: Sequence[int] | None = None
-    again: dict[int, int] = field(default_factory=dict)
+    retransmitted: dict[int, int] = field(default_factory=dict)
 
     def rank_of(self, peer: int) -> int:
         return peer if self.ranks is None or peer < 0 else self.ranks[peer]
@@ -43,47 +43,48 @@ class Source:
     def links(self) -> dict[int, Mapping[str, float]]:
         return {self.rank_of(peer): link for peer, link in self.stats().items()}
 
-    def sent_again(self, links: Mapping[int, Mapping[str, float]]) -> dict[int, int]:
-        """Bytes sent again since the last call."""
+    def newly_retransmitted(self, links: Mapping[int, Mapping[str, float]]) -> dict[int, int]:
+        """Bytes retransmitted since the last call, by rank."""
         found = {}
         for rank, link in links.items():
             total = int(link["retransmitted_bytes"])
-            before = self.again.get(rank, 0)
-            # A connection that was made anew counts from nothing.
-            found[rank], self.again[rank] = total - before if total >= before else total, total
+            before = self.retransmitted.get(rank, 0)
+            # A connection that was opened again counts from zero.
+            found[rank], self.retransmitted[rank] = total - before if total >= before else total, total
         return found
 
 
 class Traffic:
-    """One per session. A thread of its own tells: asking a wire waits for the wire's thread, and training must not."""
+    """One per session. Reports from a thread of its own: reading a wire's counters waits for the wire's thread, which
+    training must not do."""
 
     def __init__(self, rank: int, sink: Sink, clock: Clock, sources: Sequence[Source] = ()) -> None:
         self._rank, self._sink, self._clock = rank, sink, clock
         self._sources = list(sources)
-        self._step = self._told = -1
+        self._step = self._reported = -1
         self._trips: Callable[[], Trips] = dict
-        # The last that was known of each link and when: at the end some peers have left already.
+        # The last known estimates of each link and their time: at the end some peers have left already.
         self._known: dict[int, tuple[float, Mapping[str, float]]] = {}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def begin(self) -> None:
-        """Tell once a second from now on, as long as there are new steps."""
+    def start(self) -> None:
+        """Report once a second from now on, as long as there are new steps."""
         self._thread = threading.Thread(target=self._run, name="gradwire-traffic", daemon=True)
         self._thread.start()
 
-    def ended(self, step: int, trips: Callable[[], Trips] = dict) -> None:
-        """A step is over; by the training thread, at no cost."""
+    def step_ended(self, step: int, trips: Callable[[], Trips] = dict) -> None:
+        """A step is over. Called by the training thread; only notes the number."""
         self._step, self._trips = step, trips
 
     def finish(self, step: int, trips: Callable[[], Trips] = dict) -> None:
-        """The last step is over: stop the thread, tell the rest."""
+        """The last step is over: stop the thread, report the rest."""
         self.stop()
-        self.ended(step, trips)
-        self.tell()
+        self.step_ended(step, trips)
+        self.report()
 
     def stop(self) -> None:
-        """End the thread and tell nothing."""
+        """End the thread without a report."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(10.0)
@@ -91,48 +92,50 @@ class Traffic:
     def _run(self) -> None:
         while not self._stop.wait(EVERY):
             try:
-                if self._step != self._told:
-                    self.tell()
+                if self._step != self._reported:
+                    self.report()
             except Exception:  # the top of this thread: training does not need it
-                log.exception("the traffic of the last second could not be told")
+                log.exception("the traffic of the last second could not be reported")
 
-    def tell(self) -> None:
+    def report(self) -> None:
         now, step = self._clock.now(), self._step
-        self._told = step
+        self._reported = step
         accounts: dict[int, Account] = {}
-        again: dict[int, int] = {}
+        retransmitted: dict[int, int] = {}
         links: dict[int, Mapping[str, float]] = {}
         for source in self._sources:
             for rank, account in source.accounts().items():
                 accounts.setdefault(rank, Account()).add(account)
             seen = source.links()
-            for rank, count in source.sent_again(seen).items():
-                again[rank] = again.get(rank, 0) + count
+            for rank, count in source.newly_retransmitted(seen).items():
+                retransmitted[rank] = retransmitted.get(rank, 0) + count
             for rank, link in seen.items():
-                # Of two wires to a peer, the one that carries more knows more.
+                # Of two wires to a peer, the one that sends more has the better estimates.
                 if rank not in links or link["bytes_sent"] > links[rank]["bytes_sent"]:
                     links[rank] = link
-        for rank in sorted(accounts.keys() | {rank for rank, count in again.items() if count}):
-            self._sink.emit(_transferred(now, step, rank, accounts.get(rank, Account()), again.get(rank, 0)))
+        for rank in sorted(accounts.keys() | {rank for rank, count in retransmitted.items() if count}):
+            self._sink.emit(_transferred(now, step, rank, accounts.get(rank, Account()), retransmitted.get(rank, 0)))
         self._known.update({rank: (now, link) for rank, link in links.items()})
-        told = self._links(now, self._trips())
-        if told:
-            self._sink.emit(LinksSensed(now, step, told))
+        samples = self._links(now, self._trips())
+        if samples:
+            self._sink.emit(LinksSensed(now, step, samples))
 
     def _links(self, now: float, trips: Trips) -> tuple[LinkSample, ...]:
-        """What wires know of each link; of others, what pulses do."""
-        told = {peer: LinkSample(self._rank, peer, None, *trip) for peer, trip in trips.items() if trip[0] is not None}
-        told |= {peer: _link(self._rank, peer, link, now - at) for peer, (at, link) in self._known.items()}
-        return tuple(told[peer] for peer in sorted(told))
+        """The wires' estimates of each link; of links without any, the round trips of pulses."""
+        samples = {
+            peer: LinkSample(self._rank, peer, None, *trip) for peer, trip in trips.items() if trip[0] is not None
+        }
+        samples |= {peer: _link(self._rank, peer, link, now - at) for peer, (at, link) in self._known.items()}
+        return tuple(samples[peer] for peer in sorted(samples))
 
 
-def _transferred(at: float, step: int, peer: int, account: Account, again: int) -> Transferred:
+def _transferred(at: float, step: int, peer: int, account: Account, retransmitted: int) -> Transferred:
     sums = (account.transfers, account.nbytes, account.missing, account.returned, account.seconds)
-    return Transferred(at, step, peer, *sums, account.closes, again)
+    return Transferred(at, step, peer, *sums, account.closes, retransmitted)
 
 
 def _link(source: int, destination: int, stats: Mapping[str, float], age: float) -> LinkSample:
-    """A wire's estimate as an event tells it; 0 is what the wire says where it knows nothing."""
+    """A wire's estimates in the form of an event. Wires report 0 for an unknown value."""
     trip, least = stats["srtt"] or None, stats["rtprop"] or None
     queueing = max(0.0, trip - least) if trip is not None and least is not None else None
     known = (stats["bottleneck"] or None, trip, least, stats["loss"], queueing, int(stats["window"]) or None)

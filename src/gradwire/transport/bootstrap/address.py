@@ -1,10 +1,10 @@
-"""Address: which of this host's addresses and ports the other ranks are told.
+"""Address: chooses the address and port of this host that the other ranks connect to.
 
     1. the interface that GRADWIRE_IFNAME names, else GLOO_SOCKET_IFNAME (a list takes its first that exists)
     2. the address from which MASTER_ADDR is reached
-    3. the address from which the world is reached, else loopback
+    3. the address of the default route, else loopback
 
-Nothing is sent to find out: a connected UDP socket only asks the routing table.
+Nothing is sent: a connected UDP socket only looks at the routing table.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Final
 from gradwire.errors import ConfigError
 
 LOOPBACK: Final = "127.0.0.1"
-# Addresses set aside for documentation: no host has them, any default route leads to them.
+# Addresses reserved for documentation: no host has them, any default route leads to them.
 _FAR: Final = ("192.0.2.1", "2001:db8::1")
 _SIOCGIFADDR: Final = 0x8915
 _DISCARD: Final = 9
 
 
 def own_address(environment: Mapping[str, str] | None = None) -> str:
-    """The address to listen on and to tell the other ranks."""
+    """The address to listen on and to publish to the other ranks."""
     environment = os.environ if environment is None else environment
     for variable in ("GRADWIRE_IFNAME", "GLOO_SOCKET_IFNAME"):
         if names := environment.get(variable):
@@ -36,7 +36,7 @@ def own_address(environment: Mapping[str, str] | None = None) -> str:
     found = route_to(master) if master else None
     if found is not None and not (_is_loopback(found) and _several_hosts(environment)):
         return found
-    # A master that resolves to its own loopback address cannot be reached under it by other hosts.
+    # Where MASTER_ADDR resolves to a loopback address, other hosts cannot reach this one by it.
     return next(filter(None, map(route_to, _FAR)), found or LOOPBACK)
 
 
@@ -51,7 +51,7 @@ def port_range(environment: Mapping[str, str] | None = None) -> range:
     except ValueError:
         first, last = 0, 0
     if not 1 <= first <= last <= 65535:
-        raise ConfigError(f"GRADWIRE_PORTS: {text!r} is no range of ports; write lo-hi, for example 29600-29700")
+        raise ConfigError(f"GRADWIRE_PORTS: {text!r} is not a range of ports; write lo-hi, for example 29600-29700")
     return range(first, last + 1)
 
 
@@ -70,8 +70,8 @@ def _of_interfaces(variable: str, names: str) -> str:
     for name in (part.strip() for part in names.split(",")):
         if found := interface_address(name):
             return found
-    there = ", ".join(name for _, name in socket.if_nameindex())
-    raise ConfigError(f"{variable}={names}: no such interface with an address; this host has {there}")
+    present = ", ".join(name for _, name in socket.if_nameindex())
+    raise ConfigError(f"{variable}={names}: no such interface with an address; this host has {present}")
 
 
 def interface_address(name: str) -> str | None:

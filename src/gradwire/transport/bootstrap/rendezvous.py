@@ -1,12 +1,12 @@
-"""Rendezvous: the ranks of a group find each other and come out with a connected wire, or all with the same error.
+"""Rendezvous: connects the ranks of a group by a wire, or raises the same error on all of them.
 
     1. open an endpoint on this host's address, at a port of the allowed range
-    2. tell the others host and port through torch's store, hear theirs
+    2. publish host and port through torch's store, read those of the others
     3. connect to every peer
-    4. tell how that went, hear how it went for the others
+    4. publish whether that worked, read whether it did for the others
 
-Step 4 makes success and failure the group's: when one pair cannot talk, every rank raises LinkError, so that all of
-them may fall back to another wire together. It works for any kind of wire: what it needs is the `Connecting` below.
+Because of step 4 the group succeeds or fails as a whole: when one pair cannot connect, every rank raises LinkError, so
+that all of them can fall back to another wire together. Any wire will do that has the methods of `Connecting`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gradwire.transport.bootstrap.store_exchange import StoreExchange
 
 
 class Connecting(Protocol):
-    """An endpoint that listens and can be told its peers."""
+    """An endpoint that listens and can connect to peers."""
 
     @property
     def port(self) -> int: ...
@@ -37,14 +37,14 @@ class Connecting(Protocol):
 
 @runtime_checkable
 class SharesHost(Protocol):
-    """A wire with a shorter way to peers on its own host."""
+    """A wire with a faster path to peers on its own host."""
 
-    def nearby(self) -> tuple[str, int]:
-        """The identity of this host, and the number under which neighbours reach us."""
+    def local_address(self) -> tuple[str, int]:
+        """The identity of this host, and the number by which processes on it reach this one."""
         ...
 
-    def meet(self, others: Mapping[int, tuple[str, int]]) -> None:
-        """What `nearby` says on every other rank; told before `connect`."""
+    def set_local_addresses(self, others: Mapping[int, tuple[str, int]]) -> None:
+        """The `local_address` of every other rank; called before `connect`."""
         ...
 
 
@@ -54,7 +54,7 @@ Open = Callable[[str, int], W]
 
 
 class RankAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a rank listens; `error` says why it does not. `host` and `near` are what a Neighbourly wire adds."""
+    """Where a rank listens; `error` says why it does not. `host` and `near`: `SharesHost.local_address`."""
 
     address: str = ""
     port: int = 0
@@ -64,7 +64,7 @@ class RankAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How connecting went for one rank: nothing to say, or what failed and whether that was mere silence."""
+    """The result of connecting on one rank: no error, or what failed and whether it only got no answer."""
 
     error: str = ""
     silent: bool = False
@@ -72,14 +72,14 @@ class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def rendezvous(exchange: StoreExchange, make: Open[W], environment: Mapping[str, str] | None = None) -> W:
     """A wire connected to every other rank. Every rank calls this; LinkError on all of them, or on none."""
-    wire, place = listen(make, environment)  # 1
+    wire, own = listen(make, environment)  # 1
     try:
-        places = exchange.gather("address", place, RankAddress)  # 2
-        for rank, other in enumerate(places):
-            check_place(rank, other)
+        addresses = exchange.gather("address", own, RankAddress)  # 2
+        for rank, other in enumerate(addresses):
+            check_address(rank, other)
         assert wire is not None
-        outcome = _connect(wire, exchange, places)  # 3
-        _judge(outcome, exchange.gather("connection", outcome, Outcome))  # 4
+        outcome = _connect(wire, exchange, addresses)  # 3
+        _raise_failure(outcome, exchange.gather("connection", outcome, Outcome))  # 4
     except BaseException:
         if wire is not None:
             wire.close()
@@ -88,7 +88,7 @@ def rendezvous(exchange: StoreExchange, make: Open[W], environment: Mapping[str,
 
 
 def listen(make: Open[W], environment: Mapping[str, str] | None) -> tuple[W | None, RankAddress]:
-    """The first free port of the range. A failure is told to the others as well: they would wait for us otherwise."""
+    """The first free port of the range. A failure is published too: otherwise the others would wait for this rank."""
     error = ""
     try:
         host, ports = own_address(environment), port_range(environment)
@@ -100,58 +100,60 @@ def listen(make: Open[W], environment: Mapping[str, str] | None) -> tuple[W | No
         except ConfigError as mistake:
             error = str(mistake)
         else:
-            return wire, RankAddress(host, wire.port, *(wire.nearby() if isinstance(wire, SharesHost) else ()))
+            return wire, RankAddress(host, wire.port, *(wire.local_address() if isinstance(wire, SharesHost) else ()))
     if len(ports) > 1:
-        error = f"GRADWIRE_PORTS: none of the {len(ports)} ports is free on {host}; the last said: {error}"
+        error = f"GRADWIRE_PORTS: none of the {len(ports)} ports is free on {host}; the last error: {error}"
     return None, RankAddress(error=error)
 
 
-def check_place(rank: int, place: RankAddress) -> None:
-    """A note from the store is whatever somebody wrote there: an address must be one, a port must be one."""
-    if place.error:
-        raise ConfigError(f"rank {rank} cannot listen: {place.error}")
-    family = socket.AF_INET6 if ":" in place.address else socket.AF_INET
+def check_address(rank: int, at: RankAddress) -> None:
+    """Refuse what is no address or no port: anybody could have written it to the store."""
+    if at.error:
+        raise ConfigError(f"rank {rank} cannot listen: {at.error}")
+    family = socket.AF_INET6 if ":" in at.address else socket.AF_INET
     try:
-        socket.inet_pton(family, place.address)
+        socket.inet_pton(family, at.address)
     except (OSError, ValueError) as error:
         raise LinkError(
-            f"rank {rank} told {place.address!r}, which is no address; another gradwire version?"
+            f"rank {rank} published {at.address!r}, which is no address; do all ranks run the same gradwire version?"
         ) from error
-    if not 1 <= place.port <= 65535 or not 0 <= place.near <= 65535:
-        raise LinkError(f"rank {rank} told port {place.port}, which is no port; another gradwire version?")
+    if not 1 <= at.port <= 65535 or not 0 <= at.near <= 65535:
+        raise LinkError(
+            f"rank {rank} published port {at.port}, which is no port; do all ranks run the same gradwire version?"
+        )
 
 
-def _judge(own: Outcome, outcomes: list[Outcome]) -> None:
-    """Raise if anybody failed: the own failure first. Silence everywhere is NoAnswerError, anything else is worse."""
+def _raise_failure(own: Outcome, outcomes: list[Outcome]) -> None:
+    """Raise if any rank failed: the own failure first. NoAnswerError only where every failure is a missing answer."""
     failed = [one for one in outcomes if one.error]
     if failed:
         kind = NoAnswerError if all(one.silent for one in failed) else LinkError
-        loud = [one for one in (own, *failed) if one.error and not one.silent]
-        raise kind((loud or [own if own.error else failed[0]])[0].error)
+        definite = [one for one in (own, *failed) if one.error and not one.silent]
+        raise kind((definite or [own if own.error else failed[0]])[0].error)
 
 
-def _connect(wire: Connecting, exchange: StoreExchange, places: list[RankAddress]) -> Outcome:
+def _connect(wire: Connecting, exchange: StoreExchange, addresses: list[RankAddress]) -> Outcome:
     """Connect to all others."""
-    own = places[exchange.rank]
-    peers = {rank: (place.address, place.port) for rank, place in enumerate(places) if rank != exchange.rank}
+    own = addresses[exchange.rank]
+    others = {rank: at for rank, at in enumerate(addresses) if rank != exchange.rank}
     if isinstance(wire, SharesHost):
-        wire.meet({rank: (place.host, place.near) for rank, place in enumerate(places) if rank != exchange.rank})
+        wire.set_local_addresses({rank: (at.host, at.near) for rank, at in others.items()})
     try:
-        wire.connect(peers)
+        wire.connect({rank: (at.address, at.port) for rank, at in others.items()})
     except LinkError as error:
         where = f"rank {exchange.rank} at {own.address} port {own.port}"
-        text = f"{where} cannot reach a peer: {error}. {_advice(own, places)}"
+        text = f"{where} cannot reach a peer: {error}. {_advice(own, addresses)}"
         return Outcome(text, isinstance(error, NoAnswerError))
     return Outcome()
 
 
-def _advice(own: RankAddress, places: list[RankAddress]) -> str:
-    if len({":" in place.address for place in places}) > 1:
-        return "Some ranks told IPv4 and some IPv6 addresses; name one interface for all with GRADWIRE_IFNAME"
-    loop = [place.address for place in places if place.address.startswith("127.") or place.address == "::1"]
-    if loop and len(loop) < len(places):
-        return f"A rank told {loop[0]}, which only its own host can reach; name its interface with GRADWIRE_IFNAME"
+def _advice(own: RankAddress, addresses: list[RankAddress]) -> str:
+    if len({":" in at.address for at in addresses}) > 1:
+        return "Some ranks have IPv4 and some IPv6 addresses; name one interface for all with GRADWIRE_IFNAME"
+    loop = [at.address for at in addresses if at.address.startswith("127.") or at.address == "::1"]
+    if loop and len(loop) < len(addresses):
+        return f"A rank listens on {loop[0]}, which other hosts cannot reach; name its interface with GRADWIRE_IFNAME"
     return (
-        f"If {own.address} is the wrong network, name the interface with GRADWIRE_IFNAME; if a firewall stands "
-        "between, open a range of ports and name it with GRADWIRE_PORTS=lo-hi"
+        f"If {own.address} is the wrong network, name the interface with GRADWIRE_IFNAME; if a firewall is "
+        "in between, open a range of ports and name it with GRADWIRE_PORTS=lo-hi"
     )

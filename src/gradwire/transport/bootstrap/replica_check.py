@@ -1,12 +1,12 @@
-"""Compare: do replicas hold the same bytes, in a job whose ranks come and go? Asked through torch's store.
+"""Replica check: compares the replicas' digests through torch's store, in a job whose ranks leave and rejoin.
 
-    1. whoever is first at a step writes its digest
-    2. everybody else finds that one and compares; a rank that is not there is not waited for
-    3. who differs writes so, and everybody else stops at the next comparison
+    1. the first rank at a step writes its digest
+    2. every other rank reads it and compares; nobody waits for a rank that is absent
+    3. a rank that differs writes so, and every other rank stops at its next comparison
 
-No collective, so that it needs no agreement on who is present. A thread with its own connection asks, because a store
-may not answer: training waits for it with a deadline, and skips what was not answered by then. Steps are counted again
-after a rollback, so every key holds the number of rollbacks before it (the generation).
+There is no collective, so that ranks need not agree on who is present. A thread with its own connection talks to the
+store, which may not answer: training waits for it with a deadline, and skips what was not answered by then. Step
+numbers repeat after a rollback, so every key holds the number of rollbacks before it (the generation).
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ DIFFER: Final = "differ"
 GENERATION: Final = "generation"
 # Comparisons whose digests are kept: members of one plan are never more than a step apart.
 KEPT: Final = 3
-# How long training waits for an answer, seconds: five round trips over a satellite (0.6 s each), one of them lost.
-PATIENCE: Final = 5.0
-# How long the thread is waited for at the end: it may be in the middle of a call to the store.
-ENOUGH: Final = 10.0
+# Seconds that training waits for an answer: five round trips over a satellite (0.6 s each), one of them lost.
+ANSWER_TIMEOUT: Final = 5.0
+# Seconds that close() waits for the thread: it may be in the middle of a call to the store.
+CLOSE_TIMEOUT: Final = 10.0
 
 
 class ReplicaCheck:
-    """One rank's side. `warn` hears what was not compared; after an error of the store nothing is compared any more.
+    """One rank's side. `warn` gets what was not compared; after an error of the store nothing is compared any more.
 
-    `joined`: this process came to a running job, which tells it the generation; it rolls nothing back.
+    `joined`: this process rejoined a running job; it reads the generation from the store and rolls nothing back.
     """
 
     def __init__(
@@ -43,11 +43,11 @@ class ReplicaCheck:
     ) -> None:
         from torch._C._distributed_c10d import PrefixStore
 
-        self._book = PrefixStore(f"gradwire/verify/{name}", store.clone() if hasattr(store, "clone") else store)
+        self._keys = PrefixStore(f"gradwire/verify/{name}", store.clone() if hasattr(store, "clone") else store)
         self._rank, self._warn, self._joined = rank, warn, joined
         self._generation = 0
         self._first: list[str] = []
-        self._verdict = 0, ""
+        self._result = 0, ""
         self._open, self._answered = True, threading.Event()
         self._answered.set()
         self._questions: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
@@ -55,29 +55,29 @@ class ReplicaCheck:
         self._thread.start()
 
     def compare(self, step: int, digest: int) -> None:
-        """IntegrityError when this rank's digest of a step is another than that of the first to be there, and when any
-        two ranks' were at an earlier step."""
+        """IntegrityError when this rank's digest of the step differs from the first rank's, or when any two ranks'
+        digests differed at an earlier step."""
         if self._open and self._answered.is_set():
             self._answered.clear()
             self._questions.put(partial(self._answer, self._generation, step, digest))
-            if not self._answered.wait(PATIENCE):
+            if not self._answered.wait(ANSWER_TIMEOUT):
                 self._warn(
-                    f"observe.verify: torch's store did not answer in {PATIENCE:g} s, replicas are not compared until "
-                    "it does"
+                    f"observe.verify: torch's store did not answer in {ANSWER_TIMEOUT:g} s, replicas are not compared "
+                    "until it does"
                 )
-        generation, verdict = self._verdict
-        if verdict and generation == self._generation:
-            raise IntegrityError(verdict)
+        generation, difference = self._result
+        if difference and generation == self._generation:
+            raise IntegrityError(difference)
 
-    def begin_again(self) -> None:
-        """Every rank goes back to a saved state, at the same point: no digest of before is one of the steps to come."""
+    def roll_back(self) -> None:
+        """Every rank returns to a saved state, at the same point: earlier digests are not compared with later ones."""
         if not self._joined:
             self._generation += 1
-            self._questions.put(partial(self._book.set, GENERATION, str(self._generation)))
+            self._questions.put(partial(self._keys.set, GENERATION, str(self._generation)))
 
     def close(self) -> None:
         self._questions.put(None)
-        self._thread.join(ENOUGH)
+        self._thread.join(CLOSE_TIMEOUT)
 
     def _run(self) -> None:
         try:
@@ -89,28 +89,29 @@ class ReplicaCheck:
         self._answered.set()
 
     def _answer(self, generation: int, step: int, digest: int) -> None:
-        self._verdict = generation, self._asked(self._told() if self._joined else generation, step, digest)
+        current = self._read_generation() if self._joined else generation
+        self._result = generation, self._difference(current, step, digest)
         self._answered.set()
 
-    def _told(self) -> int:
-        """The generation of the job that this process came to."""
-        return int(self._book.get(GENERATION)) if self._book.check([GENERATION]) else 0
+    def _read_generation(self) -> int:
+        """The generation of the job that this process rejoined."""
+        return int(self._keys.get(GENERATION)) if self._keys.check([GENERATION]) else 0
 
-    def _asked(self, generation: int, step: int, digest: int) -> str:
-        """What is wrong; empty where nothing is."""
+    def _difference(self, generation: int, step: int, digest: int) -> str:
+        """Which ranks differ; empty where none do."""
         differ, key = f"{generation}/{DIFFER}", f"{generation}/{step}"
-        if self._book.check([differ]):
-            return self._book.get(differ).decode(errors="replace")[:200]
+        if self._keys.check([differ]):
+            return self._keys.get(differ).decode(errors="replace")[:200]
         own = f"{digest} {self._rank}"
-        first = self._book.compare_set(key, "", own).decode(errors="replace")  # 1
+        first = self._keys.compare_set(key, "", own).decode(errors="replace")  # 1
         if first == own:
             self._first.append(key)
             if len(self._first) > KEPT:
-                self._book.delete_key(self._first.pop(0))
+                self._keys.delete_key(self._first.pop(0))
             return ""
         theirs, _, rank = first.partition(" ")
         if theirs == str(digest):  # 2
             return ""
-        verdict = f"replicas differ after step {step}: ranks {rank} and {self._rank} restored different gradients"
-        self._book.set(differ, verdict)  # 3
-        return verdict
+        text = f"replicas differ after step {step}: ranks {rank} and {self._rank} restored different gradients"
+        self._keys.set(differ, text)  # 3
+        return text

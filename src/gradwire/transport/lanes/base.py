@@ -1,7 +1,7 @@
-"""The transport room's contract: operations that a group of ranks carries out together, and the lanes that run them.
+"""Lane: the interface of lanes, and the operations that a group of ranks runs on them.
 
-An exchange (see `aggregate/`) is a generator of operations. A lane starts them one after another, in the same order on
-every rank, and hands back something to wait for. Waiting ends by completion or by LinkError; never by nothing.
+An exchange (see `gradwire/exchange/`) is a generator of operations. A lane starts them one after another, in the same
+order on every rank, and returns a Pending to wait for. Every wait ends, by completion or by LinkError.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ Ranges = tuple[tuple[int, int], ...]
 
 @dataclass(slots=True)
 class Losses:
-    """What an AllToAll may lose, and, once it is done, what it lost. Lanes that lose nothing leave it as it is.
+    """What an AllToAll may lose, and, once it is done, what it lost. Lanes that lose nothing leave it unchanged.
 
-    The share `tolerance` of each part is waited for until the deadline, and however long it takes the first
-    `critical[r]` bytes of the one for rank r.
-    `came[r]` is what is missing (and zero) in the part from rank r. `returned()` waits until every receiver has said
-    what did not reach it, and gives that by receiver; until then the parts sent must not be changed.
+    A lane waits for the share `tolerance` of each part until the deadline, and for the first `critical[r]` bytes of the
+    part for rank r however long that takes. `missing[r]` is what is missing (and zero) in the part from rank r.
+    `undelivered()` waits until every receiver has reported what did not reach it, and returns that by receiver; until
+    then the parts sent must not be changed.
     """
 
     tolerance: float
     critical: tuple[int, ...]
-    came: dict[int, Ranges] = field(default_factory=dict)
-    returned: Callable[[], dict[int, Ranges]] = dict
+    missing: dict[int, Ranges] = field(default_factory=dict)
+    undelivered: Callable[[], dict[int, Ranges]] = dict
 
 
 @dataclass(frozen=True, slots=True)
 class AllToAll:
     """Part r of `send` goes to rank r; part r of `receive` comes from rank r. Parts are equal.
 
-    With `losses`, a lane may lose some of the parts and says what; without, every byte arrives.
+    With `losses`, a lane may lose some bytes and reports which; without, every byte arrives.
     """
 
     send: Tensor
@@ -78,7 +78,7 @@ Op = AllToAll | AllGather | AllReduce
 class Timing:
     """One finished operation: what it was, the bytes this rank sent, and when it ran (monotonic seconds).
 
-    `arrivals` tells when each peer's part was there, where the lane can tell; no earlier than it was, perhaps later.
+    `arrivals` is when each peer's part was seen to have arrived, where the lane knows; it may have arrived earlier.
     """
 
     kind: str
@@ -89,7 +89,7 @@ class Timing:
 
 
 class Pending(Protocol):
-    """An operation under way."""
+    """A started operation."""
 
     def wait(self) -> Timing:
         """Return when it is done; raise LinkError when it failed or its deadline passed."""

@@ -1,4 +1,4 @@
-"""Collective: operations over somebody else's process group, by its own collectives.
+"""Collectives: a lane that runs operations as collectives of a torch process group.
 
 Each lane is a process group of its own, so that the order of its operations depends on nothing else in the process:
 not on the user's collectives, not on DDP's, not on other lanes.
@@ -13,21 +13,21 @@ import torch.distributed as dist
 
 from gradwire.clock import Clock
 from gradwire.errors import LinkError
-from gradwire.transport.exit_wait import lend
+from gradwire.transport.exit_wait import track
 from gradwire.transport.lanes.base import AllGather, AllToAll, Op, Pending, Timing
 
 # torch 2.13 renamed it; both names take the same arguments.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
-# What torch wraps around the reason: where in its sources, through how many callbacks, and its guess at the cause.
+# What torch adds to the reason: the source line, the callbacks it passed, and a guess at the cause.
 _INSIDE = re.compile(r"Got the following error when running the callback: |\bRuntimeError: |\[/[^\]]*:\d+\] ")
-# Gloo names the connection that broke. The port identifies no rank; `presence` names it.
+# Gloo names the connection that broke. Its port identifies no rank; `transport/liveness.py` names the rank.
 _SOCKET = re.compile(r" ?\[[0-9a-fA-F.:%a-z]+\]:\d+")
 _GUESS = "This is typically caused by"
 
 
 class CollectivePending:
-    """A torch Work and the clock that times it; the time of completion is noted when it happens, not when asked."""
+    """A torch Work with its timing; the time of completion is taken when it completes, not when somebody waits."""
 
     def __init__(self, work: dist.Work, op: Op, world_size: int, clock: Clock) -> None:
         self._work = work
@@ -36,9 +36,9 @@ class CollectivePending:
         self._nbytes = op.wire_bytes(world_size)
         self._started = clock.now()
         self._finished: float | None = None
-        work.get_future().add_done_callback(lend(self._note))
+        work.get_future().add_done_callback(track(self._record_time))
 
-    def _note(self, _: object) -> None:
+    def _record_time(self, _: object) -> None:
         self._finished = self._clock.now()
 
     def wait(self) -> Timing:
@@ -66,7 +66,7 @@ class CollectiveLane:
         return CollectivePending(work, op, self._world_size, self._clock)
 
     def close(self) -> None:
-        """Release the group, unless the whole job's groups are gone already."""
+        """Destroy the group, unless all groups of the job are destroyed already."""
         with contextlib.suppress(ValueError, AssertionError):
             dist.destroy_process_group(self._group)
 
@@ -83,7 +83,7 @@ class CollectiveLane:
 
 
 def explain(error: RuntimeError, kind: str) -> str:
-    """One line for a failed operation: what, why, and what to try."""
+    """One line for a failed operation: what failed, why, and what to try."""
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     text = _SOCKET.sub("", _INSIDE.sub("", text)).partition(_GUESS)[0].rstrip(". ")
     return (

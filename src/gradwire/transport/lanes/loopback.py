@@ -1,7 +1,7 @@
-"""Loopback: all ranks in one process, exact and deterministic, with scripted faults. For tests, ours and users'.
+"""Loopback: lanes between ranks of one process, exact and deterministic, with scripted faults. For tests.
 
-world = Loopback(4, loss=seeded_loss(0.05, seed=1))       # 5 % of tolerant parts' packets are lost
-world = Loopback(4, faults={(2, 5): LinkError("cut")})   # rank 2's sixth operation fails, and so do its partners'
+world = Loopback(4, loss=seeded_loss(0.05, seed=1))       # loses 5 % of the packets that may be lost
+world = Loopback(4, faults={(2, 5): LinkError("cut")})   # rank 2's sixth operation fails on all ranks
 lanes = [world.lane(rank) for rank in range(4)]
 """
 
@@ -38,8 +38,8 @@ def seeded_loss(rate: float, seed: int, burst: int = 1) -> Loss:
 
 
 @dataclass(slots=True)
-class _Meeting:
-    """One operation: the ranks that came so far, and how it ended."""
+class _SharedOp:
+    """One operation: the ranks that started it so far, and how it ended."""
 
     ops: dict[int, Op] = field(default_factory=dict)
     done: bool = False
@@ -47,7 +47,7 @@ class _Meeting:
 
 
 class Loopback:
-    """A world of ranks that share memory."""
+    """The ranks of one process, which share memory."""
 
     def __init__(
         self,
@@ -60,33 +60,33 @@ class Loopback:
         self._loss = loss
         self._faults = dict(faults or {})
         self._timeout = timeout
-        self._meetings: dict[int, _Meeting] = {}
+        self._ops: dict[int, _SharedOp] = {}
         self._changed = threading.Condition()
 
     def lane(self, rank: int) -> LoopbackLane:
         return LoopbackLane(self, rank)
 
-    def arrive(self, rank: int, number: int, op: Op) -> _Meeting:
-        """Bring one rank's part of operation `number`; the last to come carries it out."""
+    def join(self, rank: int, number: int, op: Op) -> _SharedOp:
+        """Add one rank's part of operation `number`; the last rank runs it."""
         with self._changed:
-            meeting = self._meetings.setdefault(number, _Meeting())
-            meeting.error = meeting.error or self._faults.get((rank, number))
-            meeting.ops[rank] = op
-            if len(meeting.ops) == self.world_size and meeting.error is None:
-                meeting.error = _carry_out([meeting.ops[r] for r in range(self.world_size)])
-                if self._loss is not None and meeting.error is None:
-                    _lose(meeting.ops, self._loss, number)
-            meeting.done = meeting.error is not None or len(meeting.ops) == self.world_size
+            shared = self._ops.setdefault(number, _SharedOp())
+            shared.error = shared.error or self._faults.get((rank, number))
+            shared.ops[rank] = op
+            if len(shared.ops) == self.world_size and shared.error is None:
+                shared.error = _run([shared.ops[r] for r in range(self.world_size)])
+                if self._loss is not None and shared.error is None:
+                    _apply_loss(shared.ops, self._loss, number)
+            shared.done = shared.error is not None or len(shared.ops) == self.world_size
             self._changed.notify_all()
-            return meeting
+            return shared
 
-    def wait(self, meeting: _Meeting) -> None:
+    def wait(self, shared: _SharedOp) -> None:
         with self._changed:
-            if not self._changed.wait_for(lambda: meeting.done, self._timeout):
-                missing = sorted(set(range(self.world_size)) - set(meeting.ops))
-                raise LinkError(f"ranks {missing} did not come within {self._timeout:g} s")
-        if meeting.error is not None:
-            raise meeting.error
+            if not self._changed.wait_for(lambda: shared.done, self._timeout):
+                missing = sorted(set(range(self.world_size)) - set(shared.ops))
+                raise LinkError(f"ranks {missing} did not start the operation within {self._timeout:g} s")
+        if shared.error is not None:
+            raise shared.error
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +94,12 @@ class LoopbackPending:
     """Waits for the others."""
 
     world: Loopback
-    meeting: _Meeting
+    shared: _SharedOp
     op: Op
     started: float
 
     def wait(self) -> Timing:
-        self.world.wait(self.meeting)
+        self.world.wait(self.shared)
         nbytes = self.op.wire_bytes(self.world.world_size)
         return Timing(type(self.op).__name__, nbytes, self.started, MonotonicClock().now())
 
@@ -113,16 +113,16 @@ class LoopbackLane:
         self._number = 0
 
     def start(self, op: Op) -> LoopbackPending:
-        meeting = self._world.arrive(self._rank, self._number, op)
+        shared = self._world.join(self._rank, self._number, op)
         self._number += 1
-        return LoopbackPending(self._world, meeting, op, MonotonicClock().now())
+        return LoopbackPending(self._world, shared, op, MonotonicClock().now())
 
     def close(self) -> None:
         """Nothing is held."""
 
 
-def _lose(ops: Mapping[int, Op], loss: Loss, number: int) -> None:
-    """Take away what the script says, on both sides' books."""
+def _apply_loss(ops: Mapping[int, Op], loss: Loss, number: int) -> None:
+    """Zero what the script loses, and report it to both sides."""
     returned: dict[int, dict[int, Ranges]] = {rank: {} for rank in ops}
     for receiver, op in ops.items():
         if not isinstance(op, AllToAll) or op.losses is None:
@@ -135,15 +135,15 @@ def _lose(ops: Mapping[int, Op], loss: Loss, number: int) -> None:
             missing = loss(number, sender, receiver, parts.shape[1], other.losses.critical[receiver])
             for offset, length in missing:
                 parts[sender, offset : offset + length].zero_()
-            op.losses.came[sender] = returned[sender][receiver] = missing
+            op.losses.missing[sender] = returned[sender][receiver] = missing
     for rank, op in ops.items():
         if isinstance(op, AllToAll) and op.losses is not None:
-            op.losses.returned = returned[rank].copy
+            op.losses.undelivered = returned[rank].copy
 
 
-def _carry_out(ops: list[Op]) -> Exception | None:
+def _run(ops: list[Op]) -> Exception | None:
     if len({type(op) for op in ops}) != 1:
-        return IntegrityError(f"ranks met with different operations: {[type(op).__name__ for op in ops]}")
+        return IntegrityError(f"ranks started different operations: {[type(op).__name__ for op in ops]}")
     for rank, op in enumerate(ops):
         if isinstance(op, AllToAll):
             parts = [other.send.view(len(ops), -1)[rank] for other in ops if isinstance(other, AllToAll)]

@@ -1,4 +1,4 @@
-"""Lanes over an existing process group: new groups over the same ranks, with the fastest way to use their backend."""
+"""Open lanes: makes lanes over new process groups of an existing group's ranks; the backend decides their type."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from gradwire.clock import Clock
 from gradwire.errors import LinkError
 from gradwire.transport.lanes.base import Lane
 from gradwire.transport.lanes.collectives import CollectiveLane
-from gradwire.transport.lanes.sends import MeshLane
+from gradwire.transport.lanes.sends import SendLane
 
-# Backends whose direct sends are the fastest way to exchange, and tell when each peer's part arrived.
+# Backends where direct sends are the fastest exchange, and show when each peer's part arrived.
 BY_SENDS = ("gloo", "gradwire")
 HOST = torch.device("cpu")
 
 
 def open_lanes(group: dist.ProcessGroup, count: int, timeout: float, clock: Clock, *, host: bool = False) -> list[Lane]:
     """Make `count` groups over the members of `group`; every member calls this at the same point. `host` lanes carry
-    tensors in the processor's memory, the others those of the devices that the group serves."""
+    CPU tensors, the others tensors of the devices that the group serves."""
     ranks = dist.get_process_group_ranks(group)
     backend = host_backend(group) if host else _one_backend(group)
-    lane = MeshLane if backend in BY_SENDS else CollectiveLane
+    lane = SendLane if backend in BY_SENDS else CollectiveLane
     everyone = len(ranks) == dist.get_world_size()
     return [lane(_new_group(backend, ranks, timeout, local=not everyone), clock) for _ in range(count)]
 
 
 def host_backend(group: dist.ProcessGroup) -> str:
-    """What carries tensors in the processor's memory among these ranks: gloo where the group itself does not (NCCL)."""
+    """The backend for CPU tensors of these ranks: gloo where the group itself takes none (NCCL)."""
     whole = dist.get_backend(group)
     if whole in BY_SENDS:
         return whole
@@ -38,7 +38,7 @@ def host_backend(group: dist.ProcessGroup) -> str:
 
 
 def _one_backend(group: dist.ProcessGroup) -> str:
-    """The group's backend by its own name, where it is one for all devices: "gloo" and not "cpu:gloo"."""
+    """The backend's own name where one serves all devices: "gloo" and not "cpu:gloo"."""
     whole = dist.get_backend(group)
     names = {group._get_backend(device).name() for device in group._device_types}
     return names.pop() if len(names) == 1 else whole
@@ -51,9 +51,9 @@ def _new_group(backend: str, ranks: Sequence[int], timeout: float, local: bool) 
         )
     except RuntimeError as error:
         raise LinkError(
-            f"attach: not all of {len(ranks)} ranks came within {timeout:g} s ({error}); every rank must attach at the "
-            "same point, and where one is started through gradwire.run, all must be: use torchrun, not a launcher "
-            "inside the script"
+            f"attach: not all of {len(ranks)} ranks made this call within {timeout:g} s ({error}); all ranks must "
+            "attach at the same point, and all or none must be started through gradwire.run: use torchrun, not a "
+            "launcher inside the script"
         ) from error
     assert isinstance(made, dist.ProcessGroup)  # this rank is a member
     return made

@@ -1,8 +1,8 @@
-"""Mesh: exchanges over gloo by direct sends between every two ranks.
+"""Sends: a lane that exchanges by direct sends between every two ranks of a process group.
 
 Gloo's own gather passes parts around a ring (W - 1 hops of latency), through a worker thread and a second copy of the
-result. Direct sends take one hop, write straight into their place, and wake no thread of ours or gloo's pool. Sums of
-whole tensors stay with gloo's all-reduce.
+result. Direct sends take one hop, write into the result directly, and wake no worker thread. Sums of whole tensors use
+gloo's all-reduce.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from gradwire.errors import LinkError
 from gradwire.transport.lanes.base import AllGather, AllReduce, Op, Pending, Timing
 from gradwire.transport.lanes.collectives import CollectiveLane, explain
 
-# Tags only need to differ between operations under way at once; gloo takes 32 bits.
+# Tags only have to differ between concurrent operations; gloo takes 32 bits.
 TAGS = 1 << 20
 
 
-class MeshPending:
+class SendPending:
     """The sends and receives of one operation."""
 
     def __init__(
@@ -46,7 +46,7 @@ class MeshPending:
         return self._clock.now()
 
 
-class MeshLane:
+class SendLane:
     """One gloo group, used by one thread."""
 
     def __init__(self, group: dist.ProcessGroup, clock: Clock) -> None:
@@ -68,13 +68,13 @@ class MeshLane:
             receives, sends = self._exchange(send, receive)
         except RuntimeError as error:
             raise LinkError(explain(error, type(op).__name__)) from error
-        return MeshPending(receives, sends, op, nbytes, self._clock)
+        return SendPending(receives, sends, op, nbytes, self._clock)
 
     def close(self) -> None:
         self._collective.close()
 
     def _exchange(self, send: Tensor, receive: Tensor) -> tuple[list[tuple[int, dist.Work]], list[dist.Work]]:
-        """Receives first, so that nothing that arrives has to be held; each rank begins with another peer."""
+        """Receives first, so that no arriving data has to be buffered; each rank starts with a different peer."""
         peers = [(self._rank + shift) % self._world_size for shift in range(1, self._world_size)]
         receives = [(peer, self._group.recv([receive[peer]], peer, self._number)) for peer in reversed(peers)]
         rows = send.shape[0]

@@ -1,7 +1,7 @@
-"""A lane over a wire (LTP, or TCP where UDP is blocked): every operation is direct transfers between every two ranks.
+"""Wire lane: runs operations over LTP or TCP, by direct transfers between every two ranks.
 
-Operations are reliable but for an AllToAll with `losses`: its parts travel under that tolerance, their leading bytes
-critical, and both sides learn what did not arrive. All lanes of a process share one endpoint; tags keep them apart:
+Operations are reliable except for an AllToAll with `losses`: its parts are sent with that tolerance, their first bytes
+are critical, and both sides learn what did not arrive. All lanes of a process share one endpoint; tags keep them apart:
 lane number in the high bits, the operation's number below.
 """
 
@@ -19,7 +19,7 @@ from gradwire.transport.lanes.base import AllGather, AllReduce, AllToAll, Losses
 from gradwire.transport.wires.base import RELIABLE, Contract, Delivery, Transfer, Wire
 
 LANE_SHIFT: Final = 48
-# Up to this many bytes everybody sums what everybody sent; above, each rank sums one part and sends it on.
+# Up to this many bytes every rank sums all tensors; above, each rank sums one part and sends the sum to the others.
 SMALL_SUM: Final = 64 * 1024
 
 
@@ -35,32 +35,32 @@ class WireLane:
 
     def start(self, op: Op) -> Pending:
         if isinstance(op, AllReduce):
-            return SmallSum(self, op) if op.tensor.nbytes <= SMALL_SUM else LargeSum(self, op)
+            return GatherSum(self, op) if op.tensor.nbytes <= SMALL_SUM else ShardedSum(self, op)
         return self.exchange(op, self.next_tag())
 
     def close(self) -> None:
-        """Nothing of its own is held; whoever opened the endpoint closes it."""
+        """Nothing to release: the carrier that opened the endpoint closes it."""
 
     def next_tag(self) -> int:
-        """Taken in the order of `start`, which is the same on all ranks."""
+        """Numbered in the order of `start`, which is the same on all ranks."""
         self._tag += 1
         return self._tag
 
-    def exchange(self, op: AllToAll | AllGather, tag: int) -> WireOperation:
-        """Begin an operation. Receives first; each rank begins with another peer."""
+    def exchange(self, op: AllToAll | AllGather, tag: int) -> WirePending:
+        """Start an operation. Receives first; each rank starts with a different peer."""
         rank, world = self._endpoint.rank, self._world_size
         receive, rows = op.receive.view(world, -1), 1 if isinstance(op, AllGather) else world
         send = op.send.view(rows, -1)
         losses = op.losses if isinstance(op, AllToAll) else None
-        meeting = WireOperation(op, losses, op.wire_bytes(world), self._timeout, self._clock)
+        pending = WirePending(op, losses, op.wire_bytes(world), self._timeout, self._clock)
         peers = [(rank + shift) % world for shift in range(1, world)]
         receive[rank].copy_(send[rank % rows])
-        meeting.inbound = [self._endpoint.post(peer, receive[peer], tag) for peer in reversed(peers)]
-        meeting.outbound = [
+        pending.inbound = [self._endpoint.post(peer, receive[peer], tag) for peer in reversed(peers)]
+        pending.outbound = [
             self._endpoint.send(peer, send[peer % rows], contract_of(losses, peer, send.shape[1]), tag)
             for peer in peers
         ]
-        return meeting
+        return pending
 
     @property
     def world_size(self) -> int:
@@ -71,7 +71,7 @@ class WireLane:
 
 
 def contract_of(losses: Losses | None, peer: int, size: int) -> Contract:
-    """The tolerance is over the values; critical bytes arrive anyway and must not count as if they were luck."""
+    """`losses.tolerance` is a share of the values; critical bytes always arrive and must not count towards it."""
     if losses is None:
         return RELIABLE
     critical = min(losses.critical[peer], size)
@@ -81,8 +81,8 @@ def contract_of(losses: Losses | None, peer: int, size: int) -> Contract:
     return Contract(tolerance=share, critical=((0, critical),) if critical else ())
 
 
-class WireOperation:
-    """The transfers of one operation, each side of them."""
+class WirePending:
+    """The transfers of one operation in both directions."""
 
     def __init__(self, op: Op, losses: Losses | None, nbytes: int, timeout: float, clock: Clock) -> None:
         self.inbound: list[Transfer] = []
@@ -96,17 +96,17 @@ class WireOperation:
         self._arrivals: dict[int, float] = {}
 
     def wait(self) -> Timing:
-        came = self._finish(self.inbound)
+        missing = self._finish(self.inbound)
         arrivals = tuple(self._arrivals.items())
         if self._losses is None:
             self._finish(self.outbound)
         else:
-            self._losses.came.update(came)
-            self._losses.returned = lambda: self._finish(self.outbound)
+            self._losses.missing.update(missing)
+            self._losses.undelivered = lambda: self._finish(self.outbound)
         return Timing(self._kind, self._nbytes, self._started, self._clock.now(), arrivals)
 
     def _finish(self, transfers: list[Transfer]) -> dict[int, Ranges]:
-        """What is missing, by peer. After a failure nothing touches the operation's buffers any more."""
+        """What is missing, by peer. After a failure the operation's buffers are not used any more."""
         missing = {}
         try:
             for transfer in transfers:
@@ -123,7 +123,7 @@ class WireOperation:
             delivery = transfer.wait(max(0.0, self._deadline - time.monotonic()))
         except TimeoutError as error:
             raise LinkError(
-                f"rank {transfer.peer} is alive but an operation with it did not end within {self._timeout:g} s; "
+                f"rank {transfer.peer} is alive but an operation with it did not complete within {self._timeout:g} s; "
                 "GRADWIRE_TRANSPORT_TIMEOUT sets how long to wait"
             ) from error
         if delivery.reason in ("refused", "cancelled"):
@@ -133,24 +133,24 @@ class WireOperation:
         return delivery
 
 
-class SmallSum:
-    """An all-reduce by one gather: every rank adds up in rank order, so that all get the same bits."""
+class GatherSum:
+    """An all-reduce by one all-gather: every rank adds in rank order, so that all get the same bits."""
 
     def __init__(self, lane: WireLane, op: AllReduce) -> None:
         self._lane, self._op = lane, op
         self._started = lane.now()
-        self._everyone = op.tensor.new_empty((lane.world_size, op.tensor.numel()))
+        self._rows = op.tensor.new_empty((lane.world_size, op.tensor.numel()))
         own = op.tensor.contiguous().view(-1)
-        self._meeting = lane.exchange(AllGather(_bytes(own), _bytes(self._everyone)), lane.next_tag())
+        self._first = lane.exchange(AllGather(_bytes(own), _bytes(self._rows)), lane.next_tag())
 
     def wait(self) -> Timing:
-        self._meeting.wait()
-        self._op.tensor.copy_(_combine(self._everyone, self._op).view_as(self._op.tensor))
+        self._first.wait()
+        self._op.tensor.copy_(_combine(self._rows, self._op).view_as(self._op.tensor))
         return Timing("AllReduce", self._op.wire_bytes(self._lane.world_size), self._started, self._lane.now())
 
 
-class LargeSum:
-    """An all-reduce in two phases: parts to their owners, sums to all. The second begins in `wait`."""
+class ShardedSum:
+    """An all-reduce in two phases: parts to their owners, sums to all. The second starts in `wait`."""
 
     def __init__(self, lane: WireLane, op: AllReduce) -> None:
         self._lane, self._op = lane, op
@@ -158,13 +158,13 @@ class LargeSum:
         world, numel = lane.world_size, op.tensor.numel()
         self._parts = op.tensor.new_zeros((world, -(-numel // world)))
         self._parts.view(-1)[:numel].copy_(op.tensor.reshape(-1))
-        self._came = torch.empty_like(self._parts)
-        self._meeting = lane.exchange(AllToAll(_bytes(self._parts), _bytes(self._came)), lane.next_tag())
+        self._received = torch.empty_like(self._parts)
+        self._first = lane.exchange(AllToAll(_bytes(self._parts), _bytes(self._received)), lane.next_tag())
         self._second = lane.next_tag()
 
     def wait(self) -> Timing:
-        self._meeting.wait()
-        mine = _combine(self._came, self._op).contiguous()
+        self._first.wait()
+        mine = _combine(self._received, self._op).contiguous()
         self._lane.exchange(AllGather(_bytes(mine), _bytes(self._parts)), self._second).wait()
         self._op.tensor.copy_(self._parts.view(-1)[: self._op.tensor.numel()].view_as(self._op.tensor))
         return Timing("AllReduce", self._op.wire_bytes(self._lane.world_size), self._started, self._lane.now())

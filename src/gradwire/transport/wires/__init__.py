@@ -1,1 +1,1 @@
-"""gradwire's own transports: LTP, TCP and shared memory under one contract."""
+"""Wires: gradwire's own transports, LTP, TCP and shared memory, behind one interface."""

@@ -1,9 +1,9 @@
-"""A wire carries tagged buffers between the ranks of a job: the contract that LTP, TCP and shared memory all keep.
+"""Wire: the interface of LTP, TCP and shared memory, which send tagged buffers between the ranks of a job.
 
-In: peers' addresses, buffers, contracts. Out: Deliveries, with what is missing named byte by byte. Code written against
-`Wire` runs on any of them. A wire reads and writes buffers where they lie, on its own thread or on the one that waits,
-so a buffer given to `send` or `post` must not be touched until its Transfer is done. Missing data is a result; only a
-lost peer raises.
+In: peers' addresses, buffers, contracts. Out: Deliveries, with the byte ranges that are missing. Code written against
+`Wire` runs on any of them. A wire reads and writes buffers in place, on its own thread or on the one that waits, so a
+buffer given to `send` or `post` must not be touched until its Transfer is done. Missing data is a result; only a lost
+peer raises.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from gradwire.types import LinkView
 
 Reason = Literal["complete", "threshold", "deadline", "refused", "cancelled"]
 
-# What one packet of LTP carries on the smallest path: 1200 bytes less header, tag and the data frame's header. Every
-# wire keeps to it, so that a contract valid on one is valid on all.
-RECORD_MOST: Final = 1157
-CRITICAL_MOST: Final = 8
+# Payload of one LTP packet on the smallest path: 1200 bytes less header, tag and the data frame's header. The same on
+# every wire, so that a contract valid on one is valid on all.
+RECORD_LIMIT: Final = 1157
+CRITICAL_LIMIT: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """What a transfer promises: `tolerance` 1.0 is reliable, less is the fraction waited for until the deadline.
+    """What a transfer guarantees: `tolerance` 1.0 is reliable, less is the fraction waited for until the deadline.
 
     Bytes of one `element` arrive together. With `record`, bytes of one record do (self-describing sparse payloads).
     `critical` are byte ranges (offset, length) that arrive whatever the tolerance. A reliable wire delivers everything
-    and so keeps every contract.
+    and so meets every contract.
     """
 
     tolerance: float = 1.0
@@ -42,17 +42,17 @@ class Contract:
             raise ConfigError("buffer: a transfer needs at least one byte")
         if not 0 < self.tolerance <= 1:
             raise ConfigError(
-                f"tolerance: {self.tolerance} lies outside 0..1; 1.0 is reliable, 0.98 does not wait for the last 2 %"
+                f"tolerance: {self.tolerance} is outside 0..1; 1.0 is reliable, 0.98 does not wait for the last 2 %"
             )
-        if not 1 <= self.element <= RECORD_MOST:
-            raise ConfigError(f"element: {self.element} bytes; an element has 1 to {RECORD_MOST}")
-        if not 0 <= self.record <= RECORD_MOST:
-            raise ConfigError(f"record: {self.record} bytes do not fit every packet; write 0 (none) to {RECORD_MOST}")
-        if len(self.critical) > CRITICAL_MOST:
-            raise ConfigError(f"critical: {len(self.critical)} ranges; a transfer has at most {CRITICAL_MOST}")
+        if not 1 <= self.element <= RECORD_LIMIT:
+            raise ConfigError(f"element: {self.element} bytes; write 1 to {RECORD_LIMIT}")
+        if not 0 <= self.record <= RECORD_LIMIT:
+            raise ConfigError(f"record: {self.record} bytes do not fit every packet; write 0 (none) to {RECORD_LIMIT}")
+        if len(self.critical) > CRITICAL_LIMIT:
+            raise ConfigError(f"critical: {len(self.critical)} ranges; a transfer has at most {CRITICAL_LIMIT}")
         for offset, length in self.critical:
             if offset < 0 or length <= 0 or offset + length > size:
-                raise ConfigError(f"critical: range ({offset}, {length}) lies outside the buffer's {size} bytes")
+                raise ConfigError(f"critical: range ({offset}, {length}) is outside the buffer's {size} bytes")
 
 
 RELIABLE: Final = Contract()
@@ -60,7 +60,7 @@ RELIABLE: Final = Contract()
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What arrived of one transfer. `missing` are byte ranges (offset, length), zero at the receiver."""
+    """What arrived of one transfer. `missing` are byte ranges (offset, length); the receiver has zeros there."""
 
     peer: int
     size: int
@@ -75,7 +75,7 @@ class Delivery:
 
 
 class Transfer(Protocol):
-    """One transfer under way."""
+    """A started transfer."""
 
     @property
     def peer(self) -> int: ...
@@ -86,7 +86,7 @@ class Transfer(Protocol):
         ...
 
     def wait(self, timeout: float | None = None) -> Delivery:
-        """The outcome; TimeoutError when it is not there in time (the transfer goes on), LinkError for a lost peer."""
+        """The result; TimeoutError when it does not come in time (the transfer goes on), LinkError for a lost peer."""
         ...
 
     def cancel(self) -> None:
@@ -95,14 +95,14 @@ class Transfer(Protocol):
 
 
 class Wire(Protocol):
-    """This process's end of a wire to every peer. Safe to use from several threads."""
+    """This process's endpoint, connected to every peer. Safe to use from several threads."""
 
     @property
     def rank(self) -> int: ...
 
     @property
     def port(self) -> int:
-        """Where peers reach this end: with the host's address, what they give to `connect`."""
+        """The port of this endpoint: with the host's address, what peers give to `connect`."""
         ...
 
     def connect(self, peers: Mapping[int, tuple[str, int]], timeout: float | None = None) -> None:
@@ -112,8 +112,8 @@ class Wire(Protocol):
     def send(self, peer: int, buffer: Any, contract: Contract = RELIABLE, tag: int = 0) -> Transfer:
         """Starts sending `buffer` (bytes-like or a contiguous CPU tensor); `tag` pairs it with the peer's receive.
 
-        Sends with one tag arrive in the order of their posts. On a reliable wire a small buffer counts as delivered as
-        soon as the wire holds it; a peer lost after that is heard of by the next transfer.
+        Sends with one tag match the peer's posts in order. On a reliable wire a small buffer counts as delivered as
+        soon as the wire has a copy; if the peer is lost after that, the next transfer raises.
         """
         ...
 
@@ -121,12 +121,12 @@ class Wire(Protocol):
         """Offers `buffer` for the peer's next transfer with `tag`.
 
         `threshold` and `deadline` (seconds after the first packet) replace Early Close's learned limits when not 0;
-        reliable wires have no use for them.
+        reliable wires ignore them.
         """
         ...
 
     def receive(self, peer: int, buffer: Any, tag: int = 0, timeout: float | None = None) -> Delivery:
-        """Posts `buffer` and waits for it. On a timeout the receive is withdrawn."""
+        """Posts `buffer` and waits for it. On a timeout the receive is cancelled."""
         ...
 
     def stats(self) -> dict[int, dict[str, float]]:
@@ -134,7 +134,7 @@ class Wire(Protocol):
         ...
 
     def view(self, peer: int) -> LinkView:
-        """The link to `peer` as `sense` wants it; nothing known when it is not connected."""
+        """The link to `peer` in the form that `sense` takes; empty when it is not connected."""
         ...
 
     def views(self) -> dict[int, LinkView]:
@@ -142,5 +142,5 @@ class Wire(Protocol):
         ...
 
     def close(self) -> None:
-        """Says goodbye to all peers and stops. Unfinished transfers end with LinkError."""
+        """Closes all connections. Unfinished transfers end with LinkError."""
         ...

@@ -1,8 +1,7 @@
-"""Completions: which of many transfers are done, without asking each and without a thread for each.
+"""Completions: waits for any of many transfers.
 
 In: a wire and the transfers its owner waits for. Out: those that are done. A wire with a native loop answers in one
-call; any other wire gets a thread per transfer that waits, kept and used again. `nudge` ends a wait from another
-thread.
+call; any other wire gets one waiting thread per transfer, which is reused. `nudge` ends a wait from another thread.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from typing import Any, Protocol
 
 from gradwire.transport.wires.base import Delivery
 
-# How long an idle watcher waits for its next transfer before it ends.
+# Seconds that an idle thread waits for its next transfer before it ends.
 _IDLE = 5.0
-# Watchers look this often whether they are to end; a transfer's own deadline is its owner's business.
+# Seconds between two checks whether to end; the owner of a transfer watches its deadline.
 _SLICE = 0.5
 
 
 class AwaitedTransfer(Protocol):
-    """What is needed of a wire's transfer."""
+    """The part of a wire's transfer that is used here."""
 
     @property
     def done(self) -> bool: ...
@@ -32,7 +31,7 @@ class AwaitedTransfer(Protocol):
 
 
 class Completions(Protocol):
-    """One owner waits; anybody may nudge."""
+    """One owner waits; any thread may nudge."""
 
     def wait(self, transfers: Mapping[int, AwaitedTransfer], timeout: float) -> Sequence[int]:
         """Keys of transfers that are done; empty at the timeout or after a nudge."""
@@ -44,9 +43,9 @@ class Completions(Protocol):
 
 
 def completions_of(wire: Any) -> Completions:
-    """The best way this wire offers."""
+    """The native loop's own wait where the wire has one, else waiting threads."""
     loop = getattr(wire, "loop", None)
-    return NativeCompletions(loop) if hasattr(loop, "wait_any") else Watchers()
+    return NativeCompletions(loop) if hasattr(loop, "wait_any") else WaitingThreads()
 
 
 class NativeCompletions:
@@ -59,7 +58,7 @@ class NativeCompletions:
         keys = {transfer.token: key for key, transfer in transfers.items()}
         done = self._loop.wait_any(list(keys), timeout)
         if not done and self._loop.stopped is not None:
-            return list(transfers)  # each of them says why when it is asked
+            return list(transfers)  # each of them raises the reason when it is waited for
         return [keys[token] for token in done]
 
     def nudge(self) -> None:
@@ -69,8 +68,8 @@ class NativeCompletions:
         """The loop belongs to the wire."""
 
 
-class Watchers:
-    """Threads that wait for one transfer each and tell; as many as there are transfers at once."""
+class WaitingThreads:
+    """Threads that wait for one transfer each; as many as there are concurrent transfers."""
 
     def __init__(self) -> None:
         self._seen: set[int] = set()
@@ -123,26 +122,26 @@ class Watchers:
                 item = self._work.get(timeout=_IDLE)
             except queue.Empty:
                 with self._lock:
-                    # Somebody may have counted on this thread a moment ago.
+                    # `_watch` may have counted this thread as idle a moment ago.
                     if self._idle == 0 or not self._work.empty():
                         continue
                     self._idle -= 1
                 break
             if item is None:
                 break
-            self._follow(*item)
+            self._wait_for(*item)
             with self._lock:
                 self._idle += 1
         with self._lock:
             self._threads.discard(threading.current_thread())
 
-    def _follow(self, key: int, transfer: AwaitedTransfer) -> None:
+    def _wait_for(self, key: int, transfer: AwaitedTransfer) -> None:
         while not self._closing.is_set():
             try:
                 transfer.wait(_SLICE)
             except TimeoutError:
                 continue
-            except Exception:  # whatever it is, the owner meets it again when it asks
+            except Exception:  # the owner gets the same error when it waits
                 pass
             self._done.put(key)
             return

@@ -1,7 +1,7 @@
-"""Handing over the memory of a board: an open file goes from one process to others of the same user and host.
+"""File descriptor passing: gives an open file (shared memory) to other processes of the same user and host.
 
-In: the file, and over the wire a note (a name and a token, 64 bytes) to those who may have it. Out: the same file in
-their hands. Only a process of this user that shows the token gets it.
+In: the file, and a credential (a socket name and a token, 64 bytes) that is sent to its receivers over the wire. Out:
+the same file, open in their processes. Only a process of this user that sends the token gets it.
 """
 
 from __future__ import annotations
@@ -18,40 +18,42 @@ from typing import Final, Self
 
 from gradwire.errors import LinkError
 
-NOTE: Final = 64
+CREDENTIAL_BYTES: Final = 64
 _TOKEN: Final = 32
 _SLICE: Final = 0.05
 _CREDENTIALS: Final = struct.Struct("iII")  # process, user, group
 
 
 class FdOffer:
-    """One file, offered under a name that exists in this network namespace only. Use as a context manager."""
+    """One file, offered on a socket whose name exists in this network namespace only. Use as a context manager."""
 
     def __init__(self, file: int) -> None:
         self._file = file
-        self.note = secrets.token_bytes(NOTE)
+        self.credential = secrets.token_bytes(CREDENTIAL_BYTES)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.bind(_name(self.note))
+        self._socket.bind(_name(self.credential))
         self._socket.listen(64)
         self._socket.settimeout(_SLICE)
 
     def serve(self, count: int, enough: Callable[[], bool], deadline: float) -> None:
-        """Hands the file to `count` processes that may have it, or until `enough`; LinkError at the deadline."""
+        """Gives the file to `count` processes with the token, or until `enough`; LinkError at the deadline."""
         while count > 0 and not enough():
             if time.monotonic() > deadline:
-                raise LinkError("shared memory: not every rank of this host came for it in time")
-            with contextlib.suppress(OSError):  # a timeout, or a stranger that left again
-                count -= self._hand_over(self._socket.accept()[0])
+                raise LinkError("shared memory: not every rank of this host fetched it in time")
+            with contextlib.suppress(OSError):  # a timeout, or a stranger that disconnected
+                count -= self._pass_to(self._socket.accept()[0])
 
-    def _hand_over(self, other: socket.socket) -> bool:
+    def _pass_to(self, other: socket.socket) -> bool:
         with other:
             other.settimeout(1.0)
             raw = other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
             token = other.recv(_TOKEN, socket.MSG_WAITALL)
-            welcome = _CREDENTIALS.unpack(raw)[1] == os.geteuid() and hmac.compare_digest(token, self.note[-_TOKEN:])
-            if welcome:
+            allowed = _CREDENTIALS.unpack(raw)[1] == os.geteuid() and hmac.compare_digest(
+                token, self.credential[-_TOKEN:]
+            )
+            if allowed:
                 socket.send_fds(other, [b"\0"], [self._file])
-            return welcome
+            return allowed
 
     def __enter__(self) -> Self:
         return self
@@ -60,17 +62,17 @@ class FdOffer:
         self._socket.close()
 
 
-def fetch(note: bytes, timeout: float) -> int:
-    """The file that the writer of `note` offers; the caller closes it. OSError when there is none."""
+def receive_fd(credential: bytes, timeout: float) -> int:
+    """The file offered under `credential`; the caller closes it. OSError when there is none."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
         other.settimeout(timeout)
-        other.connect(_name(note))
-        other.sendall(note[-_TOKEN:])
+        other.connect(_name(credential))
+        other.sendall(credential[-_TOKEN:])
         _, files, _, _ = socket.recv_fds(other, 1, 1)
     if not files:
         raise ConnectionRefusedError("shared memory was refused")
     return int(files[0])
 
 
-def _name(note: bytes) -> str:
-    return "\0gradwire-board-" + note[:_TOKEN].hex()
+def _name(credential: bytes) -> str:
+    return "\0gradwire-board-" + credential[:_TOKEN].hex()

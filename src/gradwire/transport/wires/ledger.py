@@ -1,7 +1,7 @@
-"""Ledger: what transfers came to since somebody last looked, by peer.
+"""Ledger: sums of finished transfers by peer, since the last read.
 
-In: every transfer as it ends, from whichever thread notices. Out: sums, which begin anew with every look. Adding up
-takes under a microsecond, so that nobody has to choose between counting and speed.
+In: every transfer as it ends, from any thread. Out: sums, which start at zero after every read. Adding takes under a
+microsecond, so every transfer is counted.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import threading
 from dataclasses import dataclass, field
 from typing import Final
 
-# The peer of a transfer of which only the whole is known: a collective of somebody else's group.
-EVERYBODY: Final = -1
+# The peer of a transfer whose peers are not known: a collective of a torch process group.
+ALL_PEERS: Final = -1
 
 
 @dataclass(slots=True)
 class Account:
-    """`transfers`, `nbytes`, `missing`, `seconds` and `closes` came from the peer; `returned` was sent to it, did not
-    arrive and waits here."""
+    """`transfers`, `nbytes`, `missing`, `seconds` and `closes` are of data received from the peer; `returned` are bytes
+    sent to it that did not arrive and stay in the residual."""
 
     transfers: int = 0
     nbytes: int = 0
@@ -43,7 +43,7 @@ class Ledger:
         self._lock = threading.Lock()
         self._accounts: dict[int, Account] = {}
 
-    def came(self, peer: int, nbytes: int, seconds: float, missing: int = 0, reason: str = "complete") -> None:
+    def add_received(self, peer: int, nbytes: int, seconds: float, missing: int = 0, reason: str = "complete") -> None:
         """A transfer from `peer` ended."""
         with self._lock:
             account = self._accounts.get(peer)
@@ -55,8 +55,8 @@ class Ledger:
             account.seconds += seconds
             account.closes[reason] = account.closes.get(reason, 0) + 1
 
-    def returned(self, peer: int, nbytes: int) -> None:
-        """So much of what was sent to `peer` did not arrive."""
+    def add_undelivered(self, peer: int, nbytes: int) -> None:
+        """So many bytes sent to `peer` did not arrive."""
         with self._lock:
             self._accounts.setdefault(peer, Account()).returned += nbytes
 

@@ -1,8 +1,7 @@
-"""LTP from Python: one Endpoint per process, a connection per peer, transfers with a contract on each.
+"""LTP wire: loss-tolerant transfers over UDP. One Endpoint per process, one connection per peer.
 
-In: peers' addresses and the job secret, buffers, contracts. Out: Deliveries, with what is missing named byte by byte.
-The protocol runs on a native thread (docs/ltp.md); it reads and writes the buffers where they lie, so a buffer given
-to `send` or `post` must not be touched until its Transfer is done. Missing data is a result; only a lost peer raises.
+In: peers' addresses and the job secret, buffers, contracts. Out: Deliveries, with the byte ranges that are missing. The
+protocol runs on a native thread (docs/ltp.md).
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from typing import Literal
 from gradwire._native import LtpConfig as NativeConfig
 from gradwire._native import LtpLoop
 from gradwire.errors import ConfigError
-from gradwire.transport.wires.base import CRITICAL_MOST, RECORD_MOST, RELIABLE, Contract, Delivery, Reason
+from gradwire.transport.wires.base import CRITICAL_LIMIT, RECORD_LIMIT, RELIABLE, Contract, Delivery, Reason
 from gradwire.transport.wires.native import NativeTransfer as Transfer
 from gradwire.transport.wires.native import NativeWire, check_identity
 
 __all__ = [
-    "CRITICAL_MOST", "RECORD_MOST", "RELIABLE", "Contract", "Delivery", "Endpoint", "LtpConfig", "Reason", "Transfer",
+    "CRITICAL_LIMIT", "RECORD_LIMIT", "RELIABLE", "Contract", "Delivery", "Endpoint", "LtpConfig", "Reason", "Transfer",
 ]  # fmt: skip
 
 
@@ -44,11 +43,11 @@ class LtpConfig:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port: {self.port} is not a UDP port; write 0 to let the system choose, or 1..65535")
         if self.congestion not in ("bbr", "cubic"):
-            raise ConfigError(f"congestion: {self.congestion!r} is not known; write bbr or cubic")
+            raise ConfigError(f"congestion: {self.congestion!r} is unknown; write bbr or cubic")
         if not 1200 <= self.largest_datagram <= 65507:
-            raise ConfigError(f"largest_datagram: {self.largest_datagram} lies outside 1200..65507 bytes")
+            raise ConfigError(f"largest_datagram: {self.largest_datagram} is outside 1200..65507 bytes")
         if not 0 <= self.credit < 2**32:
-            raise ConfigError(f"credit: {self.credit} lies outside 0..4294967295 bytes")
+            raise ConfigError(f"credit: {self.credit} is outside 0..4294967295 bytes")
         for setting in ("keepalive", "dead_after", "connect_timeout", "deadline_slack", "first_deadline"):
             if getattr(self, setting) <= 0:
                 raise ConfigError(f"{setting}: must be a positive number of seconds, not {getattr(self, setting)}")
@@ -57,7 +56,7 @@ class LtpConfig:
 
 
 class Endpoint(NativeWire):
-    """This process's end of LTP. Use as a context manager, or call `close`."""
+    """This process's LTP endpoint. Use as a context manager, or call `close`."""
 
     protocol = "UDP"
 

@@ -1,7 +1,7 @@
-"""One wire of two: shared memory to peers on this host and in this network namespace, LTP or TCP to all others.
+"""Mixed wire: shared memory to peers on this host and in this network namespace, LTP or TCP to all others.
 
-In: two wires, and who is a neighbour. Out: transfers of whichever wire leads to the peer. `open_wire` makes the wire
-that GRADWIRE_WIRE names; it is what `rendezvous` is given.
+In: two wires, and which peers share the host. Out: transfers of the wire that reaches the peer. `open_wire` makes the
+wire that GRADWIRE_WIRE names, for `rendezvous`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ KINDS: Final = ("auto", *FAR, "shm")
 
 
 class MixedWire:
-    """`near` for neighbours, `far` for the rest; without `far`, a peer elsewhere is a ConfigError."""
+    """`near` for peers on this host, `far` for the others; without `far`, a peer on another host is a ConfigError."""
 
     def __init__(self, near: ShmEndpoint, far: NativeWire | None, identity: str | None = None) -> None:
         self.rank = near.rank
         self._near, self._far = near, far
         self._identity = identity or host_identity()
-        self._neighbours: dict[int, int] = {}  # rank -> the number under which it is reached
+        self._local: dict[int, int] = {}  # ranks on this host -> their number in the namespace
 
     @property
     def port(self) -> int:
@@ -39,37 +39,37 @@ class MixedWire:
 
     @property
     def far(self) -> str:
-        """What leads to other hosts, in words."""
+        """The name of the wire to other hosts."""
         return {"UDP": "LTP"}.get(self._far.protocol, self._far.protocol) if self._far else "nothing"
 
-    def nearby(self) -> tuple[str, int]:
-        """The identity of this host, and the number under which neighbours reach us."""
+    def local_address(self) -> tuple[str, int]:
+        """The identity of this host, and the number by which processes on it reach this one."""
         return self._identity, self._near.port
 
-    def meet(self, others: Mapping[int, tuple[str, int]]) -> None:
-        """What `nearby` says on every other rank; told before `connect`. Who is not met is far."""
-        self._neighbours = {rank: number for rank, (host, number) in others.items() if host == self._identity}
+    def set_local_addresses(self, others: Mapping[int, tuple[str, int]]) -> None:
+        """The `local_address` of every other rank; called before `connect`. Ranks not given count as remote."""
+        self._local = {rank: number for rank, (host, number) in others.items() if host == self._identity}
 
     def wire_to(self, peer: int) -> NativeWire:
-        """The wire that leads to a peer."""
-        if peer in self._neighbours:
+        """The wire that reaches a peer."""
+        if peer in self._local:
             return self._near
         if self._far is None:
             raise ConfigError(
-                f"{WIRE_VARIABLE}: rank {peer} is on another host or in another network namespace, which shm does not "
+                f"{WIRE_VARIABLE}: rank {peer} is on another host or in another network namespace, which shm cannot "
                 "reach; write auto, ltp or tcp"
             )
         return self._far
 
-    def beside(self, ranks: Iterable[int]) -> bool:
-        """Whether all of them are neighbours, or this rank itself."""
-        return all(rank in self._neighbours or rank == self.rank for rank in ranks)
+    def shares_host(self, ranks: Iterable[int]) -> bool:
+        """Whether all of them run on this host."""
+        return all(rank in self._local or rank == self.rank for rank in ranks)
 
     def connect(self, peers: Mapping[int, tuple[str, int]], timeout: float | None = None) -> None:
         """Connects to every peer (rank -> host, port of its far wire); LinkError names the one that failed."""
         deadline = None if timeout is None else time.monotonic() + timeout
         far = {rank: at for rank, at in peers.items() if self.wire_to(rank) is not self._near}
-        near = {rank: (at[0], self._neighbours[rank]) for rank, at in peers.items() if rank in self._neighbours}
+        near = {rank: (at[0], self._local[rank]) for rank, at in peers.items() if rank in self._local}
         self._near.connect(near, timeout)
         if self._far is not None and far:
             self._far.connect(far, None if deadline is None else max(0.0, deadline - time.monotonic()))
@@ -87,11 +87,11 @@ class MixedWire:
         return self.wire_to(peer).receive(peer, buffer, tag, timeout)
 
     def stats(self) -> dict[int, dict[str, float]]:
-        """Per connected peer, from the wire that leads to it."""
+        """Per connected peer, from the wire that reaches it."""
         return {**(self._far.stats() if self._far else {}), **self._near.stats()}
 
     def view(self, peer: int) -> LinkView:
-        """The link to `peer` as `sense` wants it."""
+        """The link to `peer` in the form that `sense` takes."""
         return self.views().get(peer, LinkView())
 
     def views(self) -> dict[int, LinkView]:
@@ -115,7 +115,7 @@ def wire_kind(environment: Mapping[str, str] | None = None) -> str:
     """GRADWIRE_WIRE, checked; auto when it is not set."""
     kind = (os.environ if environment is None else environment).get(WIRE_VARIABLE) or "auto"
     if kind not in KINDS:
-        raise ConfigError(f"{WIRE_VARIABLE}: {kind!r} is no wire; write one of {', '.join(KINDS)}")
+        raise ConfigError(f"{WIRE_VARIABLE}: {kind!r} is not a wire; write one of {', '.join(KINDS)}")
     return kind
 
 
@@ -124,8 +124,8 @@ def open_wire(
 ) -> MixedWire | NativeWire:
     """A wire that listens on `host` and `port`.
 
-    `auto` is shared memory to neighbours and `far` (ltp or tcp) to others; `ltp` and `tcp` take that one to everybody,
-    neighbours too; `shm` reaches neighbours only.
+    `auto` is shared memory on this host and `far` (ltp or tcp) to other hosts; `ltp` and `tcp` use that one for every
+    peer; `shm` reaches peers on this host only.
     """
     if kind in FAR:
         return _open_far(kind, rank, secret, host, port)

@@ -1,7 +1,7 @@
-"""What every wire with a native event loop has in common: buffers in, tokens to the loop, outcomes back.
+"""Native wire: the base class of all wires, which run on a native event loop.
 
-In: a loop (the bindings' classes), buffers, contracts. Out: Transfers and LinkErrors that say what happened to whom.
-It never copies a buffer and never holds the GIL while it waits.
+In: a loop (the bindings' classes), buffers, contracts. Out: Transfers, and LinkErrors that name the peer and what
+happened. It never copies a buffer and never holds the GIL while it waits.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from typing import Any, Final, Protocol, Self
 import numpy as np
 
 from gradwire._native import LtpResult
-from gradwire.errors import ConfigError, FarewellError, LinkError, NoAnswerError
+from gradwire.errors import ConfigError, LinkError, NoAnswerError, PeerClosedError
 from gradwire.fork import keep_forever, void_in_child
 from gradwire.transport.wires.base import RELIABLE, Contract, Delivery, Reason
 from gradwire.transport.wires.ledger import Ledger
 from gradwire.types import LinkView
 
-# Python's signals are looked at this often while a native wait blocks.
+# Seconds between two checks for Python signals while a native wait blocks.
 _SLICE: Final = 0.2
-_WHOLE: Final = 1_000_000
+_MILLION: Final = 1_000_000  # tolerances are passed to the loop in millionths
 
 _WHY: Final[dict[str, str]] = {
     "no_answer": "does not answer: is it running, is the address right, does a firewall block {protocol}?",
-    "authentication": "sends packets that fail authentication: its GRADWIRE_SECRET differs from ours",
-    "rank_in_use": "is already connected to another live process of our rank: two processes claim it",
-    "wrong_rank": "is another rank than the one given for this address",
-    "too_many_peers": "has no room for another peer",
+    "authentication": "sends packets that fail authentication: its GRADWIRE_SECRET differs from this rank's",
+    "rank_in_use": "is already connected to another live process of this rank: two processes run as the same rank",
+    "wrong_rank": "is another rank than the one expected at this address",
+    "too_many_peers": "accepts no more peers",
     "vanished": "has been silent for too long and counts as lost",
-    "restarted": "was restarted: the process we were connected to is gone",
-    "half_open": "no longer holds the connection we hold",
+    "restarted": "was restarted: the process that this rank was connected to is gone",
+    "half_open": "no longer has the connection that this rank has",
     "closed": "has closed the connection",
     "protocol": "broke the protocol (a bug: the packets were authentic)",
-    "local_close": "was disconnected by our own close()",
+    "local_close": "was disconnected by close() on this rank",
 }
 
 
 class Loop(Protocol):
-    """A native event loop as the bindings show it. Buffers given by address stay alive until waited for."""
+    """A native event loop, as the bindings show it. Buffers given by address stay alive until waited for."""
 
     @property
     def port(self) -> int: ...
@@ -69,17 +69,17 @@ class Loop(Protocol):
 
 
 class VoidLoop:
-    """The loop of a wire that a forked process inherited; it can be closed, and all else is a LinkError."""
+    """The loop of a wire that a forked process inherited; it can be closed, anything else is a LinkError."""
 
     def close(self) -> None:
-        """Nothing of it is this process's to close."""
+        """Nothing to do: the parent process owns the loop."""
 
     def __getattr__(self, name: str) -> Any:
-        raise LinkError("this wire belongs to the process that this one was forked from; open another one here")
+        raise LinkError("this wire belongs to the parent of this forked process; open a new one here")
 
 
 class NativeTransfer:
-    """One transfer under way. Keeps its memory where it is until `wait` returns a Delivery or `cancel` has run."""
+    """A started transfer. Keeps its memory alive and in place until `wait` returns a Delivery or `cancel` has run."""
 
     __slots__ = ("_inbound", "_keeper", "_result", "_wire", "peer", "token")
 
@@ -92,7 +92,7 @@ class NativeTransfer:
         self._result: LtpResult | None = None
 
     def wait(self, timeout: float | None = None) -> Delivery:
-        """The outcome; TimeoutError when it is not there in time (the transfer goes on), LinkError for a lost peer."""
+        """The result; TimeoutError when it does not come in time (the transfer goes on), LinkError for a lost peer."""
         loop = self._wire.loop
         deadline = time.monotonic() + timeout if timeout is not None else float("inf")
         while self._result is None:
@@ -100,7 +100,7 @@ class NativeTransfer:
             self._finish(loop.wait(self.token, max(0.0, min(_SLICE, left))))
             if self._result is None and (error := loop.stopped) is not None:
                 why = f"failed ({error})" if error else "was closed"
-                raise LinkError(f"rank {self.peer}: the endpoint {why} while a transfer was under way")
+                raise LinkError(f"rank {self.peer}: the endpoint {why} during a transfer")
             if self._result is None and left <= 0:
                 raise TimeoutError(f"transfer with rank {self.peer} not finished after {timeout} s")
         return self._delivery(self._result)
@@ -121,19 +121,19 @@ class NativeTransfer:
         if result is not None:
             self._result = result
             self._release()
-            self._wire.enter(result, self._inbound)
+            self._wire.record(result, self._inbound)
 
-    def let_go(self) -> None:
+    def release_memory(self) -> None:
         """Native code no longer uses the memory: its owner may change it again."""
         self._keeper = None
 
     def _release(self) -> None:
-        self.let_go()
+        self.release_memory()
         self._wire.pending.pop(self.token, None)
 
     def _delivery(self, result: LtpResult) -> Delivery:
         if result.failure != "none":
-            kind = FarewellError if result.failure == "closed" else LinkError
+            kind = PeerClosedError if result.failure == "closed" else LinkError
             raise kind(f"rank {result.rank} {self._wire.explain(result.failure)}")
         missing = tuple(result.missing)
         reason: Reason = result.reason  # type: ignore[assignment]
@@ -153,9 +153,9 @@ class NativeWire:
         self.ledger = Ledger()
         self._connect_timeout = connect_timeout
         self._order = secrets.randbits(63)
-        # Where peers are, as far as it was told.
-        self.places: dict[int, tuple[str, int]] = {}
-        # Also at interpreter exit: the native thread must be gone before buffers are.
+        # Addresses of the peers it was asked to connect to.
+        self.addresses: dict[int, tuple[str, int]] = {}
+        # Also at interpreter exit: the native thread must end before buffers are freed.
         self._finalizer = weakref.finalize(self, loop.close)
         void_in_child(self, NativeWire._void)
 
@@ -164,7 +164,7 @@ class NativeWire:
         return self.loop.port
 
     def explain(self, failure: str) -> str:
-        """What a failure's name means, as the end of a sentence that begins with the peer."""
+        """The failure in words, as the end of a sentence that begins with the peer."""
         return _WHY[failure].format(protocol=self.protocol)
 
     def connect(self, peers: Mapping[int, tuple[str, int]], timeout: float | None = None) -> None:
@@ -177,18 +177,18 @@ class NativeWire:
                 self.loop.connect(rank, host, port)
             except ValueError as error:
                 raise ConfigError(f"peers: rank {rank}: {error}; resolve host names first") from error
-        self.places.update(peers)
+        self.addresses.update(peers)
         for rank, (host, port) in peers.items():
             state = self._connected(rank, deadline)
             if state != "connected":
                 kind = NoAnswerError if state == "no_answer" else LinkError
                 raise kind(f"rank {rank} at {host} port {port} {self.explain(state)}")
 
-    def call_again(self, rank: int) -> None:
-        """Begin to connect anew to a peer that was lost, where it was; nothing waits for it. Both ends must do so."""
-        self.loop.connect(rank, *self.places[rank])
+    def reconnect(self, rank: int) -> None:
+        """Start to connect again to a lost peer at its last address, without waiting. Both sides must do so."""
+        self.loop.connect(rank, *self.addresses[rank])
 
-    def state_of(self, rank: int) -> str:
+    def connection_state(self, rank: int) -> str:
         """ "connected", "waiting" while connecting, or the name of what failed."""
         return self.loop.wait_connected(rank, 0.0)
 
@@ -207,7 +207,7 @@ class NativeWire:
         contract.check(size)
         self._order += 1
         token = self.loop.send(
-            peer, address, size, tag, (contract.element, contract.record), round(contract.tolerance * _WHOLE),
+            peer, address, size, tag, (contract.element, contract.record), round(contract.tolerance * _MILLION),
             list(contract.critical), self._order & (2**63 - 1),
         )  # fmt: skip
         return self._track(peer, token, keeper, inbound=False)
@@ -224,7 +224,7 @@ class NativeWire:
         return self._track(peer, token, keeper, inbound=True)
 
     def receive(self, peer: int, buffer: Any, tag: int = 0, timeout: float | None = None) -> Delivery:
-        """Posts `buffer` and waits for it. On a timeout the receive is withdrawn."""
+        """Posts `buffer` and waits for it. On a timeout the receive is cancelled."""
         transfer = self.post(peer, buffer, tag)
         try:
             return transfer.wait(timeout)
@@ -237,11 +237,11 @@ class NativeWire:
         return self.loop.link_stats()
 
     def counters(self) -> dict[str, int]:
-        """What arrived and belonged to no connection, and how often the socket was called."""
+        """Counts of packets that belonged to no connection, and of socket calls."""
         return self.loop.endpoint_stats()
 
     def view(self, peer: int) -> LinkView:
-        """The link to `peer` as `sense` wants it; nothing known when it is not connected."""
+        """The link to `peer` in the form that `sense` takes; empty when it is not connected."""
         return self.views().get(peer, LinkView())
 
     def views(self) -> dict[int, LinkView]:
@@ -249,16 +249,16 @@ class NativeWire:
         return {peer: _view(link) for peer, link in self.stats().items()}
 
     def close(self) -> None:
-        """Says goodbye to all peers and stops the thread. Unfinished transfers end with LinkError."""
-        # Not through the finalizer, which runs once: who comes second must wait, too, until the thread is gone.
+        """Closes all connections and stops the thread. Unfinished transfers end with LinkError."""
+        # Not through the finalizer, which runs once: a second caller, too, must wait until the thread has ended.
         self.loop.close()
         self._finalizer.detach()
         pending, self.pending = self.pending, {}
         for transfer in pending.values():
-            transfer.let_go()
+            transfer.release_memory()
 
     def _void(self) -> None:
-        """In a forked child: the native thread is not there, and the loop's locks may be held by it for ever."""
+        """In a forked child: the native thread does not exist, and the loop's locks may stay locked for ever."""
         self._finalizer.detach()
         keep_forever(self.loop)
         self.loop = VoidLoop()
@@ -269,15 +269,15 @@ class NativeWire:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def enter(self, result: LtpResult, inbound: bool) -> None:
+    def record(self, result: LtpResult, inbound: bool) -> None:
         """Add a transfer that ended to the ledger."""
         if result.failure != "none":
             return
         size, arrived = result.size, result.arrived
         if inbound:
-            self.ledger.came(result.rank, arrived, result.elapsed, size - arrived, result.reason)
+            self.ledger.add_received(result.rank, arrived, result.elapsed, size - arrived, result.reason)
         elif arrived < size:
-            self.ledger.returned(result.rank, size - arrived)
+            self.ledger.add_undelivered(result.rank, size - arrived)
 
     def _track(self, peer: int, token: int, keeper: object, inbound: bool) -> NativeTransfer:
         transfer = self.pending[token] = NativeTransfer(self, peer, token, keeper, inbound)
@@ -297,7 +297,7 @@ def _view(link: Mapping[str, float]) -> LinkView:
 
 
 def check_identity(rank: int, secret: bytes) -> None:
-    """Raises ConfigError for a rank or a job secret that cannot be one."""
+    """ConfigError for an impossible rank or a job secret that is too short."""
     if not 0 <= rank < 2**32:
         raise ConfigError(f"rank: {rank} is not a rank")
     if len(secret) < 16:
@@ -305,10 +305,10 @@ def check_identity(rank: int, secret: bytes) -> None:
 
 
 def memory_of(buffer: Any, *, writable: bool) -> tuple[int, int, object]:
-    """Address and size of a tensor or of anything with the buffer protocol, and what keeps that memory in its place.
+    """Address and size of a tensor or of anything with the buffer protocol, and what keeps the memory in place.
 
-    The object alone would not: a bytearray moves when it grows, a tensor can be given another storage. An exported
-    memoryview makes the first a BufferError, a reference to the storage outlives the second. Torch is not needed.
+    The buffer alone would not: a bytearray moves when it grows, a tensor can be given another storage. A memoryview
+    prevents the first, a reference to the storage the second. Works without torch.
     """
     if hasattr(buffer, "data_ptr"):
         if buffer.device.type != "cpu" or not buffer.is_contiguous():

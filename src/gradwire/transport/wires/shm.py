@@ -1,8 +1,8 @@
-"""Shared memory as a wire, between processes of one host and one network namespace.
+"""Shared-memory wire: between processes of one host and one network namespace.
 
-In and out: as `wire.Wire` says; reliable always. Each pair of processes shares two rings in a memory file without a
-name, passed over a local socket between processes of one user that hold the job secret; nothing is left behind however
-a process ends. The address given to `connect` is a number in the namespace: its host part is not used. docs/wires.md.
+In and out: as in `Wire`; always reliable. Each pair of processes shares two rings in an unnamed memory file, passed
+over a local socket between processes of one user that have the job secret; nothing is left behind when a process
+ends. The port given to `connect` is a number in the namespace; the host is not used. docs/wires.md.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from gradwire.transport.wires.tcp import check_stream
 class ShmConfig:
     """Settings of an endpoint. Times in seconds, sizes in bytes.
 
-    `ring` is the memory of each direction to each peer; `spin` how long a waiting thread looks at the rings, giving way
-    to others, before it sleeps.
+    `ring` is the memory of each direction to each peer; `spin` is how long a waiting thread polls the rings, yielding
+    the processor, before it sleeps.
     """
 
     port: int = 0
@@ -36,14 +36,14 @@ class ShmConfig:
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
-            raise ConfigError(f"port: {self.port} lies outside 0..65535; write 0 to have a free number chosen")
+            raise ConfigError(f"port: {self.port} is outside 0..65535; write 0 to let the system choose")
         if not 4096 <= self.ring <= 64 << 20 or self.ring & (self.ring - 1):
             raise ConfigError(f"ring: {self.ring} bytes; write a power of two from 4096 to {64 << 20}")
         check_stream(self.credit, self.spin, self.keepalive, self.dead_after, self.connect_timeout)
 
 
 class ShmEndpoint(NativeWire):
-    """This process's end of its rings. Use as a context manager, or call `close`."""
+    """This process's shared-memory endpoint. Use as a context manager, or call `close`."""
 
     protocol = "local sockets"
 
@@ -56,7 +56,7 @@ class ShmEndpoint(NativeWire):
 def host_identity() -> str:
     """Equal for two processes exactly when they can share memory: same boot, network namespace and user.
 
-    The network namespace is part of it so that a lab of namespaces on one machine is not short-circuited.
+    The network namespace is part of it so that the lab's emulated links are not bypassed.
     """
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}/{os.geteuid()}"

@@ -1,6 +1,6 @@
-"""Kernel TCP as a wire: one stream per peer, authenticated and by default encrypted under the job secret.
+"""TCP wire: one kernel TCP stream per peer, authenticated and by default encrypted with keys from the job secret.
 
-In and out: as `wire.Wire` says; reliable always, so that any tolerance is met. The thread that calls `send` writes what
+In and out: as in `Wire`; always reliable, so that any tolerance is met. The thread that calls `send` writes what
 the socket takes; a thread in `wait` reads the sockets itself, so that data wakes it directly. docs/wires.md.
 """
 
@@ -18,8 +18,8 @@ from gradwire.transport.wires.native import NativeWire, check_identity
 class TcpConfig:
     """Settings of an endpoint. Times in seconds, sizes in bytes.
 
-    `credit` is what a peer may send unasked; `spin` how long a waiting thread looks at its sockets, giving way to
-    others, before it sleeps.
+    `credit` is what a peer may send before a receive is posted; `spin` is how long a waiting thread polls its sockets,
+    yielding the processor, before it sleeps.
     """
 
     host: str = "127.0.0.1"
@@ -38,7 +38,7 @@ class TcpConfig:
 
 
 class TcpEndpoint(NativeWire):
-    """This process's end of its TCP streams. Use as a context manager, or call `close`."""
+    """This process's TCP endpoint. Use as a context manager, or call `close`."""
 
     protocol = "TCP"
 
@@ -49,11 +49,11 @@ class TcpEndpoint(NativeWire):
 
 
 def check_stream(credit: int, spin: float, keepalive: float, dead_after: float, connect_timeout: float) -> None:
-    """What all streams ask of their settings; ConfigError names the one that is wrong."""
+    """Checks the settings of TCP and shared memory; ConfigError names the one that is wrong."""
     if not 0 <= credit < 2**32:
-        raise ConfigError(f"credit: {credit} lies outside 0..4294967295 bytes")
+        raise ConfigError(f"credit: {credit} is outside 0..4294967295 bytes")
     if not 0 <= spin <= 0.01:
-        raise ConfigError(f"spin: {spin} s lies outside 0..0.01; a longer one takes the core from other ranks")
+        raise ConfigError(f"spin: {spin} s is outside 0..0.01; a longer one takes the core from other ranks")
     for name, value in (("keepalive", keepalive), ("dead_after", dead_after), ("connect_timeout", connect_timeout)):
         if value <= 0:
             raise ConfigError(f"{name}: must be a positive number of seconds, not {value}")
