@@ -36,7 +36,7 @@ class Served:
     def wait_until_read(self, run: str, steps: int, seconds: float = 90.0) -> None:
         """Until so many steps of a run are folded in."""
         deadline = monotonic() + seconds
-        while run not in self.library.runs or self.library.runs[run].book.state.steps < steps:
+        while run not in self.library.runs or self.library.runs[run].data.state.steps < steps:
             assert monotonic() < deadline, f"{run} was not read in {seconds} s"
             sleep(0.02)
 

@@ -10,9 +10,9 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, assume, given, settings
 
-from gradwire.dashboard.answers import RunsChanged
 from gradwire.dashboard.openapi import document
 from gradwire.dashboard.routes import ROUTES
+from gradwire.dashboard.schema import RunsChanged
 from gradwire.events import Decided, LinksSensed, Noted, Planned, Stepped, Transferred
 from gradwire.observe.reader import Record, read
 from tests.dashboard.conftest import Served

@@ -13,8 +13,8 @@ import httpx
 import msgspec
 import pytest
 
-from gradwire.dashboard.book import MAX_COLUMNS, RunData
 from gradwire.dashboard.routes import ROUTES
+from gradwire.dashboard.run_data import MAX_SERIES, RunData
 from gradwire.events import FORMAT, VERSION, Attached, Decided, Event, Faulted, LinkSample, LinksSensed, Opened, Stepped
 from gradwire.observe.files import pack
 from gradwire.observe.reader import Record
@@ -126,10 +126,10 @@ def test_numbers_beyond_reason_break_no_answer(serve: Callable[..., Served], tmp
     wait_for(served, "run", "impossible times")
 
 
-def test_a_book_stays_bounded_whatever_it_is_told() -> None:
-    book = RunData()
+def test_run_data_stays_bounded_whatever_it_receives() -> None:
+    data = RunData()
     for rank in range(2000):
-        book.take(Record(rank, 100.0, Stepped(0.0, 0, *ONE_STEP)))
-        book.take(Record(rank, 101.0, LinksSensed(0.0, 0, tuple(LinkSample(rank, peer) for peer in range(300, 400)))))
-    assert len(book.columns) <= MAX_COLUMNS
-    assert len(book.sensed_links) == 0
+        data.take(Record(rank, 100.0, Stepped(0.0, 0, *ONE_STEP)))
+        data.take(Record(rank, 101.0, LinksSensed(0.0, 0, tuple(LinkSample(rank, peer) for peer in range(300, 400)))))
+    assert len(data.series) <= MAX_SERIES
+    assert len(data.sensed_links) == 0

@@ -14,7 +14,7 @@ from gradwire.events import Decided, Faulted, LinksSensed, Noted, Planned, Stepp
 from gradwire.observe.reader import Record
 from gradwire.observe.state import RunState
 from tests.dashboard.conftest import Served, Tab, new_tab, serve_folder
-from tests.dashboard.shown import events, number
+from tests.dashboard.parsing import events, number
 from tests.observe.recordings import fold
 
 NETWORK = """

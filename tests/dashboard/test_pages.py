@@ -24,7 +24,7 @@ from gradwire.events import (
 from gradwire.observe.files import segment_path
 from gradwire.observe.reader import Record, read
 from tests.dashboard.conftest import Served, Tab
-from tests.dashboard.shown import events, number
+from tests.dashboard.parsing import events, number
 from tests.trials import Trial, decide
 
 VIEWS = ("overview", "timeline", "topology", "links", "transport", "faults", "configuration")
@@ -81,7 +81,7 @@ def test_dragging_zooms_and_double_click_shows_all(served: Served, tab: Callable
     seen.page.mouse.up()
     seen.page.wait_for_function("() => location.hash.includes('from=')")
     found = re.search(r"from=([\d.]+)&to=([\d.]+)", seen.page.url)
-    duration = served.library.runs["one"].book.state.elapsed
+    duration = served.library.runs["one"].data.state.elapsed
     assert found
     assert float(found[1]) == pytest.approx(duration * 0.25, rel=0.03)
     assert float(found[2]) == pytest.approx(duration * 0.5, rel=0.03)
@@ -96,7 +96,7 @@ def test_keys_move_the_stretch_and_choose_the_view(served: Served, tab: Callable
     seen.open(f"{served.address}/#/timeline?run=one")
     seen.page.locator("[data-test=network] .u-over").wait_for()
     seen.page.locator("[data-test=network] .plot").focus()
-    duration = served.library.runs["one"].book.state.elapsed
+    duration = served.library.runs["one"].data.state.elapsed
     for key, begins in (("+", 0.25), ("ArrowRight", 0.375), ("ArrowLeft", 0.25)):
         seen.page.keyboard.press(key)
         seen.page.wait_for_function(
@@ -121,7 +121,7 @@ def test_hovering_tells_the_decision_in_force(served: Served, tab: Callable[...,
         for record in records
         if isinstance(record.event, Decided) and record.rank == 0
     ]
-    duration = served.library.runs["one"].book.state.elapsed
+    duration = served.library.runs["one"].data.state.elapsed
     for share in (0.1, 0.45, 0.84, 0.95):
         seen.page.mouse.move(box["x"] + box["width"] * share, box["y"] + 30)
         expected = [event for at, event in made if at <= share * duration][-1]

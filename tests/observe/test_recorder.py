@@ -16,7 +16,7 @@ from gradwire.errors import ConfigError
 from gradwire.events import Attached, Dropped, Ended, Noted, Opened, Synchronised, Warned
 from gradwire.observe.files import segments
 from gradwire.observe.reader import Damage, Follower, read
-from gradwire.observe.recorder import RecorderConfig, Recorder
+from gradwire.observe.recorder import Recorder, RecorderConfig
 
 ATTACHED = Attached(0.0, 0, 2, 10, {"level": "off"})
 

@@ -14,7 +14,7 @@ from gradwire.observe import recorder
 from gradwire.observe.files import segments
 from gradwire.observe.follow import FollowedRun
 from gradwire.observe.reader import Record
-from gradwire.observe.recorder import RecorderConfig, Recorder
+from gradwire.observe.recorder import Recorder, RecorderConfig
 from gradwire.observe.run_status import SILENCE
 from gradwire.observe.state import RunState
 from tests.observe.test_terminal import shown

@@ -15,7 +15,7 @@ from gradwire.clock import VirtualClock
 from gradwire.events import Attached, Decided, Ended, Event, Failed, Faulted, Noted, Stepped
 from gradwire.observe.event_bus import EventBus, UserNote
 from gradwire.observe.reader import read
-from gradwire.observe.recorder import RecorderConfig, Recorder
+from gradwire.observe.recorder import Recorder, RecorderConfig
 from gradwire.observe.sinks import Dictionaries, Logging, Scalars
 from tests.observe.recordings import fold, small
 

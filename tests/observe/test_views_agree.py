@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from gradwire.dashboard import views
-from gradwire.dashboard.answers import Overview, RunBrief
-from gradwire.dashboard.book import RunData
+from gradwire.dashboard.run_data import RunData
+from gradwire.dashboard.schema import Overview, RunBrief
 from gradwire.events import Noted, Sensed, Stepped
 from gradwire.observe.announcement import VARIABLE, announce, announced
 from gradwire.observe.format import seconds
@@ -22,8 +22,8 @@ from gradwire.observe.terminal import draw
 from tests.observe.recordings import small
 
 
-def overview(book: RunData) -> Overview:
-    return views.overview(book, RunBrief("r", "r", 0.0, 0.0, 0, [], 0, True, "running", "", 0))
+def overview(data: RunData) -> Overview:
+    return views.overview(data, RunBrief("r", "r", 0.0, 0.0, 0, [], 0, True, "running", "", 0))
 
 
 def drawn(state: RunState) -> str:
@@ -36,19 +36,19 @@ def stepped(step: int, *split: float, level: str = "int8") -> Stepped:
     return Stepped(float(step), step, sum(split), *split, 100, 50, 100, level)
 
 
-def folded(records: list[Record]) -> RunData:
-    book = RunData()
+def run_data(records: list[Record]) -> RunData:
+    data = RunData()
     for record in records:
-        book.take(record)
-    return book
+        data.take(record)
+    return data
 
 
 def test_watch_and_the_dashboard_show_the_same_split_whose_parts_add_up_to_the_step(tmp_path: Path) -> None:
-    book = folded(list(read(small(tmp_path))))
-    shown = overview(book).split
+    data = run_data(list(read(small(tmp_path))))
+    shown = overview(data).split
     assert shown is not None
     assert sum(getattr(shown, part) for part in PARTS) == pytest.approx(shown.seconds)
-    text = drawn(book.state)
+    text = drawn(data.state)
     assert seconds(shown.seconds) in text
     for part in PARTS:
         assert f"{part} {seconds(getattr(shown, part))}" in text
@@ -61,7 +61,7 @@ def test_the_split_is_the_mean_of_all_ranks_and_of_the_last_twenty_steps_only() 
         for step in range(1, 21)
         for rank in (0, 1)
     ]
-    split = folded(first + later).state.split
+    split = run_data(first + later).state.split
     assert split is not None
     assert split == pytest.approx((0.5, 0.2, 0.0, 0.3, 0.0))
 
@@ -69,16 +69,16 @@ def test_the_split_is_the_mean_of_all_ranks_and_of_the_last_twenty_steps_only() 
 def test_the_predicted_speedup_is_the_quotient_of_the_two_numbers_shown_beside_it() -> None:
     records = [Record(0, float(step), stepped(step, 0.1, 0.0, 0.1, 0.0)) for step in range(5)]
     sensed = Sensed(5.0, 4, 0.01, 1e6, 0.0, 0.0, 0.0, 7.0, 0.0, 0.0, 0.0, 0.0, predicted_plain=0.5)
-    shown = overview(folded([*records, Record(0, 5.0, sensed)]))
+    shown = overview(run_data([*records, Record(0, 5.0, sensed)]))
     assert shown.predicted_plain is not None
     assert shown.split is not None
     assert shown.speedup == pytest.approx(shown.predicted_plain / shown.split.seconds) == pytest.approx(2.5)
 
 
 def test_the_measured_speedup_of_two_runs_is_the_same_in_the_report_and_the_dashboard(tmp_path: Path) -> None:
-    book = folded(list(read(small(tmp_path))))
-    assert overview(book).step_mean == pytest.approx(facts("run", book.state).step_mean)
-    split = facts("run", book.state).split
+    data = run_data(list(read(small(tmp_path))))
+    assert overview(data).step_mean == pytest.approx(facts("run", data.state).step_mean)
+    split = facts("run", data.state).split
     assert sum(split[part] for part in PARTS) == pytest.approx(split["seconds"])
 
 
@@ -96,8 +96,8 @@ def test_impossible_numbers_in_a_recording_are_left_out_of_the_mean() -> None:
 
 
 def test_watch_shows_the_last_noted_loss_and_accuracy() -> None:
-    book = folded([Record(0, 1.0, stepped(1, 0.1, 0.0, 0.0, 0.0)), Record(0, 1.0, Noted(1.0, 1, 2.345, 0.25))])
-    rows = {line.split()[0]: line for line in drawn(book.state).splitlines() if line.strip()}
+    data = run_data([Record(0, 1.0, stepped(1, 0.1, 0.0, 0.0, 0.0)), Record(0, 1.0, Noted(1.0, 1, 2.345, 0.25))])
+    rows = {line.split()[0]: line for line in drawn(data.state).splitlines() if line.strip()}
     assert "2.345" in rows["loss"]
     assert "25 %" in rows["accuracy"]
 

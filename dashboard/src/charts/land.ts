@@ -1,5 +1,4 @@
-// Land, roughly: longitude and latitude of coasts to a degree or two, drawn by hand. A backdrop for dots, not a map to
-// measure on.
+// Approximate coast lines as longitude and latitude, to one or two degrees: a background, not a map to measure on.
 export const LAND: [number, number][][] = [
   // North and Central America
   [[-168, 66], [-162, 70], [-156, 71], [-141, 70], [-128, 70], [-115, 68], [-108, 68], [-95, 69], [-94, 72], [-85, 69], [-82, 67],

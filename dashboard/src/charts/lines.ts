@@ -1,4 +1,4 @@
-// From series to what a chart draws: one shared time axis, a mean line per series, a band from lowest to highest.
+// Turns series into the data of a chart: one shared time axis, a mean line per series, a band from lowest to highest.
 import uPlot from "uplot";
 import type { Series } from "../lib/api";
 import { byUnit } from "../lib/format";
@@ -12,9 +12,9 @@ export interface Line {
   hidden?: boolean;
   fill?: number;
   stepped?: boolean;
-  // The next two lines are this one's highest and lowest.
+  // The band between this line and the next one is filled.
   band?: boolean;
-  // What the legend shows where the drawn value is a sum.
+  // Values for the legend if the drawn value is a sum.
   raw?: (number | null | undefined)[];
 }
 
@@ -58,7 +58,7 @@ export function draw(wanted: Wanted[]): Drawn {
   return { lines, data: widened(data) };
 }
 
-// A line ends where nothing was recorded for much longer than is usual: a null in the middle of the gap.
+// Interrupts a line where nothing was recorded for much longer than usual: a null in the middle of the gap.
 function broken(at: number[], ...columns: number[][]): uPlot.AlignedData {
   const steps = at.slice(1).map((time, index) => time - at[index]!);
   const usual = [...steps].sort((a, b) => a - b)[Math.floor(steps.length * 0.9)] ?? 0;
@@ -70,7 +70,7 @@ function broken(at: number[], ...columns: number[][]): uPlot.AlignedData {
   return [times, ...columns.map((column) => spread<number | null>(column, () => null))];
 }
 
-// After joining, other series' times lie inside a gap: they belong to it too.
+// After joining, the times of other series may lie inside a gap: they become part of it.
 function widened(data: uPlot.AlignedData): uPlot.AlignedData {
   const [at, ...columns] = data as [number[], ...(number | null | undefined)[][]];
   for (const column of columns)
@@ -82,7 +82,7 @@ function widened(data: uPlot.AlignedData): uPlot.AlignedData {
   return data;
 }
 
-// Areas on top of each other: the topmost is drawn first. All parts come from one rank's steps and share their times.
+// Stacked areas: the topmost is drawn first. All parts are of one rank's steps and share their times.
 export function stack(parts: { series: Series | undefined; label: string; colour: string }[], total?: Wanted): Drawn {
   const known = parts.filter((part) => part.series && part.series.at.length > 0);
   const at = known[0]?.series?.at ?? [];
@@ -105,7 +105,7 @@ export function stack(parts: { series: Series | undefined; label: string; colour
   return { lines, data: [at, ...tables.map((table) => table[1]!)] as uPlot.AlignedData };
 }
 
-// What one layer adds to those below it, at the times of joined data.
+// The height of one layer at the times of joined data.
 function layer(data: uPlot.AlignedData, index: number, layers: number): (number | undefined)[] {
   const lower = index + 1 < layers ? data[index + 2] : undefined;
   return Array.from(data[index + 1]!, (top, at) => (top == null ? undefined : top - (lower?.[at] ?? 0)));

@@ -1,4 +1,4 @@
-// The server's answers (see /api/openapi.json) and the one function that asks for them.
+// The server's responses (see /api/openapi.json) and the function that requests them.
 
 export interface RunBrief {
   id: string;
@@ -155,8 +155,8 @@ export async function ask<T>(run: string, what: string, query: Record<string, st
   const search = new URLSearchParams();
   for (const [name, value] of Object.entries(query))
     for (const one of Array.isArray(value) ? value : [value]) search.append(name, String(one));
-  const answer = await fetch(`/api/runs/${encodeURIComponent(run)}/${what}?${search}`);
-  const body: unknown = await answer.json();
-  if (!answer.ok) throw new Error((body as { error: string }).error);
+  const response = await fetch(`/api/runs/${encodeURIComponent(run)}/${what}?${search}`);
+  const body: unknown = await response.json();
+  if (!response.ok) throw new Error((body as { error: string }).error);
   return body as T;
 }

@@ -1,16 +1,16 @@
-// An answer that is asked for again when what it depends on changes; the old one stays until the new one is here.
+// A response that is requested again when its inputs change; the old one stays until the new one has arrived.
 import { app } from "./state.svelte";
 
 export class Fetched<T> {
   value = $state.raw<T | undefined>(undefined);
 
-  // `request` reads what it depends on before its first await. Answers that come late, after a newer one, are dropped.
+  // `request` reads its inputs before its first await. A response older than the received one is dropped.
   constructor(request: () => Promise<T> | undefined) {
-    let turn = 0;
-    let last = 0;
+    let requested = 0;
+    let received = 0;
     $effect(() => {
       void app.tick;
-      const mine = ++turn;
+      const number = ++requested;
       const pending = request();
       if (!pending) {
         this.value = undefined;
@@ -18,13 +18,13 @@ export class Fetched<T> {
       }
       pending.then(
         (value) => {
-          if (mine < last) return;
-          last = mine;
+          if (number < received) return;
+          received = number;
           this.value = value;
           app.failure = "";
         },
         (error: unknown) => {
-          if (mine === turn) app.failure = error instanceof Error ? error.message : String(error);
+          if (number === requested) app.failure = error instanceof Error ? error.message : String(error);
         },
       );
     });

@@ -1,4 +1,4 @@
-// Numbers as people read them. Not known is a dash.
+// Numbers as text. An unknown value is a dash.
 
 const NONE = "–";
 
@@ -19,7 +19,7 @@ export function bytes(value: number | null | undefined): string {
   return scaled(value, [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]]);
 }
 
-// Rates arrive in bytes per second; network people say bits.
+// Rates are bytes per second in the API and bits per second on the page.
 export function rate(value: number | null | undefined): string {
   if (value == null) return NONE;
   return scaled(value * 8, [[1e9, "Gbit/s"], [1e6, "Mbit/s"], [1e3, "kbit/s"], [1, "bit/s"]]);
@@ -43,7 +43,7 @@ export function times(value: number | null | undefined): string {
   return value == null ? NONE : `${significant(value)}×`;
 }
 
-// 3725 -> 1:02:05; times on an axis that spans little -> 0:03.20
+// 3725 -> 1:02:05; on an axis with a short range 0:03.20
 export function axisClock(value: number, span: number): string {
   const digits = span >= 10 ? 0 : span >= 2 ? 1 : 2;
   return digits === 0 ? clock(value) : clock(value) + (value % 1).toFixed(digits).slice(1);

@@ -1,4 +1,5 @@
-// What is looked at: kept in the address, so that it can be shared and the back button works; and the live stream.
+// The selected view, run, rank and zoom, kept in the URL so that it can be shared and the back button works; and the
+// live stream.
 import type { RunBrief } from "./api";
 
 export const VIEWS = ["overview", "timeline", "topology", "links", "transport", "faults", "configuration"] as const;
@@ -16,7 +17,7 @@ class State {
   theme = $state<Theme>("auto");
   failure = $state("");
   width = $state(innerWidth);
-  // Grows when the shown runs changed; views read it to know when to ask again.
+  // Increases when a shown run changed; views read it to know when to request again.
   tick = $state(0);
 
   run = $derived(this.runs.find((run) => run.id === this.runId) ?? this.runs[0]);
@@ -86,7 +87,7 @@ export function address(change: Change): string {
 
 export function go(change: Change): void {
   location.hash = address(change);
-  readAddress(); // at once: the browser tells of a new address later, and the next key must find what this one did
+  readAddress(); // at once: the hashchange event comes later, and the next key press needs the new state
 }
 
 export function setTheme(theme: Theme): void {
@@ -100,7 +101,7 @@ function applyTheme(): void {
   document.documentElement.dataset.theme = app.dark ? "dark" : "light";
 }
 
-// Keys that move the stretch of time on any chart.
+// Keys that move the time range of all charts.
 export function moveRange(key: string): boolean {
   const [from, to] = app.range;
   const span = to - from;

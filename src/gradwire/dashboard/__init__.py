@@ -1,6 +1,6 @@
-"""The web dashboard: recorded events of one or several runs in, a read-only page and a JSON interface out.
+"""Web dashboard: a read-only page and a JSON API over the recorded events of one or several runs.
 
-    files -> library (follows them) -> book (one run, folded, bounded) -> views (answers) -> app (Starlette) -> browser
+    files -> library (follows them) -> run_data (one run, bounded) -> views (responses) -> app (Starlette) -> browser
 
-Nothing here writes to a run, asks anything of the outside, or keeps more than a bounded amount per run.
+It never writes to a run, makes no external requests, and keeps a bounded amount of data per run.
 """

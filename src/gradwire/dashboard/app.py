@@ -1,4 +1,4 @@
-"""App: the addresses of the dashboard as one Starlette application. GET only; nothing here changes a run."""
+"""App: the dashboard as a Starlette application. GET only; nothing here changes a run."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
-from starlette.routing import Route as Address
+from starlette.routing import Route
 
 from gradwire import __version__
-from gradwire.dashboard import answers as a
-from gradwire.dashboard.guard import RequestGuard
+from gradwire.dashboard import schema
 from gradwire.dashboard.library import Library
 from gradwire.dashboard.live import Live, list_runs
 from gradwire.dashboard.openapi import document
+from gradwire.dashboard.request_guard import RequestGuard
 from gradwire.dashboard.routes import ROUTES, ApiRoute
 from gradwire.errors import ConfigError
 
@@ -32,7 +32,7 @@ Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 def build_app(library: Library, token: str | None = None) -> Starlette:
-    """The application; it starts the library's thread with itself and ends it with itself."""
+    """The application; its lifespan starts and stops the library's thread."""
     live = Live(library)
 
     @asynccontextmanager
@@ -42,23 +42,23 @@ def build_app(library: Library, token: str | None = None) -> Starlette:
         live.closing = True
         library.close()
 
-    addresses = [
-        Address("/", _file("index.html")),
-        *(Address(f"/{name}", _file(name)) for name in ASSETS),
-        Address("/api/runs", _runs(library)),
-        Address("/api/live", _live(live)),
-        Address("/api/openapi.json", _openapi()),
-        Address("/metrics", _metrics(library)),
-        *(Address(f"/api/runs/{{run}}/{route.name}", _route(library, route)) for route in ROUTES),
+    paths = [
+        Route("/", _file("index.html")),
+        *(Route(f"/{name}", _file(name)) for name in ASSETS),
+        Route("/api/runs", _runs(library)),
+        Route("/api/live", _live(live)),
+        Route("/api/openapi.json", _openapi()),
+        Route("/metrics", _metrics(library)),
+        *(Route(f"/api/runs/{{run}}/{route.name}", _route(library, route)) for route in ROUTES),
     ]
     middleware = [Middleware(RequestGuard, token=token), Middleware(GZipMiddleware, minimum_size=2048)]
-    app = Starlette(routes=addresses, middleware=middleware, lifespan=lifespan)
+    app = Starlette(routes=paths, middleware=middleware, lifespan=lifespan)
     app.state.live = live
     return app
 
 
-def answer(value: object, status: int = 200) -> Response:
-    """JSON that no cache keeps."""
+def respond(value: object, status: int = 200) -> Response:
+    """A JSON response that is not cached."""
     return Response(msgspec.json.encode(value), status, {"cache-control": "no-store"}, "application/json")
 
 
@@ -71,7 +71,7 @@ def _file(name: str) -> Endpoint:
 
 def _runs(library: Library) -> Endpoint:
     async def endpoint(request: Request) -> Response:
-        return answer(a.Runs(__version__, list_runs(library), library.left_out))
+        return respond(schema.Runs(__version__, list_runs(library), library.left_out))
 
     return endpoint
 
@@ -81,23 +81,23 @@ def _live(live: Live) -> Endpoint:
         if request.method == "HEAD":
             return Response(media_type="text/event-stream")
         if live.full:
-            return answer(a.Refusal("too many open pages; close one"), 503)
+            return respond(schema.Refusal("too many open dashboard pages; close one"), 503)
         return StreamingResponse(live.stream(), headers={"cache-control": "no-store"}, media_type="text/event-stream")
 
     return endpoint
 
 
 def _openapi() -> Endpoint:
-    described = document()
+    openapi = document()
 
     async def endpoint(request: Request) -> Response:
-        return answer(described)
+        return respond(openapi)
 
     return endpoint
 
 
 def _metrics(library: Library) -> Endpoint:
-    """Prometheus' text for all runs, where prometheus-client is installed."""
+    """Prometheus metrics of all runs, if prometheus-client is installed."""
 
     def text() -> tuple[bytes, str]:
         from gradwire.observe.metrics import CONTENT_TYPE, exposition
@@ -106,13 +106,13 @@ def _metrics(library: Library) -> Endpoint:
         with ExitStack() as locks:
             for run in runs.values():
                 locks.enter_context(run.lock)
-            return exposition({name: run.book.state for name, run in runs.items()}), CONTENT_TYPE
+            return exposition({name: run.data.state for name, run in runs.items()}), CONTENT_TYPE
 
     async def endpoint(request: Request) -> Response:
         try:
             body, kind = await run_in_threadpool(text)
         except ModuleNotFoundError:
-            return answer(a.Refusal("metrics need prometheus-client: pip install 'gradwire[metrics]'"), 501)
+            return respond(schema.Refusal("metrics need prometheus-client: pip install 'gradwire[metrics]'"), 501)
         return Response(body, headers={"content-type": kind, "cache-control": "no-store"})
 
     return endpoint
@@ -122,15 +122,15 @@ def _route(library: Library, route: ApiRoute) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         run = library.runs.get(request.path_params["run"])
         if run is None:
-            return answer(a.Refusal("no such run"), 404)
+            return respond(schema.Refusal("no such run"), 404)
 
-        def locked() -> a.Response:
+        def locked() -> schema.Response:
             with run.lock:
-                return route.answer(run, request.query_params)
+                return route.handler(run, request.query_params)
 
         try:
-            return answer(await run_in_threadpool(locked))
+            return respond(await run_in_threadpool(locked))
         except ConfigError as error:
-            return answer(a.Refusal(str(error)), 422)
+            return respond(schema.Refusal(str(error)), 422)
 
     return endpoint

@@ -1,4 +1,4 @@
-"""Library: every run the server shows, and the one thread that keeps reading their files."""
+"""Library: every run that the server shows, and the thread that reads their files."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from gradwire.dashboard import answers as a
-from gradwire.dashboard.book import MAX_MEMBERS, RunData
+from gradwire.dashboard import schema
+from gradwire.dashboard.run_data import MAX_MEMBERS, RunData
 from gradwire.dashboard.views import MAX_NAME
 from gradwire.errors import ConfigError
 from gradwire.observe.files import segments
@@ -21,9 +21,9 @@ from gradwire.observe.reader import Follower, Record
 log = logging.getLogger("gradwire.dashboard")
 
 POLL_SECONDS: Final = 0.25
-# New runs are looked for less often: some hundred directories take 30 ms.
+# New runs are searched less often: some hundred directories take 30 ms.
 DISCOVER_SECONDS: Final = 1.0
-# Records folded between two chances for a request to read the book.
+# Records added before the lock is released, so that requests can read in between.
 SLICE: Final = 500
 MAX_RUNS: Final = 64
 # Directories between the one named and a run's own: a demo records to runs/demo-TIME/gradwire.
@@ -32,19 +32,19 @@ LEVELS: Final = 2
 
 @dataclass(slots=True)
 class TrackedRun:
-    """A run's files, its book, and the lock under which the book is read and written."""
+    """A run's files, its data, and the lock that protects the data."""
 
     id: str
     name: str
     folder: Path
     follower: Follower
-    book: RunData = field(default_factory=RunData)
+    data: RunData = field(default_factory=RunData)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def brief(self) -> a.RunBrief:
-        """Whoever calls holds the lock."""
-        state = self.book.state
-        return a.RunBrief(
+    def brief(self) -> schema.RunBrief:
+        """The caller holds the lock."""
+        state = self.data.state
+        return schema.RunBrief(
             id=self.id,
             name=self.name[:MAX_NAME],
             started=state.started,
@@ -55,24 +55,24 @@ class TrackedRun:
             live=state.status in ("waiting", "running"),
             status=state.status,
             level=state.level[:MAX_NAME],
-            changed=self.book.changed,
+            changed=self.data.changed,
         )
 
     def refresh(self, stop: threading.Event) -> None:
-        """Fold in all that is new, in slices, so that readers need not wait for all of it."""
+        """Add all new records, in slices, so that readers do not wait for all of them."""
         while (records := self.follower.poll()) and not stop.is_set():
             for first in range(0, len(records), SLICE):
-                self._fold(records[first : first + SLICE])
+                self._add(records[first : first + SLICE])
         with self.lock:
-            state = self.book.state
+            state = self.data.state
             before = state.status
             state.update_silence(time.time(), self.follower.touched)
-            self.book.changed += state.status != before
+            self.data.changed += state.status != before
 
-    def _fold(self, records: Sequence[Record]) -> None:
+    def _add(self, records: Sequence[Record]) -> None:
         with self.lock:
             for record in records:
-                self.book.take(record)
+                self.data.take(record)
 
 
 class Library:
@@ -81,7 +81,7 @@ class Library:
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = tuple(paths)
         self.runs: dict[str, TrackedRun] = {}
-        # Runs that are there and not shown, because MAX_RUNS newer ones are.
+        # Runs that are not shown, because there are MAX_RUNS newer ones.
         self.left_out = 0
         self._written: dict[Path, float] = {}
         self._stop = threading.Event()
@@ -94,13 +94,13 @@ class Library:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop reading; returns when the thread is gone."""
+        """Stop reading and join the thread."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout=10)
 
     def _discover(self) -> None:
-        """Take in new runs; beyond MAX_RUNS the oldest go. Age is told once, lest runs that grow oust each other."""
+        """Add new runs and remove the oldest beyond MAX_RUNS. A run's age is read once, so growing does not change it."""
         found = {folder: name for path in self._paths for folder, name in folders_of(path).items()}
         new = [folder for folder in found if folder not in self._written]
         if not new:
@@ -113,17 +113,17 @@ class Library:
             shown[identity] = TrackedRun(identity, found[folder], folder, Follower(folder))
         left_out = len(self._written) - len(shown)
         if left_out and not self.left_out:
-            log.warning("only the newest %d runs are shown; name the directories of others to see those", MAX_RUNS)
+            log.warning("only the newest %d runs are shown; name the directories of the others to see them", MAX_RUNS)
         # A new dictionary each time: requests read it from another thread. The newest run comes first.
         age = sorted(shown.items(), key=lambda item: self._written[item[1].folder], reverse=True)
         self.runs, self.left_out = dict(age), left_out
 
     def _read(self) -> None:
-        looked = float("-inf")
+        discovered = float("-inf")
         while not self._stop.is_set():
-            if time.monotonic() - looked >= DISCOVER_SECONDS:
+            if time.monotonic() - discovered >= DISCOVER_SECONDS:
                 self._discover()
-                looked = time.monotonic()
+                discovered = time.monotonic()
             for run in self.runs.values():
                 self._refresh(run)
             self._stop.wait(POLL_SECONDS)
@@ -138,8 +138,8 @@ class Library:
 
 
 def folders_of(path: Path) -> dict[Path, str]:
-    """Runs and what to call them. A directory with event files is one, others are looked through; a file stands for its
-    directory."""
+    """Run directories and their names. A directory with event files is a run, others are searched; a file stands for
+    its directory."""
     try:
         folder = path.resolve().parent if path.is_file() else path.resolve()
     except OSError:
@@ -154,25 +154,25 @@ def _runs_below(folder: Path, levels: int) -> list[Path]:
         if segments(folder):
             return [folder]
         children = sorted(folder.iterdir()) if levels else []
-    except OSError:  # gone meanwhile, or not ours to read
+    except OSError:  # removed meanwhile, or not readable
         return []
     return [run for child in children for run in _runs_below(child, levels - 1)]
 
 
 def _check(path: Path) -> None:
-    """ConfigError where a directory that was named cannot be looked into."""
+    """ConfigError if a given directory does not exist or cannot be read."""
     try:
         there = path.exists()
         if path.is_dir():
             segments(path)
     except OSError as error:
-        raise ConfigError(f"dashboard: cannot read {path} ({error.strerror})") from error
+        raise ConfigError(f"dashboard: cannot read {path} ({error.strerror}); name a readable directory") from error
     if not there:
-        raise ConfigError(f"dashboard: there is no {path}; record with attach(..., record=DIR)")
+        raise ConfigError(f"dashboard: {path} does not exist; record with attach(..., record=DIR)")
 
 
 def _written(folder: Path) -> float:
-    """When its last file was begun or finished."""
+    """When its last file was created or finished."""
     try:
         return folder.stat().st_mtime
     except OSError:

@@ -1,4 +1,4 @@
-"""Routes: every address of the interface, its parameters and its answer; the app and the OpenAPI document follow."""
+"""Routes: every path of the API with its parameters and its response; the app and the OpenAPI document use them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Final
 
 from starlette.datastructures import QueryParams
 
-from gradwire.dashboard import answers as a
-from gradwire.dashboard import views
+from gradwire.dashboard import schema, views
 from gradwire.dashboard.library import TrackedRun
 from gradwire.errors import ConfigError
 
@@ -33,66 +32,79 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class ApiRoute:
-    """An address under /api/runs/{run}/; `answer` is called with the run's lock held."""
+    """A path under /api/runs/{run}/; `handler` is called with the run's lock held."""
 
     name: str
     about: str
-    returns: type[a.Response]
-    answer: Callable[[TrackedRun, QueryParams], a.Response]
+    returns: type[schema.Response]
+    handler: Callable[[TrackedRun, QueryParams], schema.Response]
     parameters: tuple[Parameter, ...] = ()
 
 
-START = Parameter("start", "seconds since the run began; the beginning unless given")
-END = Parameter("end", "seconds since the run began; the end unless given")
-WIDTH = Parameter("width", "buckets at most, such as a chart's pixels", 1, MAX_WIDTH, whole=True)
-NAME = Parameter("name", "a series' name; may be repeated", text=True, required=True)
+START = Parameter("start", "seconds since the run began; default: the beginning")
+END = Parameter("end", "seconds since the run began; default: the end")
+WIDTH = Parameter("width", "maximum number of intervals, such as a chart's width in pixels", 1, MAX_WIDTH, whole=True)
+NAME = Parameter("name", "name of a series; may be repeated", text=True, required=True)
 
 
 def number(query: QueryParams, parameter: Parameter, otherwise: float) -> float:
-    """A parameter's value; ConfigError names it when it is none or out of range."""
+    """A parameter's value; ConfigError if it is not a number or out of range."""
     text = query.get(parameter.name)
     if text is None:
         return otherwise
     try:
         value = float(int(text)) if parameter.whole else float(text)
     except (ValueError, OverflowError):
-        raise ConfigError(f"{parameter.name}: a number is wanted") from None
+        raise ConfigError(f"{parameter.name}: must be a number, but it is {text!r:.60}") from None
     if not parameter.low <= value <= parameter.high:
-        raise ConfigError(f"{parameter.name}: between {parameter.low:g} and {parameter.high:g}")
+        raise ConfigError(f"{parameter.name}: must be between {parameter.low:g} and {parameter.high:g}")
     return value
 
 
 def span(run: TrackedRun, query: QueryParams) -> tuple[float, float]:
-    """The stretch of time asked for."""
+    """The requested start and end."""
     start = number(query, START, 0.0)
-    end = number(query, END, max(run.book.state.elapsed, start))
+    end = number(query, END, max(run.data.state.elapsed, start))
     if end < start:
-        raise ConfigError("end: not before start")
+        raise ConfigError(f"end: must not be before start ({start:g})")
     return start, max(end, start + 1e-3)
 
 
-def series(run: TrackedRun, query: QueryParams) -> a.SeriesData:
+def series(run: TrackedRun, query: QueryParams) -> schema.SeriesData:
     names = query.getlist("name")
     if not 1 <= len(names) <= MAX_NAMES:
-        raise ConfigError(f"name: between 1 and {MAX_NAMES} series")
+        raise ConfigError(f"name: between 1 and {MAX_NAMES} series are allowed, not {len(names)}")
     width = int(number(query, WIDTH, 1000))
-    return views.series_data(run.book, names, *span(run, query), width)
+    return views.series_data(run.data, names, *span(run, query), width)
 
 
 ROUTES: Final = (
-    ApiRoute("overview", "The run at a glance.", a.Overview, lambda run, _: views.overview(run.book, run.brief())),
-    ApiRoute("catalogue", "The series that can be asked for.", a.Catalogue, lambda run, _: views.catalogue(run.book)),
-    ApiRoute("series", "Series, reduced to lowest, highest and mean.", a.SeriesData, series, (NAME, START, END, WIDTH)),
+    ApiRoute(
+        "overview", "Main numbers of the run.", schema.Overview, lambda run, _: views.overview(run.data, run.brief())
+    ),
+    ApiRoute(
+        "catalogue", "The series that can be requested.", schema.Catalogue, lambda run, _: views.catalogue(run.data)
+    ),
+    ApiRoute(
+        "series", "Series, reduced to minimum, maximum and mean.", schema.SeriesData, series, (NAME, START, END, WIDTH)
+    ),
     ApiRoute(
         "decisions",
         "Decisions with their reasons.",
-        a.Decisions,
-        lambda run, query: views.decisions(run.book, *span(run, query)),
+        schema.Decisions,
+        lambda run, query: views.decisions(run.data, *span(run, query)),
         (START, END),
     ),
-    ApiRoute("topology", "Members and plans.", a.Topology, lambda run, _: views.topology(run.book)),
-    ApiRoute("links", "Every directed link.", a.Links, lambda run, _: views.links(run.book)),
-    ApiRoute("transport", "gradwire's own transport.", a.TransportView, lambda run, _: views.transport(run.book)),
-    ApiRoute("faults", "What went wrong.", a.Faults, lambda run, _: views.faults(run.book, run.follower.damage)),
-    ApiRoute("configuration", "What was set.", a.Configuration, lambda run, _: views.configuration(run.book)),
+    ApiRoute("topology", "Members and plans.", schema.Topology, lambda run, _: views.topology(run.data)),
+    ApiRoute("links", "Every directed link.", schema.Links, lambda run, _: views.links(run.data)),
+    ApiRoute("transport", "gradwire's own transport.", schema.TransportView, lambda run, _: views.transport(run.data)),
+    ApiRoute(
+        "faults",
+        "Faults, failures and warnings.",
+        schema.Faults,
+        lambda run, _: views.faults(run.data, run.follower.damage),
+    ),
+    ApiRoute(
+        "configuration", "Effective settings.", schema.Configuration, lambda run, _: views.configuration(run.data)
+    ),
 )

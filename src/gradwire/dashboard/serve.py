@@ -1,4 +1,4 @@
-"""Serve: binds, says where, runs until Ctrl-C."""
+"""Serve: binds a socket, prints its address and serves until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from types import FrameType
 import uvicorn
 
 from gradwire.dashboard.app import build_app
-from gradwire.dashboard.guard import is_loopback
 from gradwire.dashboard.library import Library
 from gradwire.dashboard.live import Live
+from gradwire.dashboard.request_guard import is_loopback
 from gradwire.errors import ConfigError
 
 
 def serve(paths: Sequence[Path], host: str, port: int, token: str | None, say: Callable[[str], None]) -> None:
-    """Show the runs at `paths` until interrupted; `say` gets the address once, with the token where there is one."""
+    """Show the runs at `paths` until interrupted; `say` is called once with the address, including the token if any."""
     if not is_loopback(host):
         token = token or secrets.token_urlsafe(24)
     library = Library(paths)
@@ -36,7 +36,7 @@ def serve(paths: Sequence[Path], host: str, port: int, token: str | None, say: C
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which waits for open streams: they are told first."""
+    """uvicorn's server, which waits for open streams: it ends them first."""
 
     def __init__(self, config: uvicorn.Config, live: Live) -> None:
         super().__init__(config)
@@ -47,13 +47,13 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     def stop(self) -> None:
-        """What Ctrl-C does, for a server in a thread."""
+        """Stop a server that runs in a thread, as Ctrl-C does."""
         self._live.closing = True
         self.should_exit = True
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; ConfigError says which setting to change."""
+    """A listening socket; the ConfigError names the setting to change."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from gradwire.cli.main import cli
-from gradwire.dashboard.guard import POLICY, is_loopback
+from gradwire.dashboard.request_guard import POLICY, is_loopback
 from gradwire.observe.sample import SampleShape, write
 from tests.dashboard.conftest import Served
 
@@ -86,4 +86,4 @@ def test_a_missing_folder_is_one_sentence(tmp_path: Path) -> None:
     from click.testing import CliRunner
 
     result = CliRunner().invoke(cli, ["dashboard", str(tmp_path / "none")])
-    assert "there is no" in str(result.exception)
+    assert "does not exist" in str(result.exception)

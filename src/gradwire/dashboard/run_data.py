@@ -1,7 +1,7 @@
-"""Book: one run, folded into what the views show, in bounded memory.
+"""Run data: what the dashboard shows of one run, in bounded memory.
 
-`RunState` is the fold that all views of gradwire share. A browser wants more: each rank's curves at any zoom, plans of
-the past, each pair's transfers, each rank's settings. Those are kept here, bounded by the constants below.
+`RunState` is shared by all views of gradwire. The dashboard needs more: series of each rank at any zoom, earlier plans,
+transfers of each pair, settings of each rank. They are kept here, bounded by the constants below.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from gradwire.dashboard.column import Column
+from gradwire.dashboard.sampled_series import SampledSeries
 from gradwire.events import Attached, LinksSensed, Noted, Planned, Sensed, Stepped, Transferred
 from gradwire.observe.reader import Record
 from gradwire.observe.state import RunState
 from gradwire.observe.step_split import LONGEST
 
 # Enough for 64 ranks with nine series each; further series are not kept.
-MAX_COLUMNS: Final = 640
-# Ranks from here on are counted in totals and absent from matrices.
+MAX_SERIES: Final = 640
+# Ranks from this number on count in totals, but are not shown in matrices.
 MAX_MEMBERS: Final = 256
 MAX_PLANS: Final = 64
 MAX_CLOSES: Final = 16
-# Nothing that is measured here is larger; sums of more could overflow.
+# No measured value is larger; sums of larger ones could overflow.
 LARGEST: Final = 1e18
 
 UNITS: Final = {
@@ -46,7 +46,7 @@ UNITS: Final = {
 
 @dataclass(slots=True)
 class PairTotals:
-    """All transfers from one rank to another: what arrived the receiver told, what came back the sender."""
+    """All transfers from one rank to another. The receiver reports what arrived, the sender what it resent."""
 
     transfers: int = 0
     nbytes: int = 0
@@ -57,11 +57,11 @@ class PairTotals:
     closes: dict[str, int] = field(default_factory=dict)
     recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=64))
 
-    def sent(self, event: Transferred) -> None:
+    def add_sent(self, event: Transferred) -> None:
         self.returned += event.returned
         self.retransmitted += event.retransmitted
 
-    def came(self, at: float, event: Transferred) -> None:
+    def add_received(self, at: float, event: Transferred) -> None:
         self.transfers += event.transfers
         self.nbytes += event.nbytes
         self.missing += event.missing
@@ -81,20 +81,20 @@ class PairTotals:
 
 @dataclass(slots=True)
 class RunData:
-    """`take` folds one record in; everything else is read by the views."""
+    """`take` adds one record; the views read the rest."""
 
     state: RunState = field(default_factory=RunState)
-    columns: dict[str, Column] = field(default_factory=dict)
+    series: dict[str, SampledSeries] = field(default_factory=dict)
     attached: dict[int, Attached] = field(default_factory=dict)
     plans: deque[tuple[float, Planned]] = field(default_factory=lambda: deque(maxlen=MAX_PLANS))
     sensed_links: dict[tuple[int, int], float] = field(default_factory=dict)
     pairs: dict[tuple[int, int], PairTotals] = field(default_factory=dict)
-    noting: int | None = None
+    noting_rank: int | None = None
     changed: int = 0
     impossible: int = 0
 
     def take(self, record: Record) -> None:
-        """Fold in one record; one from another decade is counted and left out."""
+        """Add one record. A record with an impossible time is only counted."""
         started = self.state.started
         at = max(0.0, record.time - started) if started is not None else 0.0
         self.changed += 1
@@ -128,12 +128,12 @@ class RunData:
     def _put(self, name: str, at: float, value: float | None) -> None:
         if value is None or abs(value) > LARGEST:
             return
-        column = self.columns.get(name)
-        if column is None:
-            if len(self.columns) >= MAX_COLUMNS:
+        series = self.series.get(name)
+        if series is None:
+            if len(self.series) >= MAX_SERIES:
                 return
-            column = self.columns[name] = Column()
-        column.append(at, value)
+            series = self.series[name] = SampledSeries()
+        series.append(at, value)
 
     def _stepped(self, rank: int, at: float, event: Stepped) -> None:
         for name in ("seconds", "compute", "encode", "wire", "wait", "residual"):
@@ -148,24 +148,24 @@ class RunData:
     def _transferred(self, rank: int, at: float, event: Transferred) -> None:
         if not 0 <= event.peer < MAX_MEMBERS or event.peer == rank:
             return
-        self.pairs.setdefault((event.peer, rank), PairTotals()).came(at, event)
+        self.pairs.setdefault((event.peer, rank), PairTotals()).add_received(at, event)
         if event.returned or event.retransmitted:
-            self.pairs.setdefault((rank, event.peer), PairTotals()).sent(event)
+            self.pairs.setdefault((rank, event.peer), PairTotals()).add_sent(event)
         whole = event.nbytes + event.missing
         if whole > 0:
             self._put(f"missing@{rank}", at, event.missing / whole)
 
     def _noted(self, rank: int, at: float, event: Noted) -> None:
-        """Where several ranks note, the lowest one's curve is drawn: replicas are equal."""
-        if self.noting is None or rank < self.noting:
-            self.noting = rank
+        """If several ranks note, keep the lowest rank's series: replicas are equal."""
+        if self.noting_rank is None or rank < self.noting_rank:
+            self.noting_rank = rank
             for name in ("training_loss", "accuracy"):
-                self.columns.pop(name, None)
-        if rank == self.noting:
+                self.series.pop(name, None)
+        if rank == self.noting_rank:
             self._put("training_loss", at, event.loss)
             self._put("accuracy", at, event.accuracy)
 
     def _planned(self, at: float, event: Planned) -> None:
-        """A version that several members tell of is kept once."""
+        """Keep a version once, although several members record it."""
         if not any((known.version, known.step) == (event.version, event.step) for _, known in self.plans):
             self.plans.append((at, event))

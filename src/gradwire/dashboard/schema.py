@@ -1,6 +1,6 @@
-"""Answers: what the dashboard's interface returns, one struct per address. The OpenAPI document is made from these.
+"""Schema: the responses of the dashboard's API, one struct per path. The OpenAPI document is made from them.
 
-Times are seconds since the run began, sizes bytes, rates bytes per second. None is "not known".
+Times are seconds since the run began, sizes are bytes, rates are bytes per second. None means "not known".
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from gradwire.observe.run_status import Status
 
 
 class Response(msgspec.Struct, frozen=True, gc=False):
-    """What all answers have in common."""
+    """Base of all responses."""
 
 
 class RunBrief(Response, frozen=True):
-    """One run in the list. `changed` grows whenever anything of the run changed."""
+    """One run in the list. `changed` increases with every change of the run."""
 
     id: str
     name: str
@@ -33,7 +33,7 @@ class RunBrief(Response, frozen=True):
 
 
 class Runs(Response, frozen=True):
-    """Every run the server was given, the newest first; `left_out` older ones are not shown."""
+    """Every run of the server, newest first; `left_out` older ones are not shown."""
 
     version: str
     runs: list[RunBrief]
@@ -41,7 +41,7 @@ class Runs(Response, frozen=True):
 
 
 class NetworkNow(Response, frozen=True):
-    """The network as rank 0 saw it last."""
+    """Rank 0's last estimate of the network."""
 
     bandwidth: float | None
     rtprop: float | None
@@ -51,8 +51,8 @@ class NetworkNow(Response, frozen=True):
 
 
 class StepSplitView(Response, frozen=True):
-    """Seconds of a step by what they went to, as a mean over ranks and over the last steps. The parts add up to the
-    seconds; all are 0 where only the whole step was recorded."""
+    """Parts of a step in seconds, as a mean over ranks and over the last steps. They add up to `seconds`; all are 0 if
+    only the whole step was recorded."""
 
     seconds: float
     compute: float
@@ -62,7 +62,7 @@ class StepSplitView(Response, frozen=True):
 
 
 class NoteNow(Response, frozen=True):
-    """What the script noted: the last value of each kind."""
+    """The last noted value of each kind."""
 
     at: float
     step: int
@@ -73,7 +73,7 @@ class NoteNow(Response, frozen=True):
 
 
 class DecisionMade(Response, frozen=True):
-    """A level that was set, and why."""
+    """A chosen level and its reason."""
 
     at: float
     step: int
@@ -83,8 +83,8 @@ class DecisionMade(Response, frozen=True):
 
 
 class Overview(Response, frozen=True):
-    """The run at a glance. `speedup` is predicted by the cost model: `predicted_plain` divided by the split's seconds.
-    `step_mean` is the mean step of the whole run: two runs' ratio is the measured speed-up, as in reports."""
+    """Main numbers of a run. `speedup` is predicted by the cost model: `predicted_plain` divided by `split.seconds`.
+    `step_mean` is the mean step of the whole run: the ratio of two runs is the measured speed-up, as in reports."""
 
     run: RunBrief
     parameters: int
@@ -104,7 +104,7 @@ class Overview(Response, frozen=True):
 
 
 class SeriesName(Response, frozen=True):
-    """A series that can be asked for; `rank` where it is one rank's."""
+    """A series that can be requested; `rank` if it belongs to one rank."""
 
     name: str
     unit: str
@@ -119,7 +119,7 @@ class Catalogue(Response, frozen=True):
 
 
 class SeriesView(Response, frozen=True):
-    """Buckets of a series: the first of all its parallel lists begins at `at[0]`."""
+    """A series in intervals, as parallel lists: interval i begins at `at[i]`."""
 
     name: str
     unit: str
@@ -145,7 +145,7 @@ class Decisions(Response, frozen=True):
 
 
 class TreeShown(Response, frozen=True):
-    """A tree of a plan; edges are (from, to), up with sums and down with results."""
+    """A tree of a plan; edges are (from, to): `up` for sums, `down` for results."""
 
     root: int
     share: float
@@ -154,14 +154,14 @@ class TreeShown(Response, frozen=True):
 
 
 class RouteShown(Response, frozen=True):
-    """Members a message passes, ends included; `side` beside the direct link."""
+    """The members on a route, both ends included; `side` if it is used in addition to the direct link."""
 
     path: list[int]
     side: bool
 
 
 class PlanShown(Response, frozen=True):
-    """A plan and when it came into force."""
+    """A plan and the time of its first use."""
 
     at: float
     step: int
@@ -174,7 +174,7 @@ class PlanShown(Response, frozen=True):
 
 
 class MemberView(Response, frozen=True):
-    """A rank and where it runs; degrees north and east where the site's or the host's name is that of a place."""
+    """A rank, its host and site; degrees north and east if the name of the site or host is a known place."""
 
     rank: int
     host: str
@@ -184,14 +184,14 @@ class MemberView(Response, frozen=True):
 
 
 class Topology(Response, frozen=True):
-    """Who takes part, and every plan kept, oldest first."""
+    """Members, and the plans that were kept, oldest first."""
 
     members: list[MemberView]
     plans: list[PlanShown]
 
 
 class LinkNow(Response, frozen=True):
-    """A directed link as its source knew it last. `load` is what gradwire sends over it, in bytes per second."""
+    """A directed link as last measured by its source. `load` is what gradwire sends over it, in bytes per second."""
 
     source: int
     destination: int
@@ -206,7 +206,7 @@ class LinkNow(Response, frozen=True):
 
 
 class Links(Response, frozen=True):
-    """Every link known."""
+    """All known links."""
 
     members: list[MemberView]
     links: list[LinkNow]
@@ -227,7 +227,7 @@ class PairTransport(Response, frozen=True):
 
 
 class TransportView(Response, frozen=True):
-    """gradwire's own transport: totals, and each pair."""
+    """gradwire's own transport: totals and pairs."""
 
     transfers: int
     nbytes: int
@@ -239,14 +239,14 @@ class TransportView(Response, frozen=True):
 
 
 class FaultSeen(Response, frozen=True):
-    """Something that went wrong; kind "recording" is about the files, and no rank's."""
+    """A fault, failure or warning; kind "recording" is about the files and has no rank."""
 
     at: float
     rank: int | None
     step: int | None
     kind: str
     detail: str
-    # All ranks that told of it, where several did.
+    # All ranks that reported it, if there are several.
     ranks: list[int] = []
 
 
@@ -266,7 +266,7 @@ class RankSetting(Response, frozen=True):
 
 
 class Configuration(Response, frozen=True):
-    """The effective configuration of the lowest rank, and where others differ."""
+    """The effective configuration of the lowest rank, and the differences of the others."""
 
     config: dict[str, Any]
     gradwire: str
@@ -276,12 +276,12 @@ class Configuration(Response, frozen=True):
 
 
 class Refusal(Response, frozen=True):
-    """Why a request was not answered."""
+    """The reason why a request was refused."""
 
     error: str
 
 
 class RunsChanged(Response, frozen=True):
-    """Sent over the live stream when something changed."""
+    """Sent over the live stream when a run changed."""
 
     runs: list[RunBrief]

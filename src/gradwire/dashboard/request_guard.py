@@ -1,8 +1,8 @@
-"""Guard: who may ask, and what a browser may do with the answer.
+"""Request guard: checks host, method and token of every request, and sets the security headers of every response.
 
-On a loopback address no token is needed, but the Host header must name a loopback host, so that a page elsewhere cannot
-reach in by rebinding its name. Bound elsewhere, every request carries the token: `Authorization: Bearer`, or once
-`?token=`, which is exchanged for a cookie that scripts cannot read. Only GET and HEAD are answered.
+On a loopback address no token is needed, but the Host header must name a loopback host, against DNS rebinding. On any
+other address every request needs the token: `Authorization: Bearer`, or once `?token=`, which is exchanged for a cookie
+that scripts cannot read. Only GET and HEAD are allowed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ HEADERS: Final = {
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` is this machine and nothing else: an address of it, or the one name that no DNS is asked for."""
+    """Whether `host` is a loopback address or `localhost`, the one name that needs no DNS."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -70,7 +70,7 @@ class RequestGuard:
         await (refusal or self._app)(scope, receive, send_guarded)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """The answer to a request that may not pass, or the redirect that takes a token out of the address."""
+        """The response to a refused request, or the redirect that removes a token from the URL; None if allowed."""
         headers = Headers(scope=scope)
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("read-only: GET and HEAD", 405, {"allow": "GET, HEAD"})
@@ -88,7 +88,7 @@ class RequestGuard:
         if not self._matches(query.pop("token")[0]):
             return PlainTextResponse("wrong token", 401)
         rest = urlencode(query, doseq=True)
-        # Slashes at the front would make the target another host's address.
+        # Leading slashes would make the target a URL of another host.
         target = "/" + str(scope["path"]).lstrip("/\\") + (f"?{rest}" if rest else "")
         response = RedirectResponse(target, 303)
         response.set_cookie(COOKIE, self._token or "", httponly=True, samesite="strict", path="/")

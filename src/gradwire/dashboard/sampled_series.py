@@ -1,7 +1,7 @@
-"""Column: one number over time in bounded memory, and the part of it that a chart can show.
+"""Sampled series: one number over time in bounded memory, reduced to the resolution of a chart.
 
-Points come in order of time. A column keeps at most CAPACITY slots; when it is full, neighbours are merged two by two,
-so that a slot stands for 1, 2, 4, ... points and keeps their lowest, highest and mean. Spikes survive every merge.
+Points come in order of time. A series keeps at most CAPACITY slots; when it is full, neighbours are merged in pairs, so
+that a slot covers 1, 2, 4, ... points and keeps their minimum, maximum and mean. Spikes survive every merge.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-# An hour of steps of 0.22 s keeps every step; a column is then 0.5 MB.
+# Keeps every step of an hour with steps of 0.22 s, in 0.5 MB.
 CAPACITY: Final = 16384
 
-# Points wait in lists until so many can be reduced at once: numpy is slow one by one.
+# Points wait in lists until this many can be reduced at once: numpy is slow for single points.
 BATCH: Final = 256
 
 Floats = NDArray[np.float64]
@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A column between two times: bucket i begins at `at[i]` and holds `low[i] <= mean[i] <= high[i]`."""
+    """A series between two times: interval i begins at `at[i]`, with `low[i] <= mean[i] <= high[i]`."""
 
     at: Floats
     low: Floats
@@ -31,32 +31,32 @@ class Window:
     mean: Floats
 
 
-class Column:
-    """`append` adds a point, `window` answers a chart."""
+class SampledSeries:
+    """`append` adds a point, `window` returns the data of a chart."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         if capacity < 2 or capacity % 2:
-            raise ValueError(f"a column's capacity is even and at least 2, not {capacity}")
+            raise ValueError(f"capacity must be even and at least 2, but it is {capacity}")
         self._capacity = capacity
         self._slots = _reduced(np.zeros(0), np.zeros(0), 1)
         self._span = 1
         self._batch = BATCH
-        self._waiting_at: list[float] = []
-        self._waiting: list[float] = []
+        self._pending_at: list[float] = []
+        self._pending: list[float] = []
         self._last_at = -np.inf
         self.points = 0
 
     def append(self, at: float, value: float) -> None:
-        """A point at `at`; one that is older than its predecessor is taken to be as old."""
+        """Add a point; a time before the last one is replaced by the last one."""
         self._last_at = max(at, self._last_at)
-        self._waiting_at.append(self._last_at)
-        self._waiting.append(value)
+        self._pending_at.append(self._last_at)
+        self._pending.append(value)
         self.points += 1
-        if len(self._waiting) >= self._batch:
-            self._settle()
+        if len(self._pending) >= self._batch:
+            self._flush()
 
     def window(self, start: float, end: float, width: int) -> Window:
-        """At most about `width` buckets that cover [start, end], one neighbour on each side included."""
+        """About `width` intervals at most that cover [start, end], with one neighbour on each side."""
         slots = self._all()
         at = slots[0]
         first = max(0, int(np.searchsorted(at, start, "left")) - 1)
@@ -70,14 +70,14 @@ class Column:
         return Window(at[firsts], np.minimum.reduceat(low, firsts), np.maximum.reduceat(high, firsts), mean)
 
     def _all(self) -> Floats:
-        waiting = _reduced(np.array(self._waiting_at), np.array(self._waiting), self._span)
+        waiting = _reduced(np.array(self._pending_at), np.array(self._pending), self._span)
         return np.concatenate([self._slots, waiting], axis=1)
 
-    def _settle(self) -> None:
-        """Move what waits, in whole slots, to the array; halve the array while it is too long."""
-        whole = len(self._waiting) // self._span * self._span
-        fresh = _reduced(np.array(self._waiting_at[:whole]), np.array(self._waiting[:whole]), self._span)
-        del self._waiting_at[:whole], self._waiting[:whole]
+    def _flush(self) -> None:
+        """Move pending points, in whole slots, to the array; halve the array while it is too long."""
+        whole = len(self._pending) // self._span * self._span
+        fresh = _reduced(np.array(self._pending_at[:whole]), np.array(self._pending[:whole]), self._span)
+        del self._pending_at[:whole], self._pending[:whole]
         self._slots = np.concatenate([self._slots, fresh], axis=1)
         while self._slots.shape[1] > self._capacity:
             self._halve()
@@ -98,7 +98,7 @@ class Column:
 
 
 def _reduced(at: Floats, values: Floats, span: int) -> Floats:
-    """Rows at, low, high, total and count; one slot for every `span` points, the last one for what is left."""
+    """Rows at, low, high, total and count; one slot for every `span` points, the last one for the remainder."""
     if at.size == 0:
         return np.zeros((5, 0))
     firsts = np.arange(0, at.size, span)
