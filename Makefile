@@ -1,6 +1,5 @@
-# make demo    trains the embedded example, plain DDP and gradwire side by side
-# make test    everything CI checks: lint, types, native tests under sanitizers, Python tests
-# Both set up what they need (a virtual environment in .venv, torch, the native core) and are quick the second time.
+# `make help` lists the targets. Each sets up what it needs (a virtual environment in .venv, torch, the native core) and is
+# quick the second time.
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,20 +10,27 @@ export CCACHE_BASEDIR := /
 export CCACHE_NOHASHDIR := 1
 NATIVE := $(shell find native -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt') CMakeLists.txt
 
-.PHONY: demo test setup stubs lint types build-native test-native test-python dashboard dashboard-check formal fuzz docs clean
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: setup
+.PHONY: help check unit-tests-1 unit-tests-2 demo test setup stubs lint types build-native test-native test-python dashboard dashboard-check formal fuzz docs clean
+
+demo: setup ## train the built-in example, plain DDP and gradwire side by side
 	$(BIN)/gradwire demo
 
+# Lint, types and unit tests run side by side; the output of each is printed when it ends.
+check: setup ## lint, types and unit tests: no network, no other processes, under a minute
+	@$(MAKE) --no-print-directory -j 2 -O lint types unit-tests-1 unit-tests-2
+
 # The sanitized native tests are compiled beside the checks that read files only, and run last.
-test: setup
+test: setup ## everything that CI runs: lint, types, native tests under sanitizers, all Python tests
 	@mkdir -p build
 	@nice -n 10 $(MAKE) --no-print-directory build-native > build/native-build.log 2>&1 & native=$$!; \
 	$(MAKE) --no-print-directory lint types dashboard-check $(VENV)/.extras; checked=$$?; \
 	wait $$native || { cat build/native-build.log; exit 1; }; \
 	[ $$checked -eq 0 ] && $(MAKE) --no-print-directory test-python test-native
 
-setup: $(VENV)/.native
+setup: $(VENV)/.native ## create .venv and build the native core
 
 $(VENV)/.deps: pyproject.toml constraints.txt
 	@scripts/build-tools
@@ -46,37 +52,44 @@ $(VENV)/.extras: $(VENV)/.deps scripts/extras
 	@touch $@
 
 # The native module's stub is generated, kept in the tree for type checkers and editors, and compared by a test.
-stubs: setup
+stubs: setup ## generate the native module's type stub
 	$(BIN)/python -m nanobind.stubgen -q -m gradwire._native -o src/gradwire/_native.pyi
 
-lint: setup
+lint: setup ## check style and format
 	$(BIN)/ruff check src tests benchmarks examples scripts
 	$(BIN)/ruff format --check src tests benchmarks examples scripts
 
-types: setup
+types: setup ## check types
 	$(BIN)/mypy
 
-build-native: setup
+build-native: setup ## build the native tests with sanitizers
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/native-tests -G Ninja -DGRADWIRE_BINDINGS=OFF -DGRADWIRE_TESTS=ON -DGRADWIRE_SANITIZE=ON
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/native-tests
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/native-tsan -G Ninja -DGRADWIRE_BINDINGS=OFF -DGRADWIRE_TESTS=ON -DGRADWIRE_TSAN=ON
-	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/native-tsan --target test_io test_stream
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/native-tsan --target test_ltp_io test_stream
 
-test-native: build-native
+test-native: build-native ## run the native tests and fuzz for 20 s
 	ctest --test-dir build/native-tests --output-on-failure -j 2
-	build/native-tsan/native/tests/test_io
+	build/native-tsan/native/tests/test_ltp_io
 	build/native-tsan/native/tests/test_stream
 	native/tests/fuzz/run 20
 
 # Fuzzes parsers and protocols for longer: make fuzz SECONDS=600
 SECONDS ?= 20
-fuzz:
+fuzz: ## fuzz parsers and protocols for SECONDS
 	native/tests/fuzz/run $(SECONDS)
+
+# Unit tests in two halves, one for each core; tests/conftest.py and the markers in pyproject.toml say what is left out.
+UNIT := $(BIN)/python -m pytest -q -m "not slow and not processes and not lab and not release"
+unit-tests-1: setup
+	$(UNIT) tests/sense tests/decide tests/network tests/simulate tests/plan tests/test_*.py
+unit-tests-2: setup
+	$(UNIT) tests/compress tests/exchange tests/observe tests/runtime tests/integrations
 
 # Tests that neither measure nor make a network run beside torch's own; the rest has the machine to itself.
 UNTIMED := tests/exchange tests/compress tests/decide tests/network tests/plan tests/release tests/sense tests/simulate tests/tree
 BESIDE := tests/torch_suite tests/clients tests/observe
-test-python: setup $(VENV)/.extras
+test-python: setup $(VENV)/.extras ## run all Python tests
 	@mkdir -p build
 	@nice -n 5 $(BIN)/python -m pytest $(UNTIMED) > build/untimed-tests.log 2>&1 & untimed=$$!; \
 	$(BIN)/python -m pytest $(BESIDE); beside=$$?; \
@@ -84,20 +97,20 @@ test-python: setup $(VENV)/.extras
 	$(BIN)/python -m pytest $(addprefix --ignore=,$(UNTIMED) $(BESIDE))
 
 # The documentation site, into build/site; a warning is an error.
-docs: setup $(VENV)/.extras
+docs: setup $(VENV)/.extras ## build the documentation site into build/site
 	$(BIN)/python scripts/reference.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # The dashboard's front end: built into the package and committed, so that users need no node.
-dashboard:
+dashboard: ## build the dashboard's front end into the package
 	scripts/dashboard-build
 
-dashboard-check:
+dashboard-check: ## check that the committed front end is up to date
 	scripts/dashboard-build --check
 
 # The plan-change protocol, every interleaving of a small model (needs spin).
-formal:
+formal: ## model-check the plan-change protocol (needs spin)
 	formal/check
 
-clean:
+clean: ## remove .venv, builds and caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

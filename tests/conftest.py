@@ -1,4 +1,4 @@
-"""Fixtures that several rooms' tests share, and the claims that a run of the tests could not decide."""
+"""Fixtures that tests of several packages share, and the claims about real time that a run could not decide."""
 
 from __future__ import annotations
 
@@ -22,6 +22,12 @@ def ranks() -> Iterator[Ranks]:
     pool.close()
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """`make check` leaves out tests that start other processes."""
+    if "ranks" in getattr(item, "fixturenames", ()):
+        item.add_marker("processes")
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Which claims about real time no trial decided; CI collects them from all its runs in a file."""
     lines = []
@@ -37,6 +43,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """The last lines of a run, so that nobody takes a claim for tested that was not."""
+    """The last lines of a run name the claims that were not tested."""
     for line in config.stash.get(UNDECIDED, []):
         print(line)
