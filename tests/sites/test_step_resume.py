@@ -55,10 +55,10 @@ class Replica:
     def __init__(self, value: float) -> None:
         self.value, self.step = torch.tensor([value]), -1
 
-    def give(self, step: int) -> tuple[bytes, Sequence[Tensor]]:
+    def save(self, step: int) -> tuple[bytes, Sequence[Tensor]]:
         return str(step).encode(), [self.value]
 
-    def take(self, header: bytes, body: Tensor) -> None:
+    def load(self, header: bytes, body: Tensor) -> None:
         self.step = int(header)
         self.value = body.clone().view(torch.float32)
 

@@ -1,4 +1,4 @@
-"""A rank is killed in a real job that cannot go on without it: what the others raise, and what the views say."""
+"""A rank is killed in a real job that cannot continue without it: the others' errors, and what the views show."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORLD, DEAD, LAST = 3, 1, 6
 
 
 def train(rank: int, port: int, folder: str, config: dict[str, Any]) -> None:
-    """Rank 1 kills itself; the others write down what they were told."""
+    """Rank 1 kills itself; the others write their error to a file."""
     import gradwire
 
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "GRADWIRE_IFNAME": "lo", "GRADWIRE_HOST": f"machine{rank}"}
@@ -54,7 +54,7 @@ def train(rank: int, port: int, folder: str, config: dict[str, Any]) -> None:
     ],
     ids=["off", "auto", "plan"],
 )
-def test_everybody_names_the_killed_rank_and_its_host_and_the_run_is_failed(
+def test_every_rank_names_the_killed_rank_and_its_host_and_the_run_is_failed(
     tmp_path: Path, config: dict[str, Any]
 ) -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -71,9 +71,9 @@ def test_everybody_names_the_killed_rank_and_its_host_and_the_run_is_failed(
             process.kill()
             process.join()
     for rank in (0, 2):
-        told = (tmp_path / str(rank)).read_text()
-        assert told.startswith(f"rank {DEAD} on machine{DEAD} is gone"), told
-        assert "]:" not in told, "a port is nobody's name"
+        error = (tmp_path / str(rank)).read_text()
+        assert error.startswith(f"rank {DEAD} on machine{DEAD} is gone"), error
+        assert "]:" not in error, "a port does not name a rank"
     state, _ = fold(tmp_path / "run")
     assert (state.status, state.time_left, state.missing) == ("failed", None, [DEAD])
     (incident,) = [one for one in state.incidents if one.kind == "failed"]

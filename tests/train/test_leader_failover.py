@@ -1,4 +1,4 @@
-"""A rank of a site is killed in a real job: those who are left go on, and end with equal weights."""
+"""A rank of a site is killed in a real job: the others continue and end with equal weights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ CONFIG = {
 
 def train(rank: int, port: int, folder: str, sites: str, dead: int) -> None:
     """`sites` has a letter for each rank; rank `dead` kills itself."""
-
     os.environ |= {"GRADWIRE_SITE": sites[rank], "GLOO_SOCKET_IFNAME": "lo", "GRADWIRE_IFNAME": "lo"}
     store = TCPStore("127.0.0.1", port, is_master=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=len(sites), timeout=timedelta(seconds=60))
@@ -33,7 +32,7 @@ def train(rank: int, port: int, folder: str, sites: str, dead: int) -> None:
 
 
 def run(sites: str, dead: int, folder: Path) -> dict[int, dict[str, Any]]:
-    """How all but the dead one ended."""
+    """What all ranks but the dead one saved at the end."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     context = multiprocessing.get_context("spawn")
     ranks = [
@@ -53,7 +52,7 @@ def run(sites: str, dead: int, folder: Path) -> dict[int, dict[str, Any]]:
 
 
 @pytest.mark.timeout(200)
-def test_when_a_leader_is_killed_its_neighbour_takes_its_place(tmp_path: Path) -> None:
+def test_when_a_leader_is_killed_another_rank_of_its_site_leads(tmp_path: Path) -> None:
     ends = run("aabb", LEADER, tmp_path)
     assert [ends[rank]["made"] for rank in (0, 1)] == [STEPS, STEPS], "a step was lost"
     assert 8 < ends[3]["made"] < STEPS
@@ -62,7 +61,7 @@ def test_when_a_leader_is_killed_its_neighbour_takes_its_place(tmp_path: Path) -
 
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("sites", ["aabb", "abbb"])
-def test_when_a_follower_is_killed_its_leader_goes_on_and_no_step_is_lost(tmp_path: Path, sites: str) -> None:
+def test_when_a_follower_is_killed_its_leader_continues_and_no_step_is_lost(tmp_path: Path, sites: str) -> None:
     ends = run(sites, FOLLOWER, tmp_path)
     assert [end["made"] for end in ends.values()] == [STEPS] * 3, "a step was lost"
     assert all(torch.equal(end["weights"], ends[0]["weights"]) for end in ends.values())

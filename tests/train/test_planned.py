@@ -91,8 +91,8 @@ class _AllAddresses(set[int]):
 
 
 def _load_residuals_at_sites(rank: int, world: int, names: list[str], before: int) -> float:
-    """A job with sites loads a state with residuals of 1, after some steps. Returns how much of them ten more steps with
-    zero gradients deliver."""
+    """A job with sites loads a state with residuals of 1, after some steps. Returns how much of them ten more
+    steps with zero gradients deliver."""
     os.environ["GRADWIRE_SITE"] = names[rank]
     try:
         model = DistributedDataParallel(jobs.small_net())

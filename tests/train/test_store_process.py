@@ -1,4 +1,4 @@
-"""A job whose store has a process of its own outlives rank 0, under torchrun."""
+"""A job whose store has a process of its own survives the loss of rank 0, under torchrun."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ NODES = 3
 
 
 @pytest.mark.timeout(240)
-def test_a_job_goes_on_when_the_process_of_rank_0_and_its_agent_are_gone(
+def test_a_job_continues_when_the_process_of_rank_0_and_its_agent_ended(
     served: tuple[subprocess.Popen[str], str], tmp_path: Path
 ) -> None:
-    """Each rank has an agent of its own, as on a host of its own; the one of rank 0 ends with it."""
-    _, place = served
-    environment = os.environ | {"GRADWIRE_STORE": place, "GLOO_SOCKET_IFNAME": "lo", "GRADWIRE_IFNAME": "lo"}
+    """Each rank has an agent of its own, as on separate hosts; the agent of rank 0 ends with it."""
+    _, address = served
+    environment = os.environ | {"GRADWIRE_STORE": address, "GLOO_SOCKET_IFNAME": "lo", "GRADWIRE_IFNAME": "lo"}
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(NODES), "--nproc-per-node", "1"]
-    command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", place, "--rdzv-conf", "is_host=0", "--rdzv-id", "job"]
+    command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", address, "--rdzv-conf", "is_host=0", "--rdzv-id", "job"]
     command += ["--local-addr", "127.0.0.1", "--max-restarts", "0", "-m", "tests.train.store_process", str(tmp_path)]
     agents = [subprocess.Popen(command, env=environment) for _ in range(NODES)]
-    # The agents themselves would wait 300 s for the one that is gone, after their workers have ended.
+    # After their workers ended, the agents would wait 300 s for the one that is missing.
     done, deadline = [tmp_path / f"{rank}.done" for rank in (1, 2)], time.monotonic() + 200
     try:
         while not all(mark.exists() for mark in done) and time.monotonic() < deadline:
             time.sleep(0.2)
-        assert [agent.poll() for agent in agents].count(1) == 1, "the agent of rank 0 was to end"
+        assert [agent.poll() for agent in agents].count(1) == 1, "the agent of rank 0 did not end"
     finally:
         for agent in agents:
             agent.terminate()

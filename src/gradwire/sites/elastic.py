@@ -1,8 +1,8 @@
 """Elastic: what lets a job with an elastic plan continue without a lost rank, and take a restarted one in.
 
-    open_failover_site   a site of several ranks is rebuilt without a rank that died, if need be under a new leader
-    publish_rejoin       sites of one rank: torch's store has what a process needs that replaces a dead one
-    rejoin_job           this process replaces a dead one
+    enable_failover   a site of several ranks is rebuilt without a rank that died, if need be under a new leader
+    publish_rejoin    sites of one rank: torch's store has what a process needs that replaces a dead one
+    rejoin_job        this process replaces a dead one
 
 In all of them a rank that takes the place of another one connects like a member that was disconnected and rejoins: it
 receives the plan and the replica state from the others.

@@ -1,8 +1,8 @@
-"""Absent: the process group of a rank that was started anew, whose others are in the middle of training.
+"""PlaceholderGroup: the process group of a restarted rank, while the others are in the middle of training.
 
-In: what DDP's constructor asks of a group: are the shapes alike, what are rank 0's weights. Out: this rank's own, at
-once. The true weights are handed to it with its first step (`standing`). Everything else that a script may ask of a
-group is an error: with a rank gone, the others' own group could not answer either.
+In: what DDP's constructor asks of a group: whether shapes are equal, and rank 0's weights. Out: this rank's own values,
+at once. It receives the job's weights with its first step (`job_record`). Every other collective is an error: with a
+rank lost, the others' own group could not answer either.
 """
 
 # torch's stubs give these methods several signatures that no Python subclass can have, and miss the options.
@@ -18,11 +18,11 @@ from torch import Tensor
 from gradwire.backend.cpu_backend import CpuBackend
 from gradwire.backend.work import CollectiveWork, Outputs
 
-NAME = "gradwire-absent"
+NAME = "gradwire-placeholder"
 
 
 class PlaceholderGroup(CpuBackend):
-    """Rank and size as in the job; nobody there."""
+    """Rank and size as in the job, without any peer."""
 
     BACKEND = NAME
 
@@ -30,9 +30,9 @@ class PlaceholderGroup(CpuBackend):
         return _done(tensors)
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:
-        for places, own in zip(outputs, inputs, strict=True):
-            for place in places:
-                place.copy_(own)
+        for gathered, own in zip(outputs, inputs, strict=True):
+            for output in gathered:
+                output.copy_(own)
         return _done(outputs)
 
     def shutdown(self) -> None:
@@ -47,7 +47,7 @@ def create(options: Any, _: object = None) -> PlaceholderGroup:
 
 
 def register() -> None:
-    """Let `init_process_group` find it."""
+    """Make the backend known to `init_process_group`."""
     if NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
 

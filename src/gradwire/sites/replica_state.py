@@ -1,8 +1,8 @@
-"""Handover: what makes up a replica, as bytes, so that a rank that was cut off can become what the others are.
+"""ReplicaState: everything that makes up a rank's replica, as bytes, so that a rank that rejoins can load it.
 
 In: a model and whatever else training depends on (optimizer, learning-rate schedule, loss scaler): anything with
-`state_dict` and `load_state_dict`. Out: a description (msgpack) and tensors, and the same taken in again, in place.
-Never pickle: a description may only speak of tensors, numbers, text, lists, tuples and dictionaries.
+`state_dict` and `load_state_dict`. Out: a header (msgpack) and tensors, which another rank loads in place. Never
+pickle: a header may only contain shapes of tensors, numbers, text, lists, tuples and dictionaries.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BucketLayout:
-    """Which parameters lie in which bucket. Gradients travel by place, not by name: who is handed the others' state
-    must have their layout."""
+    """Which parameters are in which bucket. Gradients are sent by position, not by name, so a rank that rejoins must
+    have the layout of the others."""
 
     buckets: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
-    def written(self) -> list[list[int | str]]:
+    def to_list(self) -> list[list[int | str]]:
         return [[index, *names] for index, names in sorted(self.buckets.items())]
 
 
 class ReplicaState:
-    """The replica of one rank. Used while its training thread waits for gradients: nothing changes meanwhile."""
+    """The replica of one rank. Used while the training thread waits for gradients, so nothing changes meanwhile."""
 
     def __init__(
         self,
@@ -57,92 +57,93 @@ class ReplicaState:
     ) -> None:
         self._module, self._others, self._set_step = module, others, set_step
         self._layout = layout or BucketLayout()
-        self.give(0)  # what cannot be handed over is named now, not when it is needed
+        self.save(0)  # a state that cannot be sent is an error now, not when a rank rejoins
 
-    def give(self, step: int) -> tuple[bytes, list[Tensor]]:
-        """A description and the tensors it speaks of; `step` is the one under way."""
+    def save(self, step: int) -> tuple[bytes, list[Tensor]]:
+        """A header and the tensors it describes; `step` is the current one."""
         tensors: list[Tensor] = []
-        whole = {
+        state = {
             "step": step, "model": self._tensors(), "others": [other.state_dict() for other in self._others],
-            "layout": self._layout.written(),
+            "layout": self._layout.to_list(),
         }  # fmt: skip
-        return msgspec.msgpack.encode(fold(whole, tensors)), tensors
+        return msgspec.msgpack.encode(encode(state, tensors)), tensors
 
-    def take(self, header: bytes, body: Tensor) -> None:
-        """Become what they describe. IntegrityError, before anything is changed, if they are of another model."""
-        told = unfold(header, body)
-        own, theirs = self._tensors(), told["model"]
+    def load(self, header: bytes, body: Tensor) -> None:
+        """Overwrite this replica. IntegrityError, before anything is changed, for the state of another model."""
+        received = decode(header, body)
+        own, theirs = self._tensors(), received["model"]
         if {name: _form(tensor) for name, tensor in own.items()} != {name: _form(t) for name, t in theirs.items()}:
-            raise IntegrityError("the state that was handed over is of another model")
-        if told["layout"] != self._layout.written():
-            raise IntegrityError("DDP's buckets hold other parameters here than on the others: no place for this rank")
-        if len(told["others"]) != len(self._others):
-            raise IntegrityError(f"{len(told['others'])} objects were handed over, {len(self._others)} are expected")
+            raise IntegrityError("the received replica state is of another model")
+        if received["layout"] != self._layout.to_list():
+            raise IntegrityError("DDP's buckets hold other parameters here than on the other ranks: it cannot rejoin")
+        if len(received["others"]) != len(self._others):
+            found, expected = len(received["others"]), len(self._others)
+            raise IntegrityError(f"hand_over: the other ranks named {found} objects, this one {expected}")
         for name, tensor in own.items():
             tensor.data.copy_(theirs[name])  # a backward pass is under way: it must not see a new version
-        for other, state in zip(self._others, told["others"], strict=True):
+        for other, state in zip(self._others, received["others"], strict=True):
             other.load_state_dict(state)
-        self._set_step(told["step"])
+        self._set_step(received["step"])
 
     def _tensors(self) -> dict[str, Tensor]:
         return {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
 
 
-def fold(value: Any, tensors: list[Tensor]) -> list[Any]:
-    """A value as lists of [kind, content]; tensors are put aside and named by their place."""
+def encode(value: Any, tensors: list[Tensor]) -> list[Any]:
+    """A value as nested lists of [kind, content]. Tensors are appended to `tensors`, in the order of their entries."""
     if isinstance(value, Tensor):
         if str(value.dtype) not in _DTYPES or value.layout is not torch.strided:
-            raise ConfigError(f"hand_over: a tensor of {value.dtype} and {value.layout} cannot be handed over")
+            raise ConfigError(f"hand_over: a tensor of {value.dtype} and {value.layout} cannot be sent")
         tensors.append(value)
         return ["tensor", [str(value.dtype), list(value.shape)]]
     if value is None or isinstance(value, bool | int | float | str):
         return ["plain", value]
     if isinstance(value, Mapping):
-        return ["dict", [[fold(key, tensors), fold(entry, tensors)] for key, entry in value.items()]]
+        return ["dict", [[encode(key, tensors), encode(entry, tensors)] for key, entry in value.items()]]
     if isinstance(value, tuple | list):
         kind = "tuple" if isinstance(value, tuple) else "list"
-        return [kind, [fold(entry, tensors) for entry in value]]
+        return [kind, [encode(entry, tensors) for entry in value]]
     raise ConfigError(
-        f"hand_over: a state that holds a {type(value).__name__} cannot be handed over; "
+        f"hand_over: a state that holds a {type(value).__name__} cannot be sent; "
         "tensors, numbers, text, lists, tuples and dictionaries can"
     )
 
 
-def unfold(header: bytes, body: Tensor) -> dict[str, Any]:
-    """What was folded; IntegrityError for anything else."""
-    place = 0
+def decode(header: bytes, body: Tensor) -> dict[str, Any]:
+    """What was encoded; IntegrityError for anything else."""
+    end = 0
 
     def tensor(dtype: str, shape: list[int]) -> Tensor:
-        nonlocal place
+        nonlocal end
         empty = torch.empty(shape, dtype=_DTYPES[dtype])
-        start, place = place, place + empty.nbytes
-        if place > body.numel():
-            raise IntegrityError("a state that was handed over ends too early")
-        empty.reshape(-1).view(torch.uint8).copy_(body[start:place])
+        start, end = end, end + empty.nbytes
+        if end > body.numel():
+            raise IntegrityError("a received replica state is shorter than its header says")
+        empty.reshape(-1).view(torch.uint8).copy_(body[start:end])
         return empty
 
-    def open_up(folded: list[Any]) -> Any:
-        kind, content = folded
+    def value_of(encoded: list[Any]) -> Any:
+        kind, content = encoded
         match kind:
             case "tensor":
                 return tensor(*content)
             case "dict":
-                return {open_up(key): open_up(entry) for key, entry in content}
+                return {value_of(key): value_of(entry) for key, entry in content}
             case "tuple":
-                return tuple(open_up(entry) for entry in content)
+                return tuple(value_of(entry) for entry in content)
             case "list":
-                return [open_up(entry) for entry in content]
+                return [value_of(entry) for entry in content]
             case "plain":
                 return content
-        raise IntegrityError(f"a state that was handed over holds a {kind!r}")
+        raise IntegrityError(f"a received replica state holds an unknown kind {kind!r}")
 
     try:
-        told = open_up(msgspec.msgpack.decode(header))
+        state = value_of(msgspec.msgpack.decode(header))
     except (msgspec.DecodeError, TypeError, ValueError, KeyError, RuntimeError, RecursionError) as error:
-        raise IntegrityError(f"a state that was handed over cannot be read: {error}") from error
-    if not isinstance(told, dict) or told.keys() != {"step", "model", "others", "layout"} or place != body.numel():
-        raise IntegrityError("a state that was handed over is not whole")
-    return told
+        raise IntegrityError(f"a received replica state cannot be read: {error}") from error
+    if not isinstance(state, dict) or state.keys() != {"step", "model", "others", "layout"} or end != body.numel():
+        raise IntegrityError("a received replica state is incomplete")
+    return state
 
 
 def _form(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:

@@ -33,11 +33,11 @@ class SharedReplicaState:
         self._own = own
         self._received: list[Tensor] = []
 
-    def give(self, step: int) -> tuple[bytes, Sequence[Tensor]]:
-        return self._own.give(step)
+    def save(self, step: int) -> tuple[bytes, Sequence[Tensor]]:
+        return self._own.save(step)
 
-    def take(self, header: bytes, body: Tensor) -> None:
-        self._own.take(header, body)
+    def load(self, header: bytes, body: Tensor) -> None:
+        self._own.load(header, body)
         self._received = [torch.frombuffer(bytearray(header), dtype=torch.uint8), body]
 
     def fetch(self) -> list[Tensor]:
@@ -55,7 +55,7 @@ class SharedReplicaState:
             broadcast(header)
             broadcast(body)
             if not leads:
-                self._own.take(bytes(header.numpy()), body)
+                self._own.load(bytes(header.numpy()), body)
 
 
 class SiteLevel:

@@ -16,7 +16,7 @@ from gradwire.sites.job_record import model_name
 from gradwire.sites.local_reduce import LocalReducer
 from gradwire.sites.placeholder_group import PlaceholderGroup
 from gradwire.sites.reducer import TreeReducer
-from gradwire.sites.topology import SiteTopology, ask_sites, open_groups
+from gradwire.sites.topology import SiteTopology, find_sites, open_groups
 from gradwire.transport.bootstrap.store_exchange import StoreExchange
 from gradwire.tree.accumulator import check_summable
 from gradwire.tree.request import BucketRequest
@@ -39,7 +39,7 @@ def open_reducer(
         return None
     if not is_controller(config.level):
         check_summable(Level.parse(config.level))
-    sites = ask_sites(StoreExchange.for_group(group, "sites", config.transport.timeout), config.planning.sites)
+    sites = find_sites(StoreExchange.for_group(group, "sites", config.transport.timeout), config.planning.sites)
     if sites is None:
         return _open_single(SiteContext(config, group, single, numel, events))
     return _open_site(SiteContext(config, group, sites, numel, events, ask_alive))

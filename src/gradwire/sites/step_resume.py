@@ -133,7 +133,7 @@ class StepResume:
         for follower in self.missing:
             state = list(received)
             if not state and follower in self.behind and own is not None:
-                header, tensors = own.give(step)
+                header, tensors = own.save(step)
                 state = [torch.frombuffer(bytearray(header), dtype=torch.uint8), _flat(tensors)]
             group.send([torch.tensor([part.numel() for part in state] or [0, 0])], follower, STATE_TAG).wait()
             for number, part in enumerate(state):
@@ -148,7 +148,7 @@ class StepResume:
         group.recv([header], 0, STATE_TAG + 1).wait()
         group.recv([body], 0, STATE_TAG + 2).wait()
         if own is not None:
-            own.take(bytes(header.numpy()), body)
+            own.load(bytes(header.numpy()), body)
 
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:

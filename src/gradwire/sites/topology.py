@@ -1,4 +1,4 @@
-"""Topology: which ranks form a site, from GRADWIRE_SITE or a file, and the process groups inside and between sites."""
+"""SiteTopology: which ranks form a site (GRADWIRE_SITE or a file), and the process groups inside and between sites."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VARIABLE = "GRADWIRE_SITE"
 
 @dataclass(frozen=True, slots=True)
 class SiteTopology:
-    """Who is where: ranks by site, each in rising order; sites in the order of their leaders."""
+    """The ranks of each site, in rising order; sites in the order of their leaders."""
 
     groups: tuple[tuple[int, ...], ...]
 
@@ -38,12 +38,12 @@ class SiteTopology:
 
 
 def sites_of(names: Sequence[str]) -> SiteTopology | None:
-    """Sites from each rank's name for its own; None when nobody named one, or every rank is a site of its own."""
+    """Sites from the site name of each rank; None when no rank has one, or every rank is a site of its own."""
     if not any(names):
         return None
-    silent = [rank for rank, name in enumerate(names) if not name]
-    if silent:
-        raise ConfigError(f"{VARIABLE}: set on some ranks but not on rank {silent[0]}; set it on all, or on none")
+    unnamed = [rank for rank, name in enumerate(names) if not name]
+    if unnamed:
+        raise ConfigError(f"{VARIABLE}: set on some ranks but not on rank {unnamed[0]}; set it on all, or on none")
     groups: dict[str, list[int]] = {}
     for rank, name in enumerate(names):
         groups.setdefault(name, []).append(rank)
@@ -55,25 +55,26 @@ def sites_of(names: Sequence[str]) -> SiteTopology | None:
 def names_from(path: Path, world_size: int) -> list[str]:
     """Each rank's site, from a JSON file of site names and their ranks: {"paris": [0, 1], "tokyo": [2, 3]}."""
     try:
-        told = msgspec.json.decode(path.read_bytes(), type=dict[str, list[int]])
+        ranks_by_site = msgspec.json.decode(path.read_bytes(), type=dict[str, list[int]])
     except (OSError, msgspec.DecodeError) as error:
         form = '{"paris": [0, 1], "tokyo": [2, 3]}'
         raise ConfigError(f"planning.sites: {path} cannot be read as {form}: {error}") from error
     names = [""] * world_size
-    for name, ranks in told.items():
+    for name, ranks in ranks_by_site.items():
         for rank in ranks:
             if not name or not 0 <= rank < world_size or names[rank]:
-                raise ConfigError(f"planning.sites: {path}: rank {rank} at {name!r} is listed twice or is no rank here")
+                raise ConfigError(f"planning.sites: {path}: rank {rank} of site {name!r} is unknown or listed twice")
             names[rank] = name
     if "" in names:
-        raise ConfigError(f"planning.sites: {path} does not say where rank {names.index('')} is")
+        raise ConfigError(f"planning.sites: {path} does not list rank {names.index('')}; list every rank once")
     return names
 
 
-def ask_sites(
+def find_sites(
     exchange: StoreExchange, path: str = "", environment: Mapping[str, str] | None = None
 ) -> SiteTopology | None:
-    """What rank 0 reads in the file, or else every rank's GRADWIRE_SITE; all come to the same answer or error."""
+    """From the file, which rank 0 reads for all, or else from GRADWIRE_SITE of every rank. All ranks get the same sites
+    or the same error."""
     if not path:
         environment = os.environ if environment is None else environment
         return sites_of(exchange.gather("site", environment.get(VARIABLE, ""), str))
@@ -82,24 +83,24 @@ def ask_sites(
             exchange.publish("sites", {"names": names_from(Path(path), exchange.world_size), "error": []})
         except ConfigError as error:
             exchange.publish("sites", {"names": [], "error": [str(error)]})
-    told = exchange.read("sites", 0, dict[str, list[str]])
-    if told["error"]:
-        raise ConfigError(told["error"][0])
-    return sites_of(told["names"])
+    result = exchange.read("sites", 0, dict[str, list[str]])
+    if result["error"]:
+        raise ConfigError(result["error"][0])
+    return sites_of(result["names"])
 
 
 def open_groups(
     sites: SiteTopology, group: dist.ProcessGroup, timeout: float
 ) -> tuple[list[dist.ProcessGroup], dist.ProcessGroup | None]:
-    """This rank's two groups inside its site, and the leaders' group if it is one. Every rank of the job calls this."""
-    everybody = dist.get_process_group_ranks(group)
+    """This rank's two groups inside its site, and the leaders' group if it leads. Every rank of the job calls this."""
+    all_ranks = dist.get_process_group_ranks(group)
     rank = dist.get_rank(group)
     limit, backend = timedelta(seconds=timeout), host_backend(group)
     own: list[dist.ProcessGroup] = []
     for members in sites.groups:
         for _ in range(2):
-            made = dist.new_group([everybody[member] for member in members], timeout=limit, backend=backend)
+            created = dist.new_group([all_ranks[member] for member in members], timeout=limit, backend=backend)
             if rank in members:
-                own.append(made)
-    leaders = dist.new_group([everybody[leader] for leader in sites.leaders], timeout=limit, backend=backend)
+                own.append(created)
+    leaders = dist.new_group([all_ranks[leader] for leader in sites.leaders], timeout=limit, backend=backend)
     return own, leaders if rank in sites.leaders else None

@@ -1,0 +1,38 @@
+"""A restarted process finds the running job in torch's store, and rejects a record that does not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from torch.distributed import HashStore
+
+from gradwire.config import resolve
+from gradwire.errors import ConfigError, LinkError
+from gradwire.sites.job_record import JobRecord, facts_of, find_job, publish_job
+from gradwire.sites.leader_record import LeaderRecord
+
+CONFIG: dict[str, Any] = {
+    "level": "int8", "plan": "loadaware", "planning": {"elastic": True}, "transport": {"kind": "ltp"},
+}  # fmt: skip
+
+
+def test_without_a_job_there_is_nothing_to_rejoin() -> None:
+    with pytest.raises(LinkError, match=r"GRADWIRE_REJOIN.*no job"):
+        find_job(HashStore(), "0", facts_of(resolve(CONFIG)), 0.2)
+
+
+def test_a_job_with_other_settings_is_not_joined() -> None:
+    store, leader = HashStore(), LeaderRecord(kind="ltp", secret="", addresses={}, plan="")
+    publish_job(store, "0", JobRecord(leader, facts_of(resolve(CONFIG))))
+    assert find_job(store, "0", facts_of(resolve(CONFIG)), 0.2).leader == leader
+    with pytest.raises(ConfigError, match=r"level is 'fp16' here and 'int8' in the running job"):
+        find_job(store, "0", facts_of(resolve({**CONFIG, "level": "fp16"})), 0.2)
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"leader": 3, "facts": {}}', "\xff"])
+def test_a_record_that_cannot_be_parsed_is_an_error(text: str) -> None:
+    store = HashStore()
+    store.set("gradwire/jobs/0", text)
+    with pytest.raises(LinkError, match="cannot be read"):
+        find_job(store, "0", {}, 0.2)
