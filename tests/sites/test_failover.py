@@ -153,7 +153,7 @@ def test_a_rebuild_waits_for_the_last_bucket_of_the_step() -> None:
 
 def test_when_the_rebuild_fails_every_bucket_gets_its_error() -> None:
     def rebuild(*_: object) -> Any:
-        raise LinkError("nobody is left")
+        raise LinkError("no rank is left")
 
     first = StubSite()
     _, step = opened(first, rebuild)
@@ -161,7 +161,7 @@ def test_when_the_rebuild_fails_every_bucket_gets_its_error() -> None:
         step.submit(index)
     first.finish(0, SiteError("lost"))
     assert all(step.ended.acquire(timeout=LIMIT) for _ in range(2))
-    assert [str(error) for _, error in step.reported] == ["nobody is left"] * 2
+    assert [str(error) for _, error in step.reported] == ["no rank is left"] * 2
 
 
 def test_a_site_without_a_replica_state_is_not_rebuilt() -> None:

@@ -35,6 +35,8 @@ from gradwire.transport.carrier import ltp_opener, tcp_opener
 from gradwire.tree.setup import (
     EventContext,
     TreeConnection,
+    TreeContext,
+    TreeMembership,
     connect_tree,
     decided_by_plan,
     known_network,
@@ -58,6 +60,10 @@ class SiteContext:
     @property
     def rank(self) -> int:
         return self.group.rank()
+
+    @property
+    def tree(self) -> TreeContext:
+        return TreeContext(config=self.config, numel=self.numel, events=self.events)
 
     @property
     def own_ranks(self) -> tuple[int, ...]:
@@ -128,8 +134,9 @@ class SiteRebuild:
 
     def _lead(self, groups: Sequence[dist.ProcessGroup]) -> LocalReducer:
         """This rank is the new leader."""
-        connection = replace_member(self._context, self._record, read_plan(self._record.plan), self._addresses)
-        connection.executor.member.votes = True  # the old leader's site is still here
+        # The new leader votes: the old one is known to be dead, and its site is still here.
+        plan = read_plan(self._record.plan)
+        connection = replace_member(self._context, self._record, plan, self._addresses, votes=True)
         return self._reducer.adopt(LocalReducer(groups, connection.executor.submit, resumable=True), connection)
 
 
@@ -164,7 +171,9 @@ def rejoin_job(context: SiteContext) -> TreeReducer:
     return TreeReducer(connection, None, book)
 
 
-def replace_member(context: SiteContext, record: LeaderRecord, plan: Plan, addresses: AddressBook) -> TreeConnection:
+def replace_member(
+    context: SiteContext, record: LeaderRecord, plan: Plan, addresses: AddressBook, votes: bool = False
+) -> TreeConnection:
     """Connect this rank in the place of a dead one, as a member that the others lost and that rejoins."""
     config, member = context.config, context.member
     secret = given_secret() or bytes.fromhex(record.secret)
@@ -181,9 +190,10 @@ def replace_member(context: SiteContext, record: LeaderRecord, plan: Plan, addre
     try:
         wire.addresses.update(record.addresses)
         addresses.publish(member, (own.address, own.port))
-        return connect_tree(
-            config, wire, member, (others, plan), ranks, context.numel, context.events, addresses.addresses
+        place = TreeMembership(
+            number=member, members=others, plan=plan, ranks=ranks, addresses=addresses.addresses, votes=votes
         )
+        return connect_tree(context.tree, wire, place)
     except BaseException:
         wire.close()
         raise

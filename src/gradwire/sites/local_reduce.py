@@ -54,7 +54,7 @@ class LocalReducer:
         # The next bucket's number within its step; the resume holds for the first step only.
         self._number, self._resume = 0, resume
         self._sum_thread = WorkerThread("gradwire-site-sum")
-        self._result_thread = WorkerThread("gradwire-site-share")
+        self._result_thread = WorkerThread("gradwire-site-broadcast")
 
     @property
     def leads(self) -> bool:

@@ -143,8 +143,8 @@ class TreeReducer:
     def _connect(self, connection: TreeConnection) -> None:
         self.connection = connection
         if self._addresses is not None:
-            frame_io = connection.executor.frame_io
-            self._addresses.watch(lambda: frame_io.disconnected | frame_io.left)
+            executor = connection.executor
+            self._addresses.watch(lambda: executor.unreachable)
 
     def _plan_shape(self) -> PlanShape:
         """Computed once per plan: a controller asks for every level at every step."""

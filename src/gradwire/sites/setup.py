@@ -50,10 +50,10 @@ def _open_single(context: SiteContext) -> TreeReducer:
     config, group = context.config, context.group
     ranks = range(group.size())
     if not config.planning.elastic:
-        return TreeReducer(open_tree(config, group, ranks, context.numel, context.events), None)
+        return TreeReducer(open_tree(context.tree, group, ranks), None)
     name = model_name(group.group_name)
     addresses = AddressBook(context.store, name)
-    connection = open_tree(config, group, ranks, context.numel, context.events, addresses.addresses)
+    connection = open_tree(context.tree, group, ranks, addresses.addresses)
     publish_rejoin(connection, context, name, addresses)
     return TreeReducer(connection, None, addresses)
 
@@ -68,7 +68,7 @@ def _open_site(context: SiteContext) -> TreeReducer:
     connection = None
     if leaders is not None and leaders.size() > 1:
         moved = addresses.addresses if addresses is not None else {}
-        connection = open_tree(config, leaders, sites.leaders, context.numel, context.events, moved)
+        connection = open_tree(context.tree, leaders, sites.leaders, moved)
     submit = connection.executor.submit if connection else _divide if leaders is not None else None
     reducer = TreeReducer(connection, LocalReducer(own, submit, resumable=elastic), addresses)
     if addresses is not None:

@@ -51,7 +51,7 @@ class WorkerThread:
             future, function = task
             try:
                 result = function()
-            except BaseException as error:  # the top of this thread: whoever waits for the future gets it
+            except BaseException as error:  # the top of this thread: it fails the future
                 future.set_exception(error)
             else:
                 future.set_result(result)
