@@ -55,7 +55,7 @@ class World:
         self._ranks, self._codec = ranks, build_codec(Level.parse("fp16"))
         self._residuals = [torch.zeros(numel) for _ in range(ranks)]
         self._owned: list[dict[tuple[int, int], Tensor]] = [{} for _ in range(ranks)]
-        self._scratch = [BufferPool() for _ in range(ranks)]
+        self._pools = [BufferPool() for _ in range(ranks)]
         self._loopback = Loopback(ranks, loss=seeded_loss(rate, seed, burst))
         self._lanes = [self._loopback.lane(rank) for rank in range(ranks)]
 
@@ -69,10 +69,10 @@ class World:
             thread.join(60)
 
     def _one(self, rank: int, gradient: Tensor, step: int) -> None:
-        lease = BufferLease(self._scratch[rank], gradient.device)
-        stretch = ChunkSpan(step, 0, 0, gradient.numel())
+        lease = BufferLease(self._pools[rank], gradient.device)
+        span = ChunkSpan(step, 0, 0, gradient.numel())
         owner = lambda at, numel: self._owned[rank].setdefault((at, numel), torch.zeros(numel))  # noqa: E731
-        chunk = Chunk(stretch, gradient, self._residuals[rank], owner, rank, self._ranks, lambda *_: None, lease,
+        chunk = Chunk(span, gradient, self._residuals[rank], owner, rank, self._ranks, lambda *_: None, lease,
                       True, 0.5, self._count, self._return)  # fmt: skip
         for op in sharded(chunk, self._codec):
             self._lanes[rank].start(op).wait()

@@ -1,4 +1,4 @@
-"""The contract of every codec: nothing is lost, sizes are known beforehand, bad bytes are refused."""
+"""Contract of every codec: frame and residual add up to the input, sizes are fixed, bad bytes are refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEVELS = [
 
 
 class FakeWeights:
-    """Weights from a seed, which remember what was zeroed."""
+    """Weights drawn from a seed."""
 
     def __init__(self, numel: int) -> None:
         self.data = torch.randn(numel, generator=torch.Generator().manual_seed(9))
@@ -38,35 +38,35 @@ class FakeWeights:
         self.data[places] = 0.0
 
 
-def stretch(numel: int, step: int = 0) -> ChunkSpan:
+def span(numel: int, step: int = 0) -> ChunkSpan:
     return ChunkSpan(step, 1, 0, numel, FakeWeights(numel))
 
 
 def made(level: str, gradient: torch.Tensor, residual: torch.Tensor | None, step: int = 0) -> torch.Tensor:
     codec = build_codec(Level.parse(level))
     frame = torch.zeros(codec.size_of(gradient.numel()), dtype=torch.uint8)
-    codec.encode(gradient, residual, frame, stretch(gradient.numel(), step), seed=7)
+    codec.encode(gradient, residual, frame, span(gradient.numel(), step), seed=7)
     return frame
 
 
 @pytest.mark.parametrize("level", LEVELS)
 @settings(max_examples=25, deadline=None)
 @given(numel=st.integers(0, 5000), scale=st.sampled_from([1e-6, 1.0, 1e3]), seed=st.integers(0, 99))
-def test_what_is_sent_and_what_waits_add_up(level: str, numel: int, scale: float, seed: int) -> None:
+def test_frame_and_residual_add_up_to_the_input(level: str, numel: int, scale: float, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     gradient = torch.randn(numel, generator=generator) * scale
     residual = torch.randn(numel, generator=generator) * scale
     before = gradient + residual
     frame = made(level, gradient, residual)
     out = torch.full((numel,), 5.0)
-    build_codec(Level.parse(level)).decode(frame, out, stretch(numel))
+    build_codec(Level.parse(level)).decode(frame, out, span(numel))
     torch.testing.assert_close(out + residual, before, atol=2e-6 * scale, rtol=2e-6)
 
 
 @pytest.mark.parametrize("level", LEVELS)
 @settings(max_examples=25, deadline=None)
 @given(numel=st.integers(1, 5000), wild=st.sampled_from([float("nan"), float("inf"), -float("inf")]), data=st.data())
-def test_a_spoilt_step_is_seen_by_all_and_takes_nothing_that_waited(
+def test_a_nan_is_seen_by_all_ranks_and_leaves_the_residual(
     level: str, numel: int, wild: float, data: st.DataObject
 ) -> None:
     generator = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
@@ -74,7 +74,7 @@ def test_a_spoilt_step_is_seen_by_all_and_takes_nothing_that_waited(
     gradient[data.draw(st.integers(0, numel - 1))] = wild
     waited, whole = residual.clone(), gradient + residual
     frame, out = made(level, gradient, residual), torch.empty(numel)
-    build_codec(Level.parse(level)).decode(frame, out, stretch(numel))
+    build_codec(Level.parse(level)).decode(frame, out, span(numel))
     assert not out.isfinite().all()
     assert residual.isfinite().all()
     read = out.isfinite()
@@ -85,40 +85,40 @@ def test_a_spoilt_step_is_seen_by_all_and_takes_nothing_that_waited(
     assert kept[~read].all()
 
 
-def test_a_spoilt_element_behind_a_full_selection_still_shows() -> None:
+def test_a_nan_after_a_full_selection_is_still_seen() -> None:
     gradient = torch.ones(10_000)
     gradient[-1] = torch.inf
     out = torch.empty(10_000)
-    build_codec(Level.parse("topk:0.01")).decode(made("topk:0.01", gradient, torch.zeros(10_000)), out, stretch(10_000))
+    build_codec(Level.parse("topk:0.01")).decode(made("topk:0.01", gradient, torch.zeros(10_000)), out, span(10_000))
     assert not out.isfinite().all()
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_decoding_weighs_and_adds(level: str) -> None:
+def test_decoding_multiplies_by_the_weight_and_adds(level: str) -> None:
     gradient = torch.randn(3000)
     frame = made(level, gradient, torch.zeros(3000))
     codec = build_codec(Level.parse(level))
     once, added = torch.empty(3000), torch.ones(3000)
-    codec.decode(frame, once, stretch(3000))
-    codec.decode(frame, added, stretch(3000), weight=0.5, add=True)
+    codec.decode(frame, once, span(3000))
+    codec.decode(frame, added, span(3000), weight=0.5, add=True)
     torch.testing.assert_close(added, 1 + 0.5 * once)
 
 
 @pytest.mark.parametrize(("ratio", "numel"), [(0.1, 100_000), (0.01, 500_000), (0.001, 1_000_000)])
 @pytest.mark.parametrize("tail", ["gaussian", "layers"])
-def test_a_threshold_hits_the_requested_share(ratio: float, numel: int, tail: str) -> None:
+def test_a_threshold_selects_the_requested_share(ratio: float, numel: int, tail: str) -> None:
     generator = torch.Generator().manual_seed(3)
     gradient = torch.randn(numel, generator=generator)
     if tail == "layers":
         gradient *= torch.logspace(-3, 0, 10).repeat_interleave(numel // 10)
     codec = build_codec(Level(select="topk", ratio=ratio))
     frame = torch.zeros(codec.size_of(numel), dtype=torch.uint8)
-    sent = codec.encode(gradient, torch.zeros(numel), frame, stretch(numel), seed=None).sent
+    sent = codec.encode(gradient, torch.zeros(numel), frame, span(numel), seed=None).sent
     assert 0.9 * ratio * numel <= sent <= 1.1 * ratio * numel
 
 
 @pytest.mark.parametrize("level", ["topk:0.01", "topk:0.001", "topk:0.1+int8"])
-def test_what_travels_is_exactly_the_size_and_mostly_used(level: str) -> None:
+def test_a_frame_has_exactly_its_size_and_uses_most_of_it(level: str) -> None:
     numel = 1_000_000
     gradient = torch.randn(numel, generator=torch.Generator().manual_seed(4))
     frame = made(level, gradient, torch.zeros(numel))
@@ -135,7 +135,7 @@ def test_any_smaller_set_of_indices_fits_the_bound(numel: int, data: st.DataObje
     assert all(kernels.packed_bound(count, numel) <= bound for count in range(most + 1))
 
 
-def test_indices_cost_little() -> None:
+def test_packed_indices_take_few_bytes() -> None:
     codec = build_codec(Level.parse("topk:0.01+int8"))
     numel = 1_000_000
     per_element = codec.size_of(numel) / (0.01 * numel)
@@ -149,23 +149,23 @@ def test_truncated_frames_are_refused(level: str) -> None:
     codec = build_codec(Level.parse(level))
     for length in (0, 1, 7, 8, 31, 32, 40, frame.numel() // 3):
         with pytest.raises(IntegrityError):
-            codec.decode(frame[:length].clone(), torch.empty(2000), stretch(2000))
+            codec.decode(frame[:length].clone(), torch.empty(2000), span(2000))
 
 
 @pytest.mark.parametrize("level", ["int8", "topk:0.05+int8", "topk:0.4", "randk:0.1", "int8+zstd", "prune:0.5+int8"])
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_any_changed_byte_is_refused_or_padding(level: str, data: st.DataObject) -> None:
+def test_any_changed_byte_is_refused_or_is_padding(level: str, data: st.DataObject) -> None:
     gradient = torch.randn(1500, generator=torch.Generator().manual_seed(1))
     frame = made(level, gradient, torch.zeros(1500))
     codec = build_codec(Level.parse(level))
     good = torch.empty(1500)
-    codec.decode(frame, good, stretch(1500))
+    codec.decode(frame, good, span(1500))
     place = data.draw(st.integers(0, frame.numel() - 1))
     frame[place] ^= data.draw(st.integers(1, 255))
     out = torch.empty(1500)
     try:
-        codec.decode(frame, out, stretch(1500))
+        codec.decode(frame, out, span(1500))
     except IntegrityError:
         return
     assert torch.equal(out, good), "a frame that still decodes must mean the same"
@@ -174,21 +174,21 @@ def test_any_changed_byte_is_refused_or_padding(level: str, data: st.DataObject)
 @pytest.mark.parametrize("level", LEVELS)
 @settings(max_examples=40, deadline=None)
 @given(junk=st.binary(max_size=600))
-def test_junk_never_gets_through(level: str, junk: bytes) -> None:
+def test_random_bytes_are_refused(level: str, junk: bytes) -> None:
     frame = torch.frombuffer(bytearray(junk), dtype=torch.uint8) if junk else torch.empty(0, dtype=torch.uint8)
     with pytest.raises(IntegrityError):
-        build_codec(Level.parse(level)).decode(frame, torch.empty(100), stretch(100))
+        build_codec(Level.parse(level)).decode(frame, torch.empty(100), span(100))
 
 
 def test_a_frame_of_another_level_or_size_is_refused() -> None:
     frame = made("int8", torch.randn(512), torch.zeros(512))
     with pytest.raises(IntegrityError, match="disagree on the level"):
-        build_codec(Level.parse("fp16")).decode(frame, torch.empty(512), stretch(512))
+        build_codec(Level.parse("fp16")).decode(frame, torch.empty(512), span(512))
     with pytest.raises(IntegrityError, match="512 elements"):
-        build_codec(Level.parse("int8")).decode(frame, torch.empty(256), stretch(256))
+        build_codec(Level.parse("int8")).decode(frame, torch.empty(256), span(256))
 
 
-def test_held_back_coordinates_travel_within_a_full_turn() -> None:
+def test_pruned_elements_are_sent_within_a_full_turn() -> None:
     codec = build_codec(Level.parse("prune:0.5+fp16"))
     weights = FakeWeights(400)
     residual, restored = torch.zeros(400), torch.zeros(400)
@@ -209,13 +209,13 @@ def test_levels_that_prune_share_one_order_of_the_weights() -> None:
             torch.randn(100),
             torch.zeros(100),
             torch.zeros(4096, dtype=torch.uint8)[: codec.size_of(100)],
-            stretch(100),
+            span(100),
             7,
         )
     assert len(orders) == 1
 
 
-def test_a_leader_that_names_too_many_places_is_refused() -> None:
+def test_a_leader_that_sends_too_many_indices_is_refused() -> None:
     modest, greedy = (SharedMaskCodec(Level.parse(f"sharedk:{share}")) for share in (0.1, 0.9))
     frame = torch.zeros(greedy.mask_size(1000), dtype=torch.uint8)
     greedy.lead(torch.randn(1000), None, frame)
@@ -223,15 +223,15 @@ def test_a_leader_that_names_too_many_places_is_refused() -> None:
         modest.follow(frame, 1000)
 
 
-def test_an_empty_squeezed_frame_is_refused() -> None:
+def test_an_empty_zstd_frame_is_refused() -> None:
     codec = build_codec(Level.parse("int8+zstd"))
     frame = torch.zeros(codec.size_of(100), dtype=torch.uint8)
     frame[:4] = torch.tensor([ord("g"), ord("z"), VERSION, 1], dtype=torch.uint8)
     with pytest.raises(IntegrityError):
-        codec.decode(frame, torch.empty(100), stretch(100))
+        codec.decode(frame, torch.empty(100), span(100))
 
 
-def test_zero_mode_really_prunes() -> None:
+def test_zero_mode_prunes_the_weights() -> None:
     codec = build_codec(Level.parse("prune:0.25+fp16"), zero_pruned=True)
     weights = FakeWeights(400)
     smallest = weights.data.abs().argsort()[:100]
@@ -260,21 +260,21 @@ def test_stochastic_rounding_of_a_whole_frame_is_unbiased() -> None:
     total = torch.zeros(4096)
     for step in range(200):
         frame = torch.zeros(codec.size_of(4096), dtype=torch.uint8)
-        codec.encode(gradient, None, frame, stretch(4096), seed=step)
-        codec.decode(frame, total, stretch(4096), weight=1 / 200, add=True)
+        codec.encode(gradient, None, frame, span(4096), seed=step)
+        codec.decode(frame, total, span(4096), weight=1 / 200, add=True)
     mean = total[gradient < 1].mean()
     # A step is 10/127; the mean of 4,080 x 200 draws has a deviation of step / 2 / sqrt(816,000).
     assert abs(mean - 0.3) < 5 * (10 / 127) / 2 / 816_000**0.5
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_clustered_indices_survive_packing(seed: int) -> None:
-    """Real gradients are zero over whole stretches: gaps far longer than the index code expects."""
+def test_clustered_indices_are_packed_and_unpacked(seed: int) -> None:
+    """Real gradients are zero over whole spans: gaps far longer than the index code expects."""
     generator = torch.Generator().manual_seed(seed)
     gradient = torch.zeros(26_624)
     for start in torch.randint(0, 26_000, (40,), generator=generator).tolist():
         gradient[start : start + 33] = torch.randn(33, generator=generator)[: 26_624 - start]
     frame = made("topk:0.05", gradient, torch.zeros(26_624))
     out = torch.empty(26_624)
-    build_codec(Level.parse("topk:0.05")).decode(frame, out, stretch(26_624))
+    build_codec(Level.parse("topk:0.05")).decode(frame, out, span(26_624))
     assert torch.equal(out[out != 0], gradient[out != 0])

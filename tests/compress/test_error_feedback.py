@@ -23,7 +23,7 @@ def bucket(index: int, *parts: tuple[str, int]) -> Bucket:
     return Bucket(index, 0, offset, 4, tuple(slices), True)
 
 
-def test_a_rebuilt_bucket_takes_residuals_over_by_name() -> None:
+def test_a_rebuilt_bucket_finds_its_residuals_by_name() -> None:
     feedback = ErrorFeedback(0, 2)
     feedback.worker(bucket(0, ("a", 3), ("b", 2)), CPU).copy_(torch.arange(5.0))
     after = feedback.worker(bucket(0, ("b", 2), ("c", 1)), CPU)
@@ -31,7 +31,7 @@ def test_a_rebuilt_bucket_takes_residuals_over_by_name() -> None:
     assert feedback.worker(bucket(1, ("a", 3)), CPU).tolist() == [0.0, 1.0, 2.0]
 
 
-def test_what_an_owner_owes_is_folded_times_the_world_size() -> None:
+def test_an_owner_residual_is_folded_times_the_world_size() -> None:
     feedback = ErrorFeedback(1, 4)
     one = bucket(0, ("a", 6))
     feedback.worker(one, CPU)
@@ -40,8 +40,8 @@ def test_what_an_owner_owes_is_folded_times_the_world_size() -> None:
     assert feedback.worker(one, CPU).tolist() == [0.0, 0.0, 2.0, 2.0, 0.0, 0.0]
 
 
-def test_a_new_bucket_leaves_alone_what_exchanges_of_the_same_step_use() -> None:
-    """Their threads hold the owner's residual; folding it away under them would lose what they write."""
+def test_a_new_bucket_does_not_change_residuals_that_the_same_step_uses() -> None:
+    """Other threads hold the owner residual; folding it meanwhile would lose what they write."""
     feedback = ErrorFeedback(0, 4)
     first = bucket(0, ("a", 4))
     feedback.worker(first, CPU)
@@ -53,7 +53,7 @@ def test_a_new_bucket_leaves_alone_what_exchanges_of_the_same_step_use() -> None
     assert feedback.worker(first, CPU).tolist() == [2.0, 2.0, 2.0, 2.0]
 
 
-def test_flushing_adds_everything_and_forgets_it() -> None:
+def test_flushing_adds_the_residual_and_clears_it() -> None:
     feedback = ErrorFeedback(0, 2)
     one = bucket(0, ("a", 2))
     feedback.worker(one, CPU).fill_(1.0)
@@ -65,8 +65,8 @@ def test_flushing_adds_everything_and_forgets_it() -> None:
     assert feedback.state_dict()["residuals"] == {}
 
 
-def test_what_waits_on_the_processor_is_added_to_a_gradient_on_another_device() -> None:
-    """Under a plan residuals are on the CPU; after detach() the buckets come as DDP has them."""
+def test_a_residual_on_the_cpu_is_added_to_a_gradient_on_another_device() -> None:
+    """With a plan residuals are on the CPU; after detach() buckets are on the device of DDP."""
     with FakeTensorMode():
         feedback, one = ErrorFeedback(0, 2), bucket(0, ("a", 2))
         feedback.worker(one, CPU)
@@ -77,7 +77,7 @@ def test_what_waits_on_the_processor_is_added_to_a_gradient_on_another_device() 
         assert feedback.worker(one, CPU).device == CPU
 
 
-def test_a_checkpoint_restores_by_name() -> None:
+def test_a_checkpoint_is_restored_by_parameter_name() -> None:
     saved = ErrorFeedback(0, 2)
     saved.worker(bucket(0, ("a", 2), ("b", 1)), CPU).copy_(torch.tensor([1.0, 2.0, 3.0]))
     fresh = ErrorFeedback(0, 2)
@@ -95,11 +95,11 @@ def test_a_change_of_world_size_keeps_the_mean_that_is_owed(old: int, new: int) 
     torch.testing.assert_close(total, owed)
 
 
-def test_loading_too_few_states_names_the_fix() -> None:
+def test_loading_too_few_states_says_what_to_pass() -> None:
     state = {"rank": 0, "world_size": 4, "residuals": {}}
     with pytest.raises(ConfigError, match="states of all old ranks"):
         ErrorFeedback(0, 2).load_state_dict(state)
-    with pytest.raises(ConfigError, match="all 4 old ranks, got 2"):
+    with pytest.raises(ConfigError, match="2 states were passed; pass those of all 4 old ranks"):
         ErrorFeedback(0, 2).load_state_dict([state, {**state, "rank": 1}])
 
 
@@ -110,17 +110,17 @@ def test_a_residual_of_another_model_is_refused() -> None:
         feedback.worker(bucket(0, ("a", 3)), CPU)
 
 
-def test_momentum_forgets_a_spoilt_gradient_and_passes_it_on() -> None:
+def test_momentum_keeps_no_nan_and_passes_it_on() -> None:
     feedback, one = ErrorFeedback(0, 2), bucket(0, ("a", 3))
     feedback.velocity(one, torch.tensor([1.0, 1.0, 1.0]), 0.5)
-    spoilt = torch.tensor([1.0, float("nan"), float("inf")])
-    velocity = feedback.velocity(one, spoilt, 0.5)
+    gradient = torch.tensor([1.0, float("nan"), float("inf")])
+    velocity = feedback.velocity(one, gradient, 0.5)
     assert velocity.tolist() == [1.5, 0.5, 0.5]
-    assert spoilt[0] == 1.5
-    assert not spoilt[1:].isfinite().any()
+    assert gradient[0] == 1.5
+    assert not gradient[1:].isfinite().any()
 
 
-def test_a_new_scale_reaches_what_was_loaded_and_the_velocity() -> None:
+def test_a_new_scale_applies_to_loaded_residuals_and_to_the_velocity() -> None:
     saved, fresh, one = ErrorFeedback(0, 2), ErrorFeedback(0, 2), bucket(0, ("a", 2))
     saved.worker(one, CPU).fill_(1.0)
     fresh.load_state_dict(saved.state_dict())
@@ -133,7 +133,7 @@ def test_a_new_scale_reaches_what_was_loaded_and_the_velocity() -> None:
 
 def test_another_ranks_state_is_refused() -> None:
     saved = ErrorFeedback(0, 2).state_dict()
-    with pytest.raises(ConfigError, match="rank 0's and is loaded by rank 1"):
+    with pytest.raises(ConfigError, match="state of rank 0 was passed to rank 1"):
         ErrorFeedback(1, 2).load_state_dict(saved)
 
 
@@ -154,7 +154,7 @@ def test_a_state_without_velocities_loads() -> None:
     assert fresh.velocity(bucket(0, ("a", 2)), torch.ones(2), 0.5).tolist() == [1.0, 1.0]
 
 
-def test_warm_starts_that_were_loaded_are_used_where_the_gradient_is() -> None:
+def test_loaded_warm_starts_are_used_on_the_device_of_the_gradient() -> None:
     lowrank = LowRank(Level.parse("lowrank:2"))
     layout = lowrank.layout([ParameterSlice("w", 0, (20, 30), 600)])
     lowrank.load_state_dict({"w": torch.ones(30, 2, dtype=torch.float64)})

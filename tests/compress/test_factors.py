@@ -45,7 +45,7 @@ def test_the_basis_is_orthonormal_and_spans_the_columns(rows: int, rank: int) ->
 
 @pytest.mark.parametrize("kind", ["zero", "equal columns", "tiny", "graded"])
 @pytest.mark.parametrize(("rows", "rank"), [(64, 4), (513, 8)])
-def test_columns_that_depend_on_each_other_become_directions_of_their_own(rows: int, rank: int, kind: str) -> None:
+def test_dependent_columns_become_independent_directions(rows: int, rank: int, kind: str) -> None:
     basis = degenerate(rows, rank, kind)
     factors.orthonormalise(basis)
     wide = basis.double()
@@ -105,8 +105,8 @@ def restored() -> str:
         {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2"},
     ],
 )
-def test_replicas_on_unlike_processors_restore_the_same_bytes(processor: dict[str, str]) -> None:
-    """torch and MKL are told to behave as on another processor; their own QR and product differ then."""
+def test_replicas_on_different_processors_restore_the_same_bytes(processor: dict[str, str]) -> None:
+    """torch and MKL are set to behave as on another processor; their own QR and product then differ."""
     command = [sys.executable, "-c", "from tests.compress.test_factors import restored; print(restored())"]
     done = subprocess.run(
         command, env={**os.environ, **processor}, capture_output=True, text=True, timeout=120, check=True

@@ -30,7 +30,7 @@ def unpack(data: Tensor, count: int, numel: int) -> Tensor:
 
 
 def plain_rice(indices: list[int], numel: int) -> bytes:
-    """The stream as its definition reads: bit by bit."""
+    """The stream as defined, bit by bit."""
     if not 0 < len(indices) < numel:
         return b""
     b = next(b for b in range(32) if b == 31 or (len(indices) << b) * 1000 >= numel * 481)
@@ -149,7 +149,7 @@ def test_the_checksum_is_crc32c(isa: str) -> None:
         _native.set_isa(before)
 
 
-def test_the_face_takes_any_layout() -> None:
+def test_the_package_functions_accept_any_layout() -> None:
     """Strided, double and half tensors go through the reference; the result is that of their float32 copies."""
     generator = torch.Generator().manual_seed(5)
     wide = torch.randn(2000, generator=generator)
@@ -165,7 +165,7 @@ def test_the_face_takes_any_layout() -> None:
     assert torch.equal(out, wide.bfloat16())
 
 
-def test_mistakes_are_named() -> None:
+def test_an_error_names_the_wrong_argument() -> None:
     g = torch.zeros(10)
     with pytest.raises(ValueError, match="sizes differ"):
         kernels.encode_half(g, torch.zeros(9), torch.empty(10, dtype=torch.float16))

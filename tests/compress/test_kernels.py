@@ -160,7 +160,9 @@ def quantised(n: int, width: int) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("seed", [None, 7])
 @relaxed
 @given(pair=gradients(finite=True))
-def test_integers_lose_nothing(isa: str, width: int, seed: int | None, pair: tuple[Tensor, Tensor | None]) -> None:
+def test_integers_and_residual_add_up(
+    isa: str, width: int, seed: int | None, pair: tuple[Tensor, Tensor | None]
+) -> None:
     g = pair[0]
     r = torch.zeros_like(g) if pair[1] is None else copy(pair[1])
     assert r is not None
@@ -195,7 +197,7 @@ def test_stochastic_rounding_has_no_bias(isa: str, width: int, levels: int) -> N
     assert abs(float(error.mean())) < 5 * 0.5 / (rounds * 256) ** 0.5
 
 
-def test_noise_is_uniform_and_differs_by_seed_and_place() -> None:
+def test_noise_is_uniform_and_differs_by_seed_and_index() -> None:
     u = reference.noise(1, 100_000, torch.device("cpu"))
     assert abs(float(u.mean()) - 0.5) < 5 * 0.2887 / 100_000**0.5
     histogram = torch.histc(u, 16, 0, 1)
@@ -286,14 +288,14 @@ def test_select_largest_agrees(isa: str, pair: tuple[Tensor, Tensor | None], sha
 
 
 def rows(generator: torch.Generator) -> Tensor:
-    """Neighbours that are large together, as a glance at few places sees badly."""
+    """Large elements next to each other, which a sample of few positions estimates badly."""
     return torch.randn(300, generator=generator).pow(5).repeat_interleave(1000) * torch.randn(300_000)
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "rows", "few", "equal", "wild", "one end"])
 @pytest.mark.parametrize("ratio", [0.1, 0.01, 0.0005])
 def test_select_largest_agrees_on_a_large_gradient(isa: str, kind: str, ratio: float) -> None:
-    """Whatever a glance made of it: `few` has fewer than are wanted, `one end` all that is large in one place."""
+    """Whatever the first sample finds: `few` has fewer than requested, `one end` has all large elements together."""
     generator = torch.Generator().manual_seed(5)
     g = rows(generator) if kind == "rows" else torch.randn(300_000, generator=generator)
     start = 0.1 * torch.randn(300_000, generator=generator)

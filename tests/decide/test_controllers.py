@@ -1,4 +1,4 @@
-"""Controllers in virtual time, on a network that does exactly what it is told."""
+"""Controllers in virtual time, on a scripted network."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def buckets(count: int = 10, numel: int = 4 * MB) -> tuple[Bucket, ...]:
 
 @dataclass
 class World:
-    """Plays steps: what a controller chose, at a rate and a round trip that may change, gives the next facts."""
+    """Simulates steps: the chosen level, at a rate and a round trip that may change, gives the next facts."""
 
     controller: Controller
     rate: Callable[[int], float]
@@ -46,7 +46,7 @@ class World:
     seconds: list[float] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
 
-    def play(self, steps: int, start: Level = Level(values="int8")) -> World:  # noqa: B008
+    def run(self, steps: int, start: Level = Level(values="int8")) -> World:  # noqa: B008
         level, view = start, View.unknown()
         delay, variation, changes, detector = 0.0, 0.0, 0, ChangeDetector()
         rates: deque[float] = deque(maxlen=3)
@@ -73,7 +73,7 @@ class World:
         return self
 
     def exposed(self, level: Level, rate: float) -> float:
-        """What training waits for: buckets queue for the link as backward hands them over."""
+        """What training waits for: buckets queue for the link in the order in which backward produces them."""
         free = 0.0
         for index, bucket in enumerate(self.job.buckets):
             size = self.job.footprint(level, bucket)
@@ -86,25 +86,25 @@ def steady(mbit: float) -> Callable[[int], float]:
 
 
 def fixed_time(level: Level, mbit: float, trip: float) -> float:
-    """A step's time at one level on a steady network, weighed by what the level costs in steps."""
+    """A step's time at one level on a steady network, times the slowdown of the level."""
 
     class Same:
         def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
             return Decision(level, "")
 
-    return World(Same(), steady(mbit), trip).play(2, level).seconds[-1] * LADDER[index_of(level)].slowdown
+    return World(Same(), steady(mbit), trip).run(2, level).seconds[-1] * LADDER[index_of(level)].slowdown
 
 
 def test_auto_is_off_where_the_network_is_not_the_bottleneck() -> None:
-    world = World(Auto(), steady(10_000), trip=0.0002).play(20)
+    world = World(Auto(), steady(10_000), trip=0.0002).run(20)
     assert world.levels[-1].off
     assert "would not shorten" in world.reasons[-1]
 
 
 @pytest.mark.parametrize("mbit", [50, 100, 200, 500, 800, 1000, 10_000])
 @pytest.mark.parametrize("trip", [0.001, 0.02, 0.1])
-def test_auto_is_nearly_as_good_as_hindsight(mbit: float, trip: float) -> None:
-    world = World(Auto(), steady(mbit), trip).play(20)
+def test_auto_is_nearly_as_good_as_the_best_fixed_level(mbit: float, trip: float) -> None:
+    world = World(Auto(), steady(mbit), trip).run(20)
     ours = world.seconds[-1] * LADDER[index_of(world.levels[-1])].slowdown
     best = min(fixed_time(rung.level, mbit, trip) for rung in LADDER)
     assert ours <= best / 0.95
@@ -113,7 +113,7 @@ def test_auto_is_nearly_as_good_as_hindsight(mbit: float, trip: float) -> None:
 @pytest.mark.parametrize("mbit", [50, 200, 1000])
 def test_auto_does_not_flap_on_a_steady_network_with_noise(mbit: float) -> None:
     noise = [1.0, 0.97, 1.04, 0.95, 1.02, 1.05, 0.98, 1.03]
-    world = World(Auto(), lambda step: float(Rate.from_mbit(mbit)) * noise[step % 8]).play(200)
+    world = World(Auto(), lambda step: float(Rate.from_mbit(mbit)) * noise[step % 8]).run(200)
     settled = world.levels[20:]
     assert sum(a != b for a, b in itertools.pairwise(settled)) <= 1
 
@@ -121,37 +121,37 @@ def test_auto_does_not_flap_on_a_steady_network_with_noise(mbit: float) -> None:
 @pytest.mark.parametrize(("before", "after"), [(1000, 50), (20, 1000), (10_000, 100), (10, 10_000)])
 def test_auto_follows_a_change_within_five_steps(before: float, after: float) -> None:
     """By then it is as good as the best rung, to within the band that keeps a rung from flapping; and it stays so."""
-    world = World(Auto(), lambda step: float(Rate.from_mbit(before if step < 30 else after))).play(60)
+    world = World(Auto(), lambda step: float(Rate.from_mbit(before if step < 30 else after))).run(60)
     enough = (1 + WORSE) * min(fixed_time(rung.level, after, world.trip) for rung in LADDER)
     costs = [fixed_time(level, after, world.trip) for level in world.levels]
-    assert costs[29] > enough, "the change must matter for this test to mean anything"
+    assert costs[29] > enough, "the change must matter, or this test checks nothing"
     assert min(costs[30:36]) <= enough
     assert max(costs[36:]) <= enough
 
 
 def test_every_decision_says_why_in_one_sentence() -> None:
-    world = World(Auto(), steady(100)).play(10)
+    world = World(Auto(), steady(100)).run(10)
     assert "100 Mbit/s" in world.reasons[-1]
-    assert "whole gradient" in world.reasons[-1]
+    assert "uncompressed would take" in world.reasons[-1]
     assert "\n" not in world.reasons[-1]
 
 
-def test_netsense_recovers_where_the_published_rule_only_falls() -> None:
-    world = World(NetSense(), steady(10_000), trip=0.0002).play(80, NetSense_start())
+def test_netsense_ratio_rises_again_where_the_published_rule_only_falls() -> None:
+    world = World(NetSense(), steady(10_000), trip=0.0002).run(80, netsense_start())
     assert world.levels[-1].off
 
 
-def NetSense_start() -> Level:  # noqa: N802
+def netsense_start() -> Level:
     return Level(select="topk", ratio=0.01, values="int8")
 
 
 def test_netsense_starts_small_and_doubles() -> None:
-    world = World(NetSense(), steady(10_000)).play(4, NetSense_start())
+    world = World(NetSense(), steady(10_000)).run(4, netsense_start())
     assert [level.ratio for level in world.levels] == [0.01, 0.02, 0.04, 0.08]
 
 
 def test_netsense_compresses_when_congestion_hurts_and_holds_near_the_edge() -> None:
-    world = World(NetSense(), steady(200)).play(150, NetSense_start())
+    world = World(NetSense(), steady(200)).run(150, netsense_start())
     late = world.seconds[-40:]
     assert max(late) < 1.5 * 0.3, "waiting stays small"
     assert all(level.sparse or not level.off for level in world.levels[-40:])
@@ -160,25 +160,25 @@ def test_netsense_compresses_when_congestion_hurts_and_holds_near_the_edge() -> 
 def test_dc2_compresses_more_the_longer_the_delay() -> None:
     sizes = []
     for mbit in (10_000, 1_000, 200, 50):
-        world = World(Dc2(), steady(mbit)).play(80, Level(values="int8"))
+        world = World(Dc2(), steady(mbit)).run(80, Level(values="int8"))
         sizes.append(world.job.wire_bytes(world.levels[-1]))
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] > 20 * sizes[-1]
 
 
 def test_dc2_switches_off_after_five_quiet_steps() -> None:
-    world = World(Dc2(), steady(50_000)).play(60, Level(values="int8"))
+    world = World(Dc2(), steady(50_000)).run(60, Level(values="int8"))
     assert world.levels[-1].off
 
 
-def test_dc2_prepares_for_variation() -> None:
-    even = World(Dc2(), steady(300)).play(80, Level(values="int8"))
+def test_dc2_allows_for_variation_of_the_delay() -> None:
+    even = World(Dc2(), steady(300)).run(80, Level(values="int8"))
     bursts = [300.0, 300.0, 300.0, 40.0]
-    uneven = World(Dc2(), lambda step: float(Rate.from_mbit(bursts[step % 4]))).play(80, Level(values="int8"))
+    uneven = World(Dc2(), lambda step: float(Rate.from_mbit(bursts[step % 4]))).run(80, Level(values="int8"))
     assert uneven.job.wire_bytes(uneven.levels[-1]) < even.job.wire_bytes(even.levels[-1])
 
 
-def test_the_guard_forbids_what_hurts_and_forgives() -> None:
+def test_the_guard_forbids_a_harmful_rung_for_some_time() -> None:
     guard = AccuracyGuard()
     level = Level.parse("topk:0.01+int8")
     assert guard.check(1, level, 7, residual=500.0, loss=0.0) is None
@@ -197,7 +197,7 @@ def test_the_guard_watches_the_loss() -> None:
     assert "loss rose" in guard.reason
 
 
-def test_the_guard_counts_notes_and_passes_over_what_is_no_loss() -> None:
+def test_the_guard_counts_reports_and_ignores_values_that_are_no_loss() -> None:
     guard = AccuracyGuard()
     level = LADDER[7].level
     for step in range(100):
@@ -218,7 +218,7 @@ def test_auto_backs_off_when_the_guard_says_so() -> None:
     assert decision.guarded
 
 
-def test_a_level_is_not_blamed_for_what_the_one_before_it_left_waiting() -> None:
+def test_a_level_is_not_judged_by_the_residual_of_the_level_before() -> None:
     auto, sparse, mild = Auto(), Level.parse("topk:0.01+int8"), Level.parse("int8")
     job, view = (
         Job(8, buckets(), FootprintTable(8)),
@@ -233,15 +233,15 @@ def test_a_level_is_not_blamed_for_what_the_one_before_it_left_waiting() -> None
     assert "backing off" in auto.decide(job, view, facts, 1000.0).reason
 
 
-def test_auto_asks_now_and_then_when_its_traffic_tells_nothing_of_the_network() -> None:
+def test_auto_probes_from_time_to_time_when_its_traffic_does_not_measure_the_network() -> None:
     auto, job = Auto(), Job(8, buckets(), FootprintTable(8))
     auto.decide(job, View.unknown(), StepFacts(level=Level.parse("topk:0.01+int8")), 999.0)
     stale = View(LinkView(0.02, float(Rate.from_mbit(10)), 1e6, delay=1.0, age=9.0, confidence=1.0))
     times = tuple((0.02 * i, 16 * MB) for i in range(10))
     facts = StepFacts(0.5, 0.2, 0.2, 10**6, 2, 0.0, 0.2, times)
-    told = [auto.decide(job, stale, facts, 1000.0 + step) for step in range(300)]
-    settled = told[-1].level
-    asked = [index for index, one in enumerate(told) if "whether the network got faster" in one.reason]
-    assert 1 <= len(asked) <= 6
-    assert all(index_of(told[index].level) < index_of(settled) for index in asked)
-    assert all(told[index + 1].level == settled for index in asked if index < 299)
+    decisions = [auto.decide(job, stale, facts, 1000.0 + step) for step in range(300)]
+    settled = decisions[-1].level
+    probes = [index for index, one in enumerate(decisions) if "whether the network got faster" in one.reason]
+    assert 1 <= len(probes) <= 6
+    assert all(index_of(decisions[index].level) < index_of(settled) for index in probes)
+    assert all(decisions[index + 1].level == settled for index in probes if index < 299)

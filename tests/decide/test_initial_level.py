@@ -1,30 +1,30 @@
-"""The level before any step was seen: mild where the first look found a fast network, sparse where it is slow."""
+"""The level before any step was seen: mild where the startup probe found a fast network, sparse where it is slow."""
 
 from __future__ import annotations
 
 import pytest
 
-from gradwire.decide.initial_level import STARTS, start
+from gradwire.decide.initial_level import INITIAL_LEVELS, initial_level
 from gradwire.decide.ladder import LADDER
 from gradwire.level import Level
 from gradwire.units import Rate
 
-SIZES = dict(zip(STARTS, (6_000_000, 1_500_000, 500_000, 200_000), strict=True))
+SIZES = dict(zip(INITIAL_LEVELS, (6_000_000, 1_500_000, 500_000, 200_000), strict=True))
 
 
 @pytest.mark.parametrize(
     ("mbit", "level"),
     [(1000, "int8"), (200, "int8"), (100, "topk:0.1+int8"), (20, "topk:0.03+int8"), (1, "topk:0.01+int8")],
 )
-def test_the_mildest_level_that_is_quick(mbit: float, level: str) -> None:
-    chosen = start(float(Rate.from_mbit(mbit)), SIZES.__getitem__)
+def test_the_least_lossy_level_that_is_quick(mbit: float, level: str) -> None:
+    chosen = initial_level(float(Rate.from_mbit(mbit)), SIZES.__getitem__)
     assert chosen.level == Level.parse(level)
     assert "Mbit/s" in chosen.reason or "Gbit/s" in chosen.reason
 
 
-def test_an_unmeasured_network_gets_the_mildest() -> None:
-    assert start(None, SIZES.__getitem__).level == STARTS[0]
+def test_an_unmeasured_network_gets_the_least_lossy_level() -> None:
+    assert initial_level(None, SIZES.__getitem__).level == INITIAL_LEVELS[0]
 
 
-def test_every_start_is_a_rung() -> None:
-    assert {*STARTS} <= {rung.level for rung in LADDER}
+def test_every_initial_level_is_a_rung() -> None:
+    assert {*INITIAL_LEVELS} <= {rung.level for rung in LADDER}

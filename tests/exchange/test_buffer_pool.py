@@ -1,4 +1,4 @@
-"""Scratch: memory is used again, and what is kept stays bounded where sizes wander."""
+"""Buffer pool: memory is reused, and what is kept stays bounded where sizes vary."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_buffer_is_at_most_an_eighth_larger_than_asked_for(nbytes: int) -> Non
     assert nbytes <= lent.untyped_storage().nbytes() <= nbytes * 1.125 + 1
 
 
-def test_a_lease_hands_out_what_was_asked_for_and_gives_back_the_whole() -> None:
+def test_a_lease_has_the_requested_size_and_returns_the_whole_buffer() -> None:
     scratch = BufferPool()
     lease = BufferLease(scratch, CPU)
     first = lease.take(1001, varies=True)

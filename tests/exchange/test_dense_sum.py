@@ -1,4 +1,4 @@
-"""Sums of whole values: exact, in rank order, with as many bytes and latencies as the footprint says."""
+"""Dense sums: exact, in rank order, with the bytes and latencies of their footprint."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from torch import Tensor
 
 from gradwire.compress.lowrank import LowRank
 from gradwire.exchange.chunk import Chunk
-from gradwire.exchange.dense_sum import MORE, gathers_whole, mean, parts
+from gradwire.exchange.dense_sum import EXTRA_BYTES, gathers_whole, mean, parts
 from gradwire.exchange.lowrank import lowrank
 from gradwire.exchange.select import footprint
 from gradwire.level import Level
 from gradwire.transport.lanes.base import Op
 from gradwire.types import Bucket, ParameterSlice
+from tests.exchange.ranks import Rank, run
 from tests.runtime.sessions import Sessions
-from tests.tree.world import Rank, run
 
 
-def in_rank_order(gradients: list[Tensor]) -> Tensor:
+def expected_mean(gradients: list[Tensor]) -> Tensor:
     """What every rank must hold, to the bit: scaled by the reciprocal, then added rank by rank."""
     scaled = [gradient * (1.0 / len(gradients)) for gradient in gradients]
     total = scaled[0].clone()
@@ -41,14 +41,14 @@ def test_the_mean_is_that_of_a_sum_in_rank_order_to_the_bit(world: int, numel: i
     ranks = [Rank(rank, world, numel) for rank in range(world)]
     results = run(ranks, given, lambda chunk: mean(chunk.gradient, world, chunk.lease))
     for result in results:
-        assert torch.equal(result, in_rank_order(given))
+        assert torch.equal(result, expected_mean(given))
 
 
 @pytest.mark.parametrize("world", [2, 4, 8])
 def test_a_gather_is_used_as_long_as_it_sends_little_more_than_shards(world: int) -> None:
     for nbytes in (1024, 16 * 1024, 64 * 1024, 1024 * 1024):
         gather, shards = nbytes * (world - 1), 2 * nbytes * (world - 1) / world
-        assert gathers_whole(nbytes, world) == (gather - shards <= MORE)
+        assert gathers_whole(nbytes, world) == (gather - shards <= EXTRA_BYTES)
 
 
 def test_parts_divide_evenly_into_shards_but_for_the_last() -> None:
@@ -83,7 +83,9 @@ def counted(level: Level, slices: tuple[ParameterSlice, ...], world: int) -> tup
 @pytest.mark.parametrize("world", [2, 3, 8])
 @pytest.mark.parametrize("shape", [(64, 48), (3000, 40), (2000, 2000)])
 @pytest.mark.parametrize("level", ["off", "lowrank:4"])
-def test_the_footprint_tells_the_bytes_and_the_latencies(level: str, shape: tuple[int, int], world: int) -> None:
+def test_the_footprint_has_the_bytes_and_latencies_of_the_exchange(
+    level: str, shape: tuple[int, int], world: int
+) -> None:
     numel = shape[0] * shape[1]
     slices = (ParameterSlice("w", 0, shape, numel), ParameterSlice("b", numel, (shape[0],), shape[0]))
     bucket = Bucket(0, 0, numel + shape[0], 4, slices, True)
@@ -99,7 +101,7 @@ def test_low_rank_takes_two_latencies_for_small_factors_whatever_the_number_of_r
         assert counted(Level.parse("lowrank:2"), slices, world)[1] == 2
 
 
-def test_an_infinite_right_factor_spoils_neither_residual_nor_warm_start() -> None:
+def test_an_infinite_right_factor_changes_neither_residual_nor_warm_start() -> None:
     slices = (ParameterSlice("w", 0, (64, 48), 64 * 48),)
     lowranks = [LowRank(Level.parse("lowrank:2")) for _ in range(2)]
     layout = lowranks[0].layout(slices)
@@ -118,7 +120,7 @@ def test_an_infinite_right_factor_spoils_neither_residual_nor_warm_start() -> No
 SHAPES = [[("a", (500, 300)), ("b", (500,))], [("c", (70_001,))]]
 
 
-def test_off_over_our_own_wire_is_exact_and_carries_what_waited_once() -> None:
+def test_off_over_a_gradwire_wire_is_exact_and_sends_the_residual_once() -> None:
     """And never touches the process group's all-reduce."""
     world = Sessions(3, SHAPES, own_wire=True)
     given = [[torch.randn(150_500), torch.randn(70_001)] for _ in range(3)]
@@ -133,7 +135,7 @@ def test_off_over_our_own_wire_is_exact_and_carries_what_waited_once() -> None:
     for bucket in range(2):
         with_waiting = [own[bucket] + late[bucket] for own, late in zip(given, owed, strict=True)]
         for rank in range(3):
-            assert torch.equal(results[rank][bucket], in_rank_order(with_waiting))
-            assert torch.equal(again[rank][bucket], in_rank_order([own[bucket] for own in given]))
+            assert torch.equal(results[rank][bucket], expected_mean(with_waiting))
+            assert torch.equal(again[rank][bucket], expected_mean([own[bucket] for own in given]))
     wire = [event for event in world.events if type(event).__name__ == "Synchronised" and event.level == "off"]
     assert sum(event.wire_bytes for event in wire) == pytest.approx(6 * 2 * 2 / 3 * 4 * 220_501, rel=0.01)

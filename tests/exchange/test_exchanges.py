@@ -1,4 +1,4 @@
-"""Every exchange restores the same bytes on all ranks, and loses nothing: sum restored + owed = sum given."""
+"""Every exchange restores the same bytes on all ranks, and restored + residuals = the mean of the gradients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradwire.exchange.select import exchange
 from gradwire.exchange.sharded import sharded
 from gradwire.level import Level
 from gradwire.types import ParameterSlice
-from tests.tree.world import Rank, run
+from tests.exchange.ranks import Rank, run
 
 LEVELS = [
     "fp16", "bf16", "int8", "int4", "topk:0.05", "topk:0.05+int8", "exactk:0.02+fp16", "randk:0.1+int8",
@@ -54,7 +54,7 @@ def test_both_forms_of_a_dense_level_come_close_to_the_mean(form) -> None:  # ty
     torch.testing.assert_close(results[0], torch.stack(parts).mean(0), atol=5e-3, rtol=2e-3)
 
 
-def test_tiny_stretches_travel_exactly() -> None:
+def test_tiny_chunks_are_averaged_exactly() -> None:
     codec = build_codec(Level.parse("topk:0.01"))
     ranks = [Rank(rank, 3, 100) for rank in range(3)]
     parts = gradients(3, 100, seed=2)
@@ -70,7 +70,7 @@ def test_a_nan_reaches_every_rank_and_no_residual(level: str) -> None:
     parts[1][4000] = float("nan")
     parts[2][17] = float("inf")
     results = run(ranks, parts, lambda chunk: exchange(chunk, codec))
-    if level != "sharedk:0.05":  # a shared mask may leave the place out; plain finite values are then what all get
+    if level != "sharedk:0.05":  # a shared mask may not select that element; then all ranks get finite values
         assert not results[0][4000].isfinite()
         assert not results[0][17].isfinite()
     assert sum(encoded.nonfinite for rank in ranks for encoded in rank.reports) >= 2

@@ -1,4 +1,4 @@
-"""Under loss: all ranks restore the same bytes, the mean is not shrunk, and every rank's books balance."""
+"""With loss: all ranks restore the same bytes, the mean is not shrunk, and no rank loses gradient."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradwire.exchange.sharded import sharded
 from gradwire.level import Level
 from gradwire.transport.lanes.base import AllToAll, Op
 from gradwire.transport.lanes.loopback import seeded_loss
-from tests.tree.world import Rank, run
+from tests.exchange.ranks import Rank, run
 
 WORLD, NUMEL = 4, 120_011
 LEVELS = ["fp16", "bf16", "int8", "int4", "topk:0.2", "topk:0.2+int8", "exactk:0.1+fp16", "randk:0.3+int4"]
@@ -33,12 +33,12 @@ def watched(chunk: Chunk, codec: Codec, arrived: list[Tensor]) -> Iterator[Op]:
         if isinstance(op, AllToAll):
             start, end = chunk.shard(chunk.rank)
             for sender, frame in enumerate(op.receive.view(WORLD, -1)):
-                codec.decode(frame, arrived[sender][start:end], chunk.stretch_of(chunk.rank), add=True, whole=False)
+                codec.decode(frame, arrived[sender][start:end], chunk.span_of(chunk.rank), add=True, whole=False)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1])
 @pytest.mark.parametrize("level", LEVELS)
-def test_what_was_sent_and_what_waits_add_up_to_the_gradient(level: str, rate: float) -> None:
+def test_delivered_values_and_residual_add_up_to_the_gradient(level: str, rate: float) -> None:
     codec = build_codec(Level.parse(level))
     ranks = [Rank(rank, WORLD, NUMEL, tolerance=0.5) for rank in range(WORLD)]
     given = [torch.zeros(NUMEL) for _ in ranks]
@@ -58,8 +58,8 @@ def test_what_was_sent_and_what_waits_add_up_to_the_gradient(level: str, rate: f
 
 
 @pytest.mark.parametrize("level", ["fp16", "int8"])
-def test_the_mean_is_over_those_that_arrived(level: str) -> None:
-    """Equal gradients everywhere: whoever is missing, the mean is that gradient."""
+def test_the_mean_is_over_the_values_that_arrived(level: str) -> None:
+    """All ranks have the same gradient: whatever is lost, the mean is that gradient."""
     codec = build_codec(Level.parse(level))
     ranks = [Rank(rank, WORLD, NUMEL, tolerance=0.5) for rank in range(WORLD)]
     same = gradients(seed=5)[0]
@@ -77,7 +77,7 @@ def test_a_reliable_chunk_loses_nothing_even_on_a_lossy_wire() -> None:
     assert all(rank.residual.abs().max() < 0.01 for rank in ranks)
 
 
-def test_squeezed_frames_are_never_cut() -> None:
+def test_zstd_frames_are_never_sent_with_losses() -> None:
     codec = build_codec(Level.parse("int8+zstd"))
     ranks = [Rank(rank, WORLD, NUMEL, tolerance=0.5) for rank in range(WORLD)]
     results = run(ranks, gradients(0), lambda chunk: sharded(chunk, codec), loss=seeded_loss(0.5, seed=1))

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from itertools import combinations
 
 from gradwire.transport.wires.ltp import Endpoint, LtpConfig
-from tests.exchange.grid import LIMIT, SECRET
+from tests.tree.grid import LIMIT, SECRET
 
 # Silence counts as loss after two seconds: soon enough for tests, and no busy machine is silent for so long.
 QUICK = LtpConfig(keepalive=0.1, dead_after=2.0, connect_timeout=10.0)

@@ -1,1 +1,1 @@
-"""The compress room: gradients in, payloads out, nothing lost."""
+"""Compression: gradient and residual in, frames out. What a frame does not carry stays in the residual."""

@@ -1,9 +1,9 @@
-"""The compress room's contract.
+"""Interface of the compression stage: `Codec` and the types in its signatures.
 
-A codec turns a flat float32 stretch of gradient into a frame: bytes of a size every rank knows beforehand from
-(level, element count) alone, so that frames travel in one collective without a round of sizes. Encoding takes the
-residual in and leaves in it whatever the frame does not carry: unsent elements and rounding errors. Decoding writes
-or adds a weighted stretch; a frame that is not what its sender made raises IntegrityError.
+A codec encodes a flat float32 span of gradient into a frame. The size of a frame follows from the level and the
+element count alone, so ranks exchange frames in one collective without exchanging sizes first. Encoding adds the
+residual to the gradient and leaves in the residual what the frame does not carry: unsent elements and rounding errors.
+Decoding writes or adds the weighted values; a corrupted frame raises IntegrityError.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from gradwire.level import Level
 
 
 class Weights(Protocol):
-    """The parameters under a bucket, in its order; equal on all ranks. Only pruning looks at them."""
+    """The parameters of a bucket, in its order; equal on all ranks. Only pruning uses them."""
 
     def read(self, start: int, numel: int) -> Tensor:
-        """A flat copy of a stretch."""
+        """A flat copy of a span."""
         ...
 
     def zero(self, places: Tensor) -> None:
-        """Set single weights to zero, by their place in the bucket."""
+        """Set single weights to zero, by their index in the bucket."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkSpan:
-    """Which part of the gradient a frame is about: enough to seed, to mask and to name it; no data.
+    """Which part of the gradient a frame holds: what seeds and masks depend on, without data.
 
     `start` counts elements from the beginning of the bucket.
     """
@@ -43,15 +43,15 @@ class ChunkSpan:
     weights: Weights | None = None
 
     def seed(self, rank: int) -> int:
-        """One seed per (step, bucket, place, rank); equal inputs give equal rounding on every run."""
+        """One seed per (step, bucket, start, rank); equal inputs give equal rounding in every run."""
         mixed = self.step * 0x9E3779B1 ^ self.bucket * 0x85EBCA77 ^ self.start * 0xC2B2AE3D ^ rank * 0x27D4EB2F
         return mixed & 0x7FFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """What an encoder did: elements it put on the wire, how many inputs were NaN or infinite, and, for sparse forms,
-    the places it took them from."""
+    """Result of an encoder: elements in the frame, number of NaN or infinite inputs, and, for sparse levels, the
+    indices of the elements."""
 
     sent: int
     nonfinite: int = 0
@@ -69,11 +69,11 @@ class Codec(Protocol):
         ...
 
     def encode(
-        self, gradient: Tensor, residual: Tensor | None, frame: Tensor, stretch: ChunkSpan, seed: int | None
+        self, gradient: Tensor, residual: Tensor | None, frame: Tensor, span: ChunkSpan, seed: int | None
     ) -> Encoded:
         """Write gradient + residual into `frame`; leave in `residual` what the frame does not carry.
 
-        With a seed, whole-number values are rounded stochastically; without, to the nearest.
+        With a seed, int8 and int4 values are rounded stochastically; without, to the nearest.
         """
         ...
 
@@ -81,21 +81,21 @@ class Codec(Protocol):
         self,
         frame: Tensor,
         out: Tensor,
-        stretch: ChunkSpan,
+        span: ChunkSpan,
         weight: float = 1.0,
         add: bool = False,
         whole: bool = True,
     ) -> None:
-        """out = (or +=) weight x what the frame carries; elements it does not carry count as zero.
+        """out = (or +=) weight x the frame's values; elements that the frame does not carry count as zero.
 
-        Not `whole`: values are missing (their bytes zero), and count as zero.
+        Not `whole`: some values were lost in transit; their bytes are zero and they count as zero.
         """
         ...
 
     def critical(self, frame: Tensor) -> int:
-        """Leading bytes of an encoded frame without which its values cannot be read."""
+        """Number of leading bytes of an encoded frame that are needed to read its values."""
         ...
 
-    def places(self, frame: Tensor, stretch: ChunkSpan, missing: Ranges) -> Tensor:
-        """The elements of the stretch whose values lie in the missing byte ranges of the frame."""
+    def places(self, frame: Tensor, span: ChunkSpan, missing: Ranges) -> Tensor:
+        """Indices in the span of the elements whose values lie in the missing byte ranges of the frame."""
         ...

@@ -1,4 +1,4 @@
-"""Level -> Codec: the one place that knows which class serves which stage, and which chains make sense."""
+"""Builds the codec of a level, and refuses chains of stages that cannot work."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from gradwire.level import Level
 
 
 def build_codec(level: Level, zero_pruned: bool = False, orders: Orders | None = None) -> Codec:
-    """Assemble the chain for a level whose frames stand alone (everything but low rank). Codecs of several levels may
-    share `orders`."""
+    """The codec of a level that has frames (every level but low rank). Codecs of several levels may share `orders`."""
     check_chain(level)
     inner = _selecting(replace(level, prune=0.0, lossless=False))
     if level.prune:
@@ -25,11 +24,15 @@ def build_codec(level: Level, zero_pruned: bool = False, orders: Orders | None =
 
 
 def check_chain(level: Level, setting: str = "level") -> None:
-    """Refuse chains that cannot work, before anything is sent."""
+    """ConfigError for a chain that cannot work, before anything is sent."""
     if level.select == "lowrank" and (level.values != "fp32" or level.prune or level.lossless):
-        raise ConfigError(f"{setting}: lowrank stands alone; write lowrank:{level.rank} instead of {level}")
+        raise ConfigError(
+            f"{setting}: lowrank cannot be combined with other stages; write lowrank:{level.rank} instead of {level}"
+        )
     if level.select == "sharedk" and (level.prune or level.lossless):
-        raise ConfigError(f"{setting}: sharedk composes with fp16, bf16, int8 and int4 only, not {level}")
+        raise ConfigError(
+            f"{setting}: sharedk can be combined with fp16, bf16, int8 or int4 only; remove prune and zstd from {level}"
+        )
 
 
 def _selecting(level: Level) -> Codec:
@@ -39,4 +42,4 @@ def _selecting(level: Level) -> Codec:
         return SharedMaskCodec(level)
     if level.select == "all":
         return DenseCodec(level)
-    raise ConfigError(f"level: {level} has no frames of its own")
+    raise ConfigError(f"level: {level} is sent as low-rank factors and has no frame codec")

@@ -1,4 +1,4 @@
-"""Codecs: the codec or the factorisation of every level that a session has used, and what they keep between steps."""
+"""Codec cache: the codec or the low-rank factorisation of every level used so far, with their state between steps."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gradwire.compress.lowrank import LowRank
 from gradwire.compress.prune import Orders
 from gradwire.level import Level
 
-# The warm starts of low-rank levels, by level and parameter.
+# The warm-start factors of low-rank levels, by level and parameter.
 Factors = dict[str, dict[str, Tensor]]
 
 
 class CodecCache:
-    """Made when a level is first used. `zero_pruned`: pruned weights become zero."""
+    """Builds a codec when its level is first used. `zero_pruned`: pruned weights are set to zero."""
 
     def __init__(self, zero_pruned: bool = False) -> None:
         self._zero_pruned = zero_pruned
@@ -32,10 +32,10 @@ class CodecCache:
         return self._lowranks.setdefault(level, LowRank(level))
 
     def forget(self, bucket: int) -> None:
-        """The bucket is laid out or cut anew: orders of its elements hold no more."""
-        for place in list(self._orders):  # other buckets' exchanges may be adding theirs
-            if place[0] == bucket:
-                del self._orders[place]
+        """Drop the cached sort orders of a bucket whose layout or chunks changed."""
+        for key in list(self._orders):  # exchanges of other buckets may add theirs meanwhile
+            if key[0] == bucket:
+                del self._orders[key]
 
     def factors(self) -> Factors:
         return {str(level): lowrank.state_dict() for level, lowrank in self._lowranks.items()}

@@ -1,4 +1,4 @@
-"""Dense: every element travels, each in fewer bits. Feedback, rounding and packing are one pass over memory."""
+"""Dense codec: every element is sent, with fewer bits each. Error feedback, rounding and packing take one pass."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradwire.level import Level
 
 @dataclass(frozen=True, slots=True)
 class DenseCodec:
-    """All elements, written as `level.values` says."""
+    """All elements, in the format `level.values`."""
 
     level: Level
 
@@ -23,7 +23,7 @@ class DenseCodec:
         return aligned(HEADER + CODECS[self.level.values].nbytes(numel))
 
     def encode(
-        self, gradient: Tensor, residual: Tensor | None, frame: Tensor, stretch: ChunkSpan, seed: int | None
+        self, gradient: Tensor, residual: Tensor | None, frame: Tensor, span: ChunkSpan, seed: int | None
     ) -> Encoded:
         numel = gradient.numel()
         body = CODECS[self.level.values].nbytes(numel)
@@ -33,15 +33,15 @@ class DenseCodec:
         return Encoded(numel, nonfinite)
 
     def decode(
-        self, frame: Tensor, out: Tensor, stretch: ChunkSpan, weight: float = 1.0, add: bool = False, whole: bool = True
+        self, frame: Tensor, out: Tensor, span: ChunkSpan, weight: float = 1.0, add: bool = False, whole: bool = True
     ) -> None:
         header = open_frame(frame, self.level, out.numel(), whole)
         if header.body != CODECS[self.level.values].nbytes(out.numel()):
-            raise IntegrityError(f"payload body of {header.body} bytes does not hold {out.numel()} values")
+            raise IntegrityError(f"frame body of {header.body} bytes does not fit {out.numel()} values")
         CODECS[self.level.values].decode(frame[HEADER : HEADER + header.body], out, weight, add)
 
     def critical(self, frame: Tensor) -> int:
         return HEADER + CODECS[self.level.values].head(counts(frame)[0])
 
-    def places(self, frame: Tensor, stretch: ChunkSpan, missing: Ranges) -> Tensor:
-        return values_within(CODECS[self.level.values], stretch.numel, missing, HEADER)
+    def places(self, frame: Tensor, span: ChunkSpan, missing: Ranges) -> Tensor:
+        return values_within(CODECS[self.level.values], span.numel, missing, HEADER)

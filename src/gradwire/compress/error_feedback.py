@@ -1,13 +1,13 @@
-"""Feedback: what was not sent waits here, keyed by parameter, until it goes.
+"""Error feedback: keeps what was not sent, by parameter, and adds it to later gradients.
 
-Two residuals per bucket. The worker's is this rank's own unsent gradient. The owner's belongs to the shard whose sum
-this rank re-encodes; it is in units of the mean, so folding it into the worker's residual multiplies it by the world
-size. Beside them the velocity of DGC's momentum correction, where that is in use.
+Two residuals per bucket. The worker residual is this rank's own unsent gradient. The owner residual belongs to a shard
+whose sum this rank re-encodes. It is in units of the mean, so folding it into the worker residual multiplies it by the
+world size. The velocity of DGC's momentum correction is kept too, where that is in use.
 
-A step whose result is not applied (a loss scaler found that it overflowed) must leave no trace here: a bucket's state
-can be `saved` before its exchanges begin, and `restored` when the step has ended.
+A step whose result is not applied (a loss scaler found an overflow) must not change this state: a bucket's state can be
+`saved` before its exchanges begin and `restore`d when the step has ended.
 
-A change of world size: the mean that is still owed must not change. The residuals of the old ranks r, r + new,
+After a change of world size the total that is still owed must stay the same. The residuals of the old ranks r, r + new,
 r + 2 new, ... are summed into new rank r and scaled by new / old.
 """
 
@@ -29,7 +29,7 @@ Place = tuple[int, int]  # (start, numel) of a shard within its bucket
 
 @dataclass(frozen=True, slots=True)
 class SavedResiduals:
-    """What waited for a bucket before a step."""
+    """A bucket's residuals and velocity as they were before a step."""
 
     bucket: Bucket
     residual: Tensor
@@ -48,31 +48,31 @@ class ErrorFeedback:
         self._owned: dict[int, dict[Place, Tensor]] = {}
         self._aside: dict[str, dict[str, Tensor]] | None = None
         self._step = -1
-        self._served: set[int] = set()  # buckets of the current step; their exchanges may be under way in other threads
+        self._served: set[int] = set()  # buckets of the current step; other threads may be exchanging them
 
     def worker(self, bucket: Bucket, device: torch.device) -> Tensor:
-        """This rank's flat residual for the bucket, carried over by name when the layout changed."""
+        """This rank's flat residual of the bucket, carried over by parameter name when the layout changed."""
         if bucket.step != self._step:
             self._step = bucket.step
             self._served.clear()
         if not self._residual.fits(bucket):
-            # Owners' places lose their meaning when any bucket changes, but for those already cut anew in this step,
-            # which share no parameter with what is to come and whose exchanges are using them.
+            # Shard positions are void when any bucket changes, except those of buckets already laid out in this step:
+            # they share no parameter with the buckets to come, and their exchanges are using them.
             for index in [i for i in list(self._owned) if i == bucket.index or i not in self._served]:
                 self.fold(index)
         self._served.add(bucket.index)
         return self._residual.of(bucket, device)
 
     def owner(self, bucket: Bucket, place: Place, device: torch.device) -> Tensor:
-        """The residual of a shard this rank owns; the caller folds first when it cuts the bucket differently."""
+        """The residual of a shard that this rank owns; a caller that changes the chunk layout must `fold` first."""
         owned = self._owned.setdefault(bucket.index, {})
         if place not in owned:
             owned[place] = torch.zeros(place[1], dtype=torch.float32, device=device)
         return owned[place]
 
     def velocity(self, bucket: Bucket, gradient: Tensor, momentum: float) -> Tensor:
-        """DGC's momentum correction: velocity = momentum x velocity + gradient, kept before the residual. The gradient
-        becomes the velocity; what is not finite goes as it is, and leaves no trace."""
+        """DGC's momentum correction, applied before the residual: velocity = momentum x velocity + gradient. The
+        gradient becomes the velocity; NaN and infinity pass through and do not enter the velocity."""
         known = self._velocity.of(bucket, gradient.device)
         finite = gradient.isfinite()
         known.mul_(momentum).add_(torch.where(finite, gradient, 0.0))
@@ -80,28 +80,28 @@ class ErrorFeedback:
         return known
 
     def fold(self, index: int) -> None:
-        """Move what this rank owes as an owner into what it owes as a worker."""
+        """Add a bucket's owner residuals to its worker residual."""
         for (start, numel), left in self._owned.pop(index, {}).items():
             residual = self._residual.find(index)
-            assert residual is not None, "an owner of a shard is a worker, too"
+            assert residual is not None, "an owner of a shard is also a worker"
             residual[start : start + numel].add_(left, alpha=self._world_size)
 
     def pending(self, bucket: Bucket) -> bool:
-        """Whether anything may wait for this bucket, be it from another layout or a checkpoint."""
+        """Whether this bucket may have a residual, also from another layout or a checkpoint."""
         return self._residual.holds(bucket)
 
     def flush(self, bucket: Bucket, gradient: Tensor) -> SavedResiduals:
-        """Add everything that waits to the gradient and forget it: the step is sent whole. Returns what waited."""
+        """Add the residual to the gradient and clear it, for a step without compression. Returns what was cleared."""
         residual = self.worker(bucket, gradient.device)
         self.fold(bucket.index)
-        gradient.add_(residual.to(gradient.device))  # under a plan it was on the CPU
+        gradient.add_(residual.to(gradient.device))  # on the CPU where a plan carries the gradient
         velocity = self._velocity.of(bucket, gradient.device) if self._velocity.holds(bucket) else None
         self._residual.forget(bucket)
         self._velocity.forget(bucket)
         return SavedResiduals(bucket, residual, {}, velocity)
 
     def saved(self, bucket: Bucket, old: SavedResiduals | None = None) -> SavedResiduals:
-        """A copy of what waits for a bucket that `worker` was called for, in an old copy's memory where it fits."""
+        """A copy of the state of a bucket that `worker` was called for, in an old copy's memory where it fits."""
         residual = self._residual.find(bucket.index)
         assert residual is not None, "saved before worker()"
         velocity = self._velocity.of(bucket, residual.device) if self._velocity.holds(bucket) else None
@@ -113,7 +113,7 @@ class ErrorFeedback:
         return SavedResiduals(bucket, _copy(residual, old.residual if old else None), owned, momentum)
 
     def restore(self, saved: SavedResiduals) -> None:
-        """Let wait what waited when it was saved, or before it was flushed; no exchange of the bucket is under way."""
+        """Return to the saved (or flushed) state; no exchange of the bucket may be running."""
         device = saved.residual.device
         self._residual.of(saved.bucket, device).copy_(saved.residual)
         for place, left in self._owned.get(saved.bucket.index, {}).items():
@@ -125,14 +125,14 @@ class ErrorFeedback:
             self._velocity.forget(saved.bucket)
 
     def set_aside(self) -> None:
-        """Between steps: let nothing wait but what is still saved with `state_dict`, until `take_up`."""
+        """Between steps: exclude the current residuals from sending until `take_up`; `state_dict` still has them."""
         if self._aside is None:
             state = self.state_dict()
             self.load_state_dict({**state, "residuals": {}, "velocities": {}})
             self._aside = {"residuals": state["residuals"], "velocities": state.get("velocities", {})}
 
     def take_up(self) -> None:
-        """Between steps: let what was set aside wait again, with what came since."""
+        """Between steps: add what was set aside to the residuals again."""
         self.load_state_dict(self.state_dict())
 
     @property
@@ -140,8 +140,8 @@ class ErrorFeedback:
         return self._aside is not None
 
     def rescale(self, factor: float) -> None:
-        """Multiply everything that waits, for callers whose gradient changed its unit (a loss scaler's new scale). What
-        came since something was set aside has the new unit already."""
+        """Multiply all residuals, after the gradient's unit changed (a loss scaler's new scale). Residuals added since
+        something was set aside already have the new unit."""
         if self._aside is not None:
             for value in (value for kind in self._aside.values() for value in kind.values()):
                 value.mul_(factor)
@@ -152,7 +152,7 @@ class ErrorFeedback:
             left.mul_(factor)
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's residuals and velocities by parameter name; owners' parts are folded in."""
+        """This rank's residuals and velocities by parameter name; owner residuals are folded in."""
         for index in list(self._owned):
             self.fold(index)
         aside = self._aside or {"residuals": {}, "velocities": {}}
@@ -162,7 +162,7 @@ class ErrorFeedback:
         return {**state, "velocities": velocities} if velocities else state
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Take over one rank's state, or those of all ranks of a job of another size."""
+        """Load one rank's state, or the states of all ranks of a job of another size."""
         states = as_states(state)
         residuals = merge_residuals(states, self._rank, self._world_size)
         velocities = merge_residuals(states, self._rank, self._world_size, "velocities")
@@ -174,7 +174,7 @@ class ErrorFeedback:
 
 
 def _sum(one: dict[str, Tensor], other: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """By name; the tensors of `one` are the caller's own."""
+    """Add `other` to `one` by name; the tensors of `one` are changed in place."""
     for name, value in other.items():
         one[name] = one[name].add_(value.to(one[name].device)) if name in one else value.clone()
     return one
@@ -185,12 +185,12 @@ def _copy(source: Tensor, into: Tensor | None) -> Tensor:
 
 
 def as_states(given: Any) -> list[Mapping[str, Any]]:
-    """What was passed to `load_state_dict` as a list of states; ConfigError where something else was passed."""
+    """The argument of `load_state_dict` as a list of states; ConfigError for anything else."""
     states = [given] if isinstance(given, Mapping) else given
     if not isinstance(states, Sequence) or isinstance(states, str | bytes) or not states:
         raise ConfigError(
-            f"load_state_dict: {given!r:.80} is no state; pass what handle.state_dict() returned, or a list with those "
-            "of all ranks"
+            f"load_state_dict: {given!r:.80} is not a state; pass what handle.state_dict() returned, or a list with "
+            "those of all ranks"
         )
     for state in states:
         missing = [
@@ -198,8 +198,8 @@ def as_states(given: Any) -> list[Mapping[str, Any]]:
         ]
         if missing:
             raise ConfigError(
-                f"load_state_dict: {_kind(state)} without {', '.join(map(repr, missing))} is no state; pass "
-                "what handle.state_dict() returned, or leave the call out to begin without residuals"
+                f"load_state_dict: {_kind(state)} without {', '.join(map(repr, missing))} is not a state; pass "
+                "what handle.state_dict() returned, or omit the call to start without residuals"
             )
     return list(states)
 
@@ -215,19 +215,19 @@ def merge_residuals(
     old_size = int(states[0]["world_size"])
     if len(states) == 1 and old_size not in (1, world_size):
         raise ConfigError(
-            f"the state was saved by {old_size} ranks and is loaded by {world_size}: "
-            "pass the states of all old ranks as a list to load_state_dict"
+            f"load_state_dict: the state was saved by {old_size} ranks and is loaded by {world_size}; "
+            "pass the states of all old ranks as a list"
         )
     if len(states) == 1 and old_size == world_size:
         if int(states[0]["rank"]) != rank:
             raise ConfigError(
-                f"load_state_dict: the state is rank {states[0]['rank']}'s and is loaded by rank {rank}; every rank "
-                "saves its own and loads its own, or all ranks load a list of all"
+                f"load_state_dict: the state of rank {states[0]['rank']} was passed to rank {rank}; load each rank's "
+                "own state, or the list of all states on every rank"
             )
         return {name: value.clone() for name, value in states[0].get(what, {}).items()}
     if len(states) != old_size or {int(state["rank"]) for state in states} != set(range(old_size)):
-        raise ConfigError(f"load_state_dict needs the states of all {old_size} old ranks, got {len(states)}")
-    # All ranks have the same names: whether something waits for a parameter is known on each of them.
+        raise ConfigError(f"load_state_dict: {len(states)} states were passed; pass those of all {old_size} old ranks")
+    # Every rank gets every name, so that all ranks agree on which parameters have residuals.
     merged = {name: torch.zeros_like(value) for state in states for name, value in state.get(what, {}).items()}
     for state in states:
         if int(state["rank"]) % world_size == rank:

@@ -1,4 +1,4 @@
-"""The payload's wire layout: a 32-byte header, then the sections a codec asks for, each at a known offset.
+"""Frame format: a 32-byte header, then the codec's sections (indices, values), each at a known offset.
 
     offset  bytes  field
     0       2      magic "gw"
@@ -6,15 +6,15 @@
     3       1      select (what is kept)
     4       1      values (how a kept value is written)
     5       3      reserved, zero
-    8       4      numel: elements in the stretch
-    12      4      count: elements carried
+    8       4      numel: elements of the span
+    12      4      count: elements in the frame
     16      4      index: bytes of the index section, which is padded to a multiple of eight; the values follow it
     20      4      body: bytes used after the header
     24      4      reserved, zero
     28      4      CRC-32 of the header's first 28 bytes, xor CRC-32C of the body
 
-All little-endian. A frame may be longer than header + body; the rest is padding and not checked. Frames are whole
-multiples of eight bytes, so that frames laid side by side can be viewed as numbers in place.
+All little-endian. A frame may be longer than header + body; the rest is padding and not checked. The size of a frame
+is a multiple of eight bytes, so that adjacent frames in a buffer stay aligned for numbers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SELECTS: Final = ("all", *SPARSE)
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A parsed and verified frame header."""
+    """A parsed and checked frame header."""
 
     select: str
     values: str
@@ -68,36 +68,38 @@ def seal(frame: Tensor, level: Level, numel: int, count: int, body: int, index: 
 
 
 def open_frame(frame: Tensor, level: Level, numel: int, whole: bool = True) -> Header:
-    """Verify a frame against what the receiver expects and return its header.
+    """Check a frame against what the receiver expects and return its header.
 
-    A frame of which values are missing (not `whole`) cannot match its checksum: the wire that loses packets is the one
-    that authenticates each of them."""
+    The checksum of a frame with missing values (not `whole`) cannot match, so it is not checked: the wire that may lose
+    packets (LTP) authenticates each of them."""
     if frame.numel() < HEADER:
-        raise IntegrityError(f"payload of {frame.numel()} bytes is shorter than its {HEADER}-byte header")
+        raise IntegrityError(f"frame of {frame.numel()} bytes is shorter than its {HEADER}-byte header")
     head = frame[:HEADER].cpu().numpy().tobytes()
     magic, version, select, values, got_numel, count, index, body, checksum = _STRUCT.unpack(head)
     if magic != b"gw":
-        raise IntegrityError("payload does not start with gradwire's magic bytes; another program's data?")
+        raise IntegrityError("frame does not start with gradwire's magic bytes: it may be another program's data")
     if version != VERSION:
-        raise IntegrityError(f"payload layout {version} met a reader of layout {VERSION}; run one gradwire version")
+        raise IntegrityError(
+            f"frame has format version {version}, this rank reads {VERSION}; run the same gradwire on every rank"
+        )
     if select >= len(_SELECTS) or values >= len(VALUES):
-        raise IntegrityError("payload header names an unknown form")
+        raise IntegrityError("frame header names an unknown selection or value format")
     if (_SELECTS[select], VALUES[values]) != (level.select, level.values):
         raise IntegrityError(
-            f"payload is {_SELECTS[select]}/{VALUES[values]}, expected {level}: ranks disagree on the level"
+            f"frame is {_SELECTS[select]}/{VALUES[values]}, expected {level}: ranks disagree on the level"
         )
     if got_numel != numel or count > numel:
-        raise IntegrityError(f"payload carries {count} of {got_numel} elements, expected a stretch of {numel}")
+        raise IntegrityError(f"frame holds {count} of {got_numel} elements, expected a span of {numel}")
     if body > frame.numel() - HEADER:
-        raise IntegrityError(f"payload is truncated: {body} bytes announced, {frame.numel() - HEADER} there")
+        raise IntegrityError(f"frame is truncated: {body} bytes announced, {frame.numel() - HEADER} present")
     if index > body:
-        raise IntegrityError(f"payload announces {index} bytes of indices in a body of {body}")
+        raise IntegrityError(f"frame announces {index} bytes of indices in a body of {body}")
     if whole and checksum != crc32(head[: HEADER - 4]) ^ kernels.checksum(frame[HEADER : HEADER + body]):
-        raise IntegrityError("payload checksum does not match: corrupted on the way")
+        raise IntegrityError("frame checksum does not match: the frame was corrupted in transit")
     return Header(_SELECTS[select], VALUES[values], got_numel, count, index, body)
 
 
 def counts(frame: Tensor) -> tuple[int, int]:
-    """Values carried and bytes of indices, from the header of a frame of one's own."""
+    """Number of values and bytes of indices, from the header of a frame that this rank encoded."""
     fields = _STRUCT.unpack(frame[:HEADER].cpu().numpy().tobytes())
     return fields[5], fields[6]

@@ -1,4 +1,4 @@
-"""Lossless: zstd over a finished frame, kept only where it makes the frame smaller.
+"""Lossless codec: zstd over another codec's frame, used only where it makes the frame smaller.
 
     offset  bytes  field
     0       2      magic "gz"
@@ -6,7 +6,7 @@
     3       1      1: the rest is zstd, 0: the rest is the frame itself
     4       4      bytes that follow
 
-The inner frame carries its own checksum. What decompresses to more than the frame could ever be is refused.
+The inner frame has its own checksum. Data that decompresses to more than the largest possible frame is refused.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ else:
 
 PREFIX: Final = 8
 VERSION: Final = 1
-# zstd's fastest ordinary level: this runs on the way to the network, every step. Higher ones were not tried.
+# zstd's fastest regular level, because this runs before every send. Higher levels were not tried.
 EFFORT: Final = 1
-# A frame must shrink at least this much for the bytes saved to be worth the time.
+# zstd is used when the result is below this share of the frame; smaller savings are not worth the time.
 WORTH_IT: Final = 0.97
-# Looking at this much of a frame tells whether the whole would shrink.
+# The first bytes of a frame are compressed on trial, to predict whether the whole frame would shrink.
 SAMPLE: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Lossless:
-    """Another codec's frames, squeezed."""
+    """Another codec's frames, compressed with zstd."""
 
     level: Level
     inner: Codec
 
     def size_of(self, numel: int) -> int:
-        """The largest a frame can be; `used` tells what one really takes."""
+        """The largest possible frame; `used` is the size of an actual one."""
         return PREFIX + self.inner.size_of(numel)
 
     def encode(
-        self, gradient: Tensor, residual: Tensor | None, frame: Tensor, stretch: ChunkSpan, seed: int | None
+        self, gradient: Tensor, residual: Tensor | None, frame: Tensor, span: ChunkSpan, seed: int | None
     ) -> Encoded:
-        done = self.inner.encode(gradient, residual, frame[PREFIX:], stretch, seed)
+        done = self.inner.encode(gradient, residual, frame[PREFIX:], span, seed)
         data = bytes(frame[PREFIX : self.size_of(gradient.numel())].cpu().numpy())
         packed = zstd.compress(data, EFFORT) if self._pays(data) else data
         shrunk = len(packed) < WORTH_IT * len(data)
@@ -64,20 +64,20 @@ class Lossless:
         return done
 
     def decode(
-        self, frame: Tensor, out: Tensor, stretch: ChunkSpan, weight: float = 1.0, add: bool = False, whole: bool = True
+        self, frame: Tensor, out: Tensor, span: ChunkSpan, weight: float = 1.0, add: bool = False, whole: bool = True
     ) -> None:
-        self.inner.decode(self._unsqueeze(frame, self.inner.size_of(out.numel())), out, stretch, weight, add)
+        self.inner.decode(self._decompressed(frame, self.inner.size_of(out.numel())), out, span, weight, add)
 
     def critical(self, frame: Tensor) -> int:
-        """Everything: one lost byte spoils what zstd made of all the others."""
+        """All of it: zstd cannot decompress a frame with a missing byte."""
         return frame.numel()
 
-    def places(self, frame: Tensor, stretch: ChunkSpan, missing: Ranges) -> Tensor:
-        raise IntegrityError("a squeezed frame cannot be read in part")
+    def places(self, frame: Tensor, span: ChunkSpan, missing: Ranges) -> Tensor:
+        raise IntegrityError("a zstd-compressed frame cannot be read in part")
 
     @staticmethod
     def used(frame: Tensor) -> int:
-        """Bytes of a frame that must travel."""
+        """Bytes of a frame that must be sent."""
         return PREFIX + int(struct.unpack("<I", bytes(frame[4:PREFIX].cpu().numpy()))[0])
 
     @staticmethod
@@ -86,21 +86,21 @@ class Lossless:
         return len(zstd.compress(sample, EFFORT)) < WORTH_IT * len(sample)
 
     @staticmethod
-    def _unsqueeze(frame: Tensor, most: int) -> Tensor:
+    def _decompressed(frame: Tensor, most: int) -> Tensor:
         if frame.numel() < PREFIX:
-            raise IntegrityError(f"payload of {frame.numel()} bytes is shorter than its {PREFIX}-byte prefix")
-        magic, version, squeezed, length = struct.unpack("<2sBBI", bytes(frame[:PREFIX].cpu().numpy()))
-        if magic != b"gz" or version != VERSION or squeezed > 1:
-            raise IntegrityError("payload is not a squeezed frame this version can read")
+            raise IntegrityError(f"frame of {frame.numel()} bytes is shorter than its {PREFIX}-byte prefix")
+        magic, version, compressed, length = struct.unpack("<2sBBI", bytes(frame[:PREFIX].cpu().numpy()))
+        if magic != b"gz" or version != VERSION or compressed > 1:
+            raise IntegrityError("frame is not a zstd frame of this version; run the same gradwire on every rank")
         if length > frame.numel() - PREFIX:
-            raise IntegrityError(f"payload is truncated: {length} bytes announced, {frame.numel() - PREFIX} there")
+            raise IntegrityError(f"frame is truncated: {length} bytes announced, {frame.numel() - PREFIX} present")
         body = frame[PREFIX : PREFIX + length]
-        if not squeezed or not length:
+        if not compressed or not length:
             return body
         try:
             data = zstd.ZstdDecompressor().decompress(bytes(body.cpu().numpy()), max_length=most + 1)
         except zstd.ZstdError as error:
-            raise IntegrityError(f"payload does not decompress: {error}") from error
+            raise IntegrityError(f"frame does not decompress: {error}") from error
         if not 0 < len(data) <= most:
-            raise IntegrityError(f"payload decompresses to {len(data)} bytes; it may hold {most}")
+            raise IntegrityError(f"frame decompresses to {len(data)} bytes, more than the possible {most}")
         return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(frame.device)

@@ -1,4 +1,4 @@
-"""Low rank: a matrix M travels as two thin factors, M ~ P Q^T (PowerSGD, one warm-started power iteration a step).
+"""Low rank: a matrix M is sent as two thin factors, M ~ P Q^T (PowerSGD, one warm-started power iteration a step).
 
     1. M += residual                     what earlier steps left out
     2. P = M Q            -> sum         Q is last step's, so the subspace is tracked over time
@@ -6,11 +6,11 @@
     4. Q = M^T P          -> sum
     5. M^ = P Q^T, residual = M - M^     the same M^ on every rank
 
-Steps 3 and 5 are computed by every rank again from the same sums, and must give the same bytes on unlike processors:
-a linear-algebra library orders its operations by the processor's vector width, so both have kernels of our own
-(compress/kernels/factors.py). Steps 2 and 4 are each rank's own contribution, and may use any library.
+Every rank computes steps 3 and 5 from the same sums and must get the same bytes on different processors. A
+linear-algebra library orders its operations by the processor's vector width, so gradwire has its own kernels for both
+(compress/kernels/factors.py). Steps 2 and 4 are each rank's own contribution and may use any library.
 
-Vectors (biases, norms) and matrices that would not shrink travel as they are, beside P.
+Vectors (biases, norms) and matrices that would not shrink are sent uncompressed, together with P.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gradwire.types import ParameterSlice
 
 @dataclass(frozen=True, slots=True)
 class MatrixSlice:
-    """One parameter seen as rows x columns, at its offset in the bucket, approximated with `rank`."""
+    """One parameter as a matrix of rows x columns, at its offset in the bucket, approximated with `rank`."""
 
     name: str
     offset: int
@@ -43,14 +43,14 @@ class MatrixSlice:
 
 @dataclass(frozen=True, slots=True)
 class FactorLayout:
-    """How a bucket splits into matrices to factorise and stretches (start, numel) to send whole."""
+    """How a bucket splits into matrices to factorise and spans (start, numel) to send uncompressed."""
 
     matrices: tuple[MatrixSlice, ...]
     whole: tuple[tuple[int, int], ...]
 
     @property
     def left_numel(self) -> int:
-        """Elements of the first all-reduce: all P, then what travels whole."""
+        """Elements of the first all-reduce: all P, then the uncompressed spans."""
         return sum(m.rows * m.rank for m in self.matrices) + sum(numel for _, numel in self.whole)
 
     @property
@@ -86,7 +86,7 @@ class LowRank:
         return 4 * (layout.left_numel + layout.right_numel)
 
     def left(self, waiting: Tensor, layout: FactorLayout) -> Tensor:
-        """Step 2: every P = M Q, and the whole stretches, in one flat tensor."""
+        """Step 2: every P = M Q, and the uncompressed spans, in one flat tensor."""
         parts = [(_matrix(waiting, m) @ self._warm(m, waiting)).flatten() for m in layout.matrices]
         parts += [waiting[start : start + numel] for start, numel in layout.whole]
         return torch.cat(parts) if parts else waiting.new_empty(0)
@@ -100,7 +100,7 @@ class LowRank:
         return torch.cat(parts) if parts else waiting.new_empty(0)
 
     def restore(self, layout: FactorLayout, left: Tensor, right: Tensor, out: Tensor) -> None:
-        """Step 5: out = P Q^T and the whole stretches; each averaged Q is kept for the next step."""
+        """Step 5: out = P Q^T and the uncompressed spans; each averaged Q is kept for the next step."""
         place = 0
         for m, p in self._lefts(layout, left):
             q = right[place : place + m.columns * m.rank].view(m.columns, m.rank)
@@ -121,11 +121,11 @@ class LowRank:
     def _warm(self, m: MatrixSlice, like: Tensor) -> Tensor:
         known = self._right.get(m.name)
         if known is None or known.shape != (m.columns, m.rank):
-            # The first Q is drawn from the name, so that all ranks draw the same one in any order.
+            # The first Q is seeded by the parameter's name, so that all ranks draw the same one in any order.
             seed = self._seed ^ (sum(ord(c) * 31**i for i, c in enumerate(m.name)) & 0x7FFFFFFF)
             generator = torch.Generator().manual_seed(seed)
             known = torch.randn(m.columns, m.rank, generator=generator, dtype=torch.float32)
-        return known.to(like)  # a loaded one may come from another device
+        return known.to(like)  # a loaded one may be on another device
 
     @staticmethod
     def _lefts(layout: FactorLayout, left: Tensor) -> list[tuple[MatrixSlice, Tensor]]:

@@ -1,7 +1,7 @@
-"""Memory: one float32 value per element of the gradient, kept from step to step.
+"""Parameter memory: one float32 value per element of the gradient, kept from step to step.
 
-Flat per bucket for speed and named per parameter for life: a bucket that DDP laid out anew takes its values over by
-name, and so does a checkpoint. float32 whatever the model's or torch's default type is.
+Values are stored flat per bucket for speed, and by parameter name: when DDP changes its bucket layout, and when a
+checkpoint is loaded, they are found by name. Always float32, whatever the model's or torch's default type is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gradwire.types import Bucket
 
 
 class ParameterMemory:
-    """`what` it holds is for messages."""
+    """`what` names the kind of values in error messages."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -25,27 +25,27 @@ class ParameterMemory:
         self._named: dict[str, Tensor] = {}
 
     def fits(self, bucket: Bucket) -> bool:
-        """Whether the bucket is laid out here as it is now."""
+        """Whether the stored layout of the bucket is its present one."""
         known = self._layouts.get(bucket.index)
         return known is not None and known.slices == bucket.slices
 
     def holds(self, bucket: Bucket) -> bool:
-        """Whether there may be anything for this bucket, be it from another layout or a checkpoint."""
+        """Whether there may be values for this bucket, also from another layout or a checkpoint."""
         return bucket.index in self._flat or any(part.name in self._named for part in bucket.slices)
 
     def find(self, index: int) -> Tensor | None:
         return self._flat.get(index)
 
     def of(self, bucket: Bucket, device: torch.device) -> Tensor:
-        """The bucket's values, zero where nothing is known of a parameter."""
+        """The bucket's values, zero for parameters without stored ones."""
         if not self.fits(bucket):
             flat = torch.zeros(bucket.numel, dtype=torch.float32, device=device)
             for part in bucket.slices:
                 known = self._named.get(part.name)
                 if known is not None and known.numel() != part.numel:
                     raise ConfigError(
-                        f"{self._what} of {part.name!r} has {known.numel()} elements, the parameter {part.numel}: "
-                        "the checkpoint is of another model"
+                        f"{self._what} of {part.name!r} has {known.numel()} elements, the parameter has {part.numel}: "
+                        "the checkpoint belongs to another model; load the one of this model"
                     )
                 if known is not None:
                     flat[part.offset : part.offset + part.numel].copy_(known)
@@ -69,7 +69,7 @@ class ParameterMemory:
             flat.mul_(factor)
         laid_out = {part.name for bucket in self._layouts.values() for part in bucket.slices}
         for value in (value for name, value in self._named.items() if name not in laid_out):
-            value.mul_(factor)  # loaded, and its bucket has not come yet
+            value.mul_(factor)  # loaded from a checkpoint, bucket not used yet
 
     def state(self) -> dict[str, Tensor]:
         """A copy, by parameter."""

@@ -1,10 +1,10 @@
-"""Prune: coordinates whose weight is small are left out, at no cost in index bytes.
+"""Pruning codec: elements with small weights are not sent, and no indices are needed for that.
 
-Weights are identical on all ranks, so "the smallest |w| of this stretch" is a mask every rank computes for itself.
+Weights are identical on all ranks, so every rank computes the same mask: the smallest |w| of the span.
 
-`hold` (default) keeps those coordinates' gradient in the residual. Every PERIOD steps one of ROTATION groups of them
-is let through in turn, so that none waits longer than PERIOD x ROTATION steps; after a full turn the mask is refreshed.
-`zero` really prunes: weights and gradients under the mask become zero, nothing waits and nothing is rotated.
+`hold` (default) keeps the gradient of masked elements in the residual. The masked elements form ROTATION groups; one
+group at a time is sent for PERIOD steps, so that none waits longer than PERIOD x ROTATION steps. After a full turn the
+mask is computed again. `zero` prunes the model: masked weights and their gradients become zero, and nothing waits.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ PERIOD: Final = 8
 ROTATION: Final = 4
 
 
-# (bucket, start) -> (turn, places in order of growing |w|): sorting costs, so one sort serves a full turn, and all
-# levels that prune. Whoever lays a bucket out or cuts it anew forgets its entries.
+# (bucket, start) -> (turn, indices in order of growing |w|). One sort is used for a full turn and by all levels that
+# prune. A bucket's entries must be dropped when its layout or its chunks change.
 Orders = dict[tuple[int, int], tuple[int, Tensor]]
 
 
 class Pruned:
-    """Another codec, applied to the coordinates that are not held back."""
+    """Another codec, applied to the elements that are sent at this step."""
 
     def __init__(self, level: Level, inner: Codec, zero: bool = False, orders: Orders | None = None) -> None:
         self.level = level
@@ -40,36 +40,36 @@ class Pruned:
 
     def size_of(self, numel: int) -> int:
         small = int(self.level.prune * numel)
-        # The turn that lets the most coordinates through decides the frame's size.
+        # The largest group decides the frame's size.
         return self._inner.size_of(numel - small + -(-small // ROTATION))
 
     def encode(
-        self, gradient: Tensor, residual: Tensor | None, frame: Tensor, stretch: ChunkSpan, seed: int | None
+        self, gradient: Tensor, residual: Tensor | None, frame: Tensor, span: ChunkSpan, seed: int | None
     ) -> Encoded:
-        """1. accumulate, 2. compact what may travel, 3. encode it, 4. put back what the inner codec left.
+        """1. accumulate, 2. compact what is sent at this step, 3. encode it, 4. put back what the inner codec left.
 
-        A NaN or infinite gradient travels as it is and its place keeps the residual it had.
+        A NaN or infinite gradient is sent as it is, and its element keeps the residual it had.
         """
         waiting = torch.zeros_like(gradient) if residual is None else residual
         nonfinite = kernels.accumulate(gradient, waiting)  # 1
-        keep = self.kept_places(stretch)
+        keep = self.kept_places(span)
         left, fresh = waiting[keep], gradient[keep]  # 2
-        wild = torch.where(fresh.isfinite(), 0.0, fresh)  # all the rest has been accumulated
+        unsummed = torch.where(fresh.isfinite(), 0.0, fresh)  # all finite values are in the residual by now
         if nonfinite:
-            wild[:1] = torch.nan  # the place may be held back, but every rank must see that the step is spoilt
-        done = self._inner.encode(wild, left, frame, self._compacted(stretch, keep), seed)  # 3
+            unsummed[:1] = torch.nan  # the element may be masked, but every rank must see that the step has a NaN
+        done = self._inner.encode(unsummed, left, frame, self._compacted(span, keep), seed)  # 3
         waiting[keep] = left  # 4
         if self._zero:
-            self._clear(waiting, stretch)
+            self._clear(waiting, span)
         places = None if done.places is None else keep[done.places.long()]
         return Encoded(done.sent, nonfinite, places)
 
     def decode(
-        self, frame: Tensor, out: Tensor, stretch: ChunkSpan, weight: float = 1.0, add: bool = False, whole: bool = True
+        self, frame: Tensor, out: Tensor, span: ChunkSpan, weight: float = 1.0, add: bool = False, whole: bool = True
     ) -> None:
-        keep = self.kept_places(stretch)
+        keep = self.kept_places(span)
         compact = torch.empty(keep.numel(), dtype=torch.float32, device=out.device)
-        self._inner.decode(frame, compact, self._compacted(stretch, keep), weight, whole=whole)
+        self._inner.decode(frame, compact, self._compacted(span, keep), weight, whole=whole)
         if not add:
             out.zero_()
         out.index_add_(0, keep, compact)
@@ -77,39 +77,39 @@ class Pruned:
     def critical(self, frame: Tensor) -> int:
         return self._inner.critical(frame)
 
-    def places(self, frame: Tensor, stretch: ChunkSpan, missing: Ranges) -> Tensor:
-        keep = self.kept_places(stretch)
-        return keep[self._inner.places(frame, self._compacted(stretch, keep), missing)]
+    def places(self, frame: Tensor, span: ChunkSpan, missing: Ranges) -> Tensor:
+        keep = self.kept_places(span)
+        return keep[self._inner.places(frame, self._compacted(span, keep), missing)]
 
-    def kept_places(self, stretch: ChunkSpan) -> Tensor:
-        """Places that travel at this step, ascending."""
-        order = self._order(stretch)
-        small = int(self.level.prune * stretch.numel)
-        group = (stretch.step // PERIOD) % ROTATION
-        travels = torch.ones(stretch.numel, dtype=torch.bool, device=order.device)
-        travels[order[:small]] = False
+    def kept_places(self, span: ChunkSpan) -> Tensor:
+        """Indices that are sent at this step, ascending."""
+        order = self._order(span)
+        small = int(self.level.prune * span.numel)
+        group = (span.step // PERIOD) % ROTATION
+        sent = torch.ones(span.numel, dtype=torch.bool, device=order.device)
+        sent[order[:small]] = False
         if not self._zero:
-            travels[order[:small][group::ROTATION]] = True
-        return travels.nonzero().squeeze(1)
+            sent[order[:small][group::ROTATION]] = True
+        return sent.nonzero().squeeze(1)
 
-    def _clear(self, waiting: Tensor, stretch: ChunkSpan) -> None:
-        """Really prune: no gradient waits under the mask, and the weights there are zero."""
-        places = self._order(stretch)[: int(self.level.prune * stretch.numel)]
+    def _clear(self, waiting: Tensor, span: ChunkSpan) -> None:
+        """Prune the model: under the mask, residual and weights become zero."""
+        places = self._order(span)[: int(self.level.prune * span.numel)]
         waiting[places] = 0.0
-        if stretch.weights is not None:
-            stretch.weights.zero(places + stretch.start)
+        if span.weights is not None:
+            span.weights.zero(places + span.start)
 
-    def _order(self, stretch: ChunkSpan) -> Tensor:
-        if stretch.weights is None:
-            raise IntegrityError("pruning needs the weights under the stretch")
-        turn = stretch.step // (PERIOD * ROTATION)
-        key = (stretch.bucket, stretch.start)
+    def _order(self, span: ChunkSpan) -> Tensor:
+        if span.weights is None:
+            raise IntegrityError("pruning needs the weights of the span, and none were passed")
+        turn = span.step // (PERIOD * ROTATION)
+        key = (span.bucket, span.start)
         known = self._orders.get(key)
-        if known is None or known[0] != turn or known[1].numel() != stretch.numel:
-            known = (turn, torch.argsort(stretch.weights.read(stretch.start, stretch.numel).abs(), stable=True))
+        if known is None or known[0] != turn or known[1].numel() != span.numel:
+            known = (turn, torch.argsort(span.weights.read(span.start, span.numel).abs(), stable=True))
             self._orders[key] = known
         return known[1]
 
     @staticmethod
-    def _compacted(stretch: ChunkSpan, keep: Tensor) -> ChunkSpan:
-        return ChunkSpan(stretch.step, stretch.bucket, stretch.start, keep.numel())
+    def _compacted(span: ChunkSpan, keep: Tensor) -> ChunkSpan:
+        return ChunkSpan(span.step, span.bucket, span.start, keep.numel())

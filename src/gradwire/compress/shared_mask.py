@@ -1,8 +1,8 @@
-"""Masked: a set of places that all ranks share for the round, so that values add without indices.
+"""Shared-mask codec: all ranks send the same elements, so that values add up without indices.
 
-`randk` draws the places from a seed (no index ever travels); `sharedk` takes them from one rank, which sends its
-largest elements' places first (ScaleCom's cyclic leader, one leader per shard so that the load is even). The values'
-frames are the same for both, sum place by place, and are not thinned out again on the way back.
+`randk` draws the indices from a seed (none are sent). `sharedk` takes them from one rank, the leader, which sends the
+indices of its largest elements first (ScaleCom's cyclic leader, one per shard so that the load is even). The frames of
+values are the same for both, add up element by element, and the sum is not sparsified again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gradwire.level import Level
 
 @dataclass(frozen=True, slots=True)
 class SharedMaskCodec:
-    """Values at given places. For `randk` the places follow from the stretch; for `sharedk` they are passed in."""
+    """Values at given indices. For `randk` the indices follow from the span; for `sharedk` they are passed in."""
 
     level: Level
 
@@ -34,13 +34,13 @@ class SharedMaskCodec:
         return aligned(HEADER + CODECS[self.level.values].nbytes(self.wanted(numel)))
 
     def mask_size(self, numel: int) -> int:
-        """Bytes of the frame in which a leader announces its places."""
+        """Bytes of the frame in which a leader sends its indices."""
         return aligned(HEADER + index_bound(self.wanted(numel), numel))
 
-    def random_mask(self, stretch: ChunkSpan, device: torch.device) -> Tensor:
-        """The places of this step's random-k, equal on all ranks: a seeded draw of blocks, one place in each."""
-        wanted, numel = self.wanted(stretch.numel), stretch.numel
-        generator = torch.Generator().manual_seed(stretch.seed(rank=0))
+    def random_mask(self, span: ChunkSpan, device: torch.device) -> Tensor:
+        """The indices of this step's random-k, equal on all ranks: equal blocks, one seeded random index in each."""
+        wanted, numel = self.wanted(span.numel), span.numel
+        generator = torch.Generator().manual_seed(span.seed(rank=0))
         edges = torch.linspace(0, numel, wanted + 1, dtype=torch.float64)
         lower, upper = edges[:-1].ceil(), edges[1:].ceil()
         draw = torch.rand(wanted, generator=generator, dtype=torch.float64)
@@ -48,7 +48,7 @@ class SharedMaskCodec:
         return places.to(torch.int32).to(device)
 
     def lead(self, gradient: Tensor, residual: Tensor | None, frame: Tensor) -> Tensor:
-        """Choose the places from this rank's gradient + residual, write them to `frame`, return them."""
+        """Choose the indices from this rank's gradient + residual, write them to `frame`, return them."""
         numel = gradient.numel()
         wanted = self.wanted(numel)
         indices = torch.empty(wanted, dtype=torch.int32, device=gradient.device)
@@ -61,10 +61,10 @@ class SharedMaskCodec:
         return indices[:count]
 
     def follow(self, frame: Tensor, numel: int) -> Tensor:
-        """Read a leader's places."""
+        """Read a leader's indices."""
         header = open_frame(frame, self.level, numel)
         if header.count > self.wanted(numel):
-            raise IntegrityError(f"payload announces {header.count} places where {self.wanted(numel)} were asked for")
+            raise IntegrityError(f"frame announces {header.count} indices, at most {self.wanted(numel)} are allowed")
         indices = torch.empty(header.count, dtype=torch.int32, device=frame.device)
         kernels.unpack_indices(frame[HEADER : HEADER + header.body], header.count, numel, indices)
         return indices
@@ -72,7 +72,7 @@ class SharedMaskCodec:
     def encode_at(
         self, gradient: Tensor, residual: Tensor | None, mask: Tensor, frame: Tensor, seed: int | None
     ) -> Encoded:
-        """Write gradient + residual at the mask's places; everything else waits in the residual."""
+        """Write gradient + residual at the mask's indices; everything else stays in the residual."""
         values = torch.empty(mask.numel(), dtype=torch.float32, device=gradient.device)
         nonfinite = kernels.gather(gradient, residual, mask, values, mask.numel())
         body = CODECS[self.level.values].nbytes(mask.numel())
@@ -85,7 +85,7 @@ class SharedMaskCodec:
     ) -> None:
         header = open_frame(frame, self.level, out.numel(), whole)
         if header.count != mask.numel() or header.body != CODECS[self.level.values].nbytes(header.count):
-            raise IntegrityError(f"payload carries {header.count} values for a mask of {mask.numel()} places")
+            raise IntegrityError(f"frame holds {header.count} values for a mask of {mask.numel()} indices")
         values = torch.empty(header.count, dtype=torch.float32, device=out.device)
         CODECS[self.level.values].decode(frame[HEADER : HEADER + header.body], values, 1.0, add=False)
         if not add:
@@ -93,18 +93,18 @@ class SharedMaskCodec:
         kernels.scatter_add(mask, values, header.count, out, weight=weight)
 
     def encode(
-        self, gradient: Tensor, residual: Tensor | None, frame: Tensor, stretch: ChunkSpan, seed: int | None
+        self, gradient: Tensor, residual: Tensor | None, frame: Tensor, span: ChunkSpan, seed: int | None
     ) -> Encoded:
-        return self.encode_at(gradient, residual, self.random_mask(stretch, gradient.device), frame, seed)
+        return self.encode_at(gradient, residual, self.random_mask(span, gradient.device), frame, seed)
 
     def decode(
-        self, frame: Tensor, out: Tensor, stretch: ChunkSpan, weight: float = 1.0, add: bool = False, whole: bool = True
+        self, frame: Tensor, out: Tensor, span: ChunkSpan, weight: float = 1.0, add: bool = False, whole: bool = True
     ) -> None:
-        self.decode_at(frame, out, self.random_mask(stretch, out.device), weight, add, whole)
+        self.decode_at(frame, out, self.random_mask(span, out.device), weight, add, whole)
 
     def critical(self, frame: Tensor) -> int:
         return HEADER + CODECS[self.level.values].head(counts(frame)[0])
 
-    def places(self, frame: Tensor, stretch: ChunkSpan, missing: Ranges) -> Tensor:
-        mask = self.random_mask(stretch, frame.device)
+    def places(self, frame: Tensor, span: ChunkSpan, missing: Ranges) -> Tensor:
+        mask = self.random_mask(span, frame.device)
         return mask[values_within(CODECS[self.level.values], mask.numel(), missing, HEADER)].long()

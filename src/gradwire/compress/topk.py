@@ -1,12 +1,12 @@
-"""Sparse: the largest elements travel, with their places; the rest waits in the residual.
+"""Top-k codec: the largest elements are sent with their indices; the rest stays in the residual.
 
-`topk` takes little more than one fused pass (add residual, compare, pack, update residual). Small shares are exact on
-the processor; large ones, and any on other devices, go by a sampled threshold that hits the requested share within
-10 %. `exactk` is exact everywhere and counts zeros. A frame holds the count, Rice-coded or bitmap indices, then the
+`topk` takes little more than one fused pass (add residual, compare, pack, update residual). On the CPU small shares are
+exact. Large shares, and all shares on other devices, use a sampled threshold that selects the requested share within
+10 %. `exactk` is exact everywhere and may select zeros. A frame holds the count, Rice-coded or bitmap indices, then the
 values.
 
-The frame's size is fixed by the share, while a threshold's catch is not: there is room for 5 % more than asked, and
-what does not fit stays in the residual.
+The frame's size is fixed by the share, but the number of elements above a threshold is not: a frame has space for 5 %
+more than requested, and what does not fit stays in the residual.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from torch import Tensor
 from gradwire.compress import kernels
 from gradwire.compress.base import ChunkSpan, Encoded
 from gradwire.compress.frame import HEADER, aligned, counts, open_frame, seal
-from gradwire.compress.values import CODECS, Ranges, spoilt, values_within
+from gradwire.compress.values import CODECS, Ranges, unreadable, values_within
 from gradwire.errors import IntegrityError
 from gradwire.level import Level
 
-# Room for a threshold that catches more than asked: 5 % costs little and the sample is rarely further off.
+# Space for a threshold that selects more than requested: 5 % costs little, and the sample is rarely further off.
 SLACK = 1.05
-# Up to this share the exact way is the faster one, too: at 300,000 elements 0.20 ms instead of 0.32 for 1 %, but 0.6
+# Up to this share exact selection is also the faster one: at 300,000 elements 0.20 ms instead of 0.32 for 1 %, but 0.6
 # instead of 0.42 for 10 %.
-SHARP = 0.05
+EXACT_UP_TO = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class TopK:
         return aligned(HEADER + aligned(index_bound(most, numel)) + self._values(most))
 
     def encode(
-        self, gradient: Tensor, residual: Tensor | None, frame: Tensor, stretch: ChunkSpan, seed: int | None
+        self, gradient: Tensor, residual: Tensor | None, frame: Tensor, span: ChunkSpan, seed: int | None
     ) -> Encoded:
-        """1. select what travels, 2. pack the places, 3. write the values, 4. return rounding errors."""
+        """1. select what is sent, 2. pack the indices, 3. write the values, rounding errors go to the residual."""
         numel = gradient.numel()
         indices = torch.empty(self.capacity(numel), dtype=torch.int32, device=gradient.device)
         values = torch.empty(self.capacity(numel), dtype=torch.float32, device=gradient.device)
@@ -60,18 +60,18 @@ class TopK:
         used = aligned(packed)
         body = used + self._values(count)
         data = frame[HEADER + used : HEADER + body]
-        write_values(self.level, values[:count], indices[:count], residual, data, seed, picked.nonfinite)
+        write_values(self.level, values[:count], indices[:count], residual, data, seed, picked.nonfinite)  # 3
         seal(frame, self.level, numel, count, body, packed)
         return Encoded(count, picked.nonfinite, indices[:count])
 
     def decode(
-        self, frame: Tensor, out: Tensor, stretch: ChunkSpan, weight: float = 1.0, add: bool = False, whole: bool = True
+        self, frame: Tensor, out: Tensor, span: ChunkSpan, weight: float = 1.0, add: bool = False, whole: bool = True
     ) -> None:
         numel = out.numel()
         header = open_frame(frame, self.level, numel, whole)
         cut = aligned(header.index)
         if cut + self._values(header.count) != header.body:
-            raise IntegrityError(f"payload body of {header.body} bytes does not hold {header.count} values")
+            raise IntegrityError(f"frame body of {header.body} bytes does not fit {header.count} values")
         indices = torch.empty(header.count, dtype=torch.int32, device=out.device)
         kernels.unpack_indices(frame[HEADER : HEADER + header.index], header.count, numel, indices)
         values = torch.empty(header.count, dtype=torch.float32, device=out.device)
@@ -85,10 +85,10 @@ class TopK:
         count, index = counts(frame)
         return HEADER + aligned(index) + CODECS[self.level.values].head(count)
 
-    def places(self, frame: Tensor, stretch: ChunkSpan, missing: Ranges) -> Tensor:
+    def places(self, frame: Tensor, span: ChunkSpan, missing: Ranges) -> Tensor:
         count, index = counts(frame)
         indices = torch.empty(count, dtype=torch.int32, device=frame.device)
-        kernels.unpack_indices(frame[HEADER : HEADER + index], count, stretch.numel, indices)
+        kernels.unpack_indices(frame[HEADER : HEADER + index], count, span.numel, indices)
         return indices[values_within(CODECS[self.level.values], count, missing, HEADER + aligned(index))].long()
 
     def _values(self, count: int) -> int:
@@ -98,17 +98,17 @@ class TopK:
         wanted = self.wanted(gradient.numel())
         if self.level.select == "exactk":
             return kernels.select_exact(gradient, residual, wanted, indices, values)
-        if self.level.ratio <= SHARP and gradient.device.type == "cpu":
+        if self.level.ratio <= EXACT_UP_TO and gradient.device.type == "cpu":
             return kernels.select_largest(gradient, residual, wanted, indices, values)
         threshold = kernels.threshold(gradient, residual, wanted)
         return kernels.select(gradient, residual, threshold, indices, values)
 
 
 def index_bound(most: int, numel: int) -> int:
-    """Bytes that the indices of any set of at most `most` elements fit in.
+    """Bytes that hold the indices of any set of at most `most` elements.
 
-    A set's own bound grows with its size but for two steps back: where the Rice parameter changes, at sizes of
-    0.481 numel / 2^b, and at the full set, which takes nothing.
+    The bound of one set grows with its size, with two exceptions: where the Rice parameter changes, at sizes of
+    0.481 numel / 2^b, and at the full set, which needs no bytes.
     """
     changes = [int(0.481 * numel / 2**b) + shift for b in range(4) for shift in (-1, 0, 1)]
     sizes = [most, most - 1, *(size for size in changes if 0 < size < most)]
@@ -124,10 +124,10 @@ def write_values(
     seed: int | None,
     nonfinite: int = 0,
 ) -> None:
-    """Encode picked values; what rounding takes off goes back to the residual at its place.
+    """Encode selected values; rounding errors are added to the residual at their indices.
 
-    Where inputs were NaN or infinite, every rank must see that the step is spoilt, also when the pick missed them; what
-    is finite and cannot be read beside them waits on.
+    Where inputs were NaN or infinite, every rank must see it, even if none of them was selected; so one value becomes
+    NaN. Finite values that cannot be read because of them stay in the residual.
     """
     codec = CODECS[level.values]
     sent = values
@@ -140,5 +140,5 @@ def write_values(
     errors = torch.zeros_like(values)
     codec.encode(sent, errors, out, seed)
     if nonfinite:
-        errors += spoilt(codec, values, out)
+        errors += unreadable(codec, values, out)
     kernels.scatter_add(indices, errors, errors.numel(), residual)

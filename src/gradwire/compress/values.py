@@ -1,7 +1,7 @@
-"""How a kept value is written: fp32, fp16, bf16, int8 or int4, the last two with one scale per block.
+"""Value formats of a frame: fp32, fp16, bf16, int8 or int4, the last two with one scale per block.
 
-A value codec knows the exact bytes for any count, encodes float32 values (taking the residual in and leaving the
-rounding error there), and decodes them back, weighted, writing or adding.
+A value codec gives the exact number of bytes for any count, encodes float32 values (adding the residual and leaving the
+rounding error in it), and decodes them, weighted, by writing or adding.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ import torch
 from torch import Tensor
 
 from gradwire.compress import kernels
+from gradwire.compress.kernels import INT4_BLOCK, INT8_BLOCK
 from gradwire.level import Values
 
-INT8_BLOCK: Final = 256
-INT4_BLOCK: Final = 64
+# Shards of an exchange and pieces of a tree begin at multiples of the largest quantisation block, so that no block
+# belongs to two of them.
+ALIGN: Final = max(INT8_BLOCK, INT4_BLOCK)
 # Byte ranges (offset, length) of a frame.
 Ranges = tuple[tuple[int, int], ...]
 
 
 class ValueCodec(Protocol):
-    """One way to write numbers."""
+    """Reads and writes one value format."""
 
     @property
     def bits(self) -> int:
@@ -30,7 +32,7 @@ class ValueCodec(Protocol):
         ...
 
     def head(self, count: int) -> int:
-        """Leading bytes that many values need: scales. After them, value i is at bit i x `bits`; zeros are zero."""
+        """Bytes of scales before `count` values. After them value i is at bit i x `bits`; zero is all zero bits."""
         ...
 
     def nbytes(self, count: int) -> int: ...
@@ -44,7 +46,7 @@ class ValueCodec(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Float32:
-    """Values as they are; nothing is rounded, so nothing is left in the residual."""
+    """Unchanged values; nothing is rounded, so nothing is left in the residual."""
 
     bits: int = 32
 
@@ -148,15 +150,16 @@ class Int4:
         return data[:cut].view(torch.float32), data[cut : cut + (count + 1) // 2]
 
 
-def spoilt(codec: ValueCodec, values: Tensor, data: Tensor) -> Tensor:
-    """The finite values that share a block with one that is not, and so cannot be read from `data`; zero elsewhere."""
+def unreadable(codec: ValueCodec, values: Tensor, data: Tensor) -> Tensor:
+    """The finite values that share a block with a NaN or infinity and cannot be read from `data`; zero elsewhere."""
     carried = torch.empty_like(values)
     codec.decode(data, carried, 1.0, add=False)
     return torch.where(values.isfinite() & ~carried.isfinite(), values, 0.0)
 
 
 def values_within(codec: ValueCodec, count: int, missing: Ranges, start: int) -> Tensor:
-    """Which of `count` values, whose bytes begin at `start`, lie (even in part) in the missing ranges; ascending."""
+    """Indices of the values that lie (even in part) in the missing ranges, ascending: `count` values whose bytes begin
+    at `start`."""
     first = start + codec.head(count)
     spans = []
     for offset, length in missing:

@@ -1,1 +1,1 @@
-"""View, facts and job in, Decision out: pure, with time passed in."""
+"""Controllers: network view, step facts and job in, a decision out. Pure; time is passed in."""

@@ -1,9 +1,9 @@
-"""The decide room's contract: what the network is like and what the last step was like in, a decision out.
+"""Interface of the decision stage: `Controller` (network view and step facts in, a decision out) and `Job`.
 
 Controllers are pure: state in the object, time and measurements as arguments, no clock, no torch, no network. The same
-object runs in training, in tests and in virtual time. Only rank 0's controller is asked, by one thread that is not the
-training's; its decision reaches the others with the next pulse, so ranks cannot disagree and a controller need not be
-deterministic.
+object runs in training, in tests and in virtual time. Only rank 0's controller decides, in one thread that is not the
+training thread; its decision reaches the other ranks with the next pulse, so ranks cannot disagree and a controller
+need not be deterministic.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gradwire.types import Bucket, Decision, Footprint, StepFacts, View
 
 
 class Sizes(NamedTuple):
-    """What a level sends for a job: bytes in all and by bucket; and the last bucket's latencies in a row."""
+    """What a level sends for a job: bytes in total and by bucket, and the latencies in a row of the last bucket."""
 
     wire_bytes: int
     each: NDArray[np.float64]
@@ -30,11 +30,11 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """What seldom changes while training: who takes part, the buckets, and what a level would send for one.
+    """What seldom changes during training: world size, buckets, and what a level would send for a bucket.
 
-    `plan` is the version of the plan whose trees the footprints are of; 0 where there is none. Keep one as long as
-    buckets and plan are the same: it asks for each footprint once, and a model may have hundreds of
-    buckets, a controller ten levels, and training many steps a second.
+    `plan` is the version of the plan that the footprints belong to; 0 without a plan. Keep one Job as long as buckets
+    and plan are the same, because it caches footprints: a model may have hundreds of buckets, a controller ten levels,
+    and training many steps a second.
     """
 
     world_size: int
@@ -76,7 +76,7 @@ def alike(one: tuple[Bucket, ...], other: tuple[Bucket, ...]) -> bool:
 
 
 def same_job(known: Job | None, job: Job) -> Job:
-    """The job as it is known, with the sizes that it has looked up, as long as its buckets and plan are the same."""
+    """The known job with its cached sizes, as long as buckets and plan are the same; else the new one."""
     if known is None or known.plan != job.plan or not alike(known.buckets, job.buckets):
         return job
     return known
@@ -85,7 +85,7 @@ def same_job(known: Job | None, job: Job) -> Job:
 class Controller(Protocol):
     """Chooses one level for the whole job, again after every step.
 
-    A class of your own, named in the entry-point group `gradwire.controllers`, is chosen by its name as the level.
+    A class registered in the entry-point group `gradwire.controllers` is selected by its name as the level.
     """
 
     def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:

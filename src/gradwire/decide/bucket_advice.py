@@ -1,8 +1,8 @@
-"""Buckets: what another `bucket_cap_mb` would gain. Pure: when DDP's buckets were ready in, advice out.
+"""Bucket advice: what another `bucket_cap_mb` would gain, from the times at which DDP's buckets were ready. Pure.
 
-A bucket can be sent only when all of it is ready, so large buckets begin late and leave the last one exposed. The
-gradient is taken to become ready evenly between one bucket's time and the next; cut into pieces of another size, each
-piece goes out as soon as it is ready and the network is free:
+A bucket can be sent only when all of it is ready, so large buckets start late and training waits for the last one. The
+model assumes that the gradient becomes ready evenly between one bucket's time and the next. With another bucket size,
+each bucket is sent as soon as it is ready and the network is free:
 
     sent    = max(sent before, ready) + bytes / rate + the cost of one more exchange
     exposed = last sent - last ready
@@ -17,27 +17,27 @@ from itertools import accumulate
 from typing import Final
 
 MEGABYTE: Final = 2**20
-# DDP's default is 25; below one megabyte a bucket's own cost outweighs what it hides.
+# DDP's default is 25; below one megabyte a bucket's overhead exceeds the time that overlap saves.
 CAPS: Final = (1, 2, 5, 10, 25, 50)
-# Time that one more exchange costs besides its bytes, where latency says less: a hook, two threads, system calls.
+# Seconds per exchange besides its bytes and the latency: a hook, two threads, system calls.
 EACH: Final = 0.0005
-# Advice is given for a gain of this share of a step; a larger cap is preferred within a tenth of the best gain.
+# The least gain, as a share of a step, for which advice is given; the largest cap within a tenth of the best gain wins.
 WORTH: Final = 0.03
 ENOUGH: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class BucketAdvice:
-    """`bucket_cap_mb` for DDP and the share of a step that it is predicted to save."""
+    """A `bucket_cap_mb` for DDP and the share of a step that it is predicted to save."""
 
     bucket_cap_mb: int
     gain: float
 
 
 def advise(buckets: Sequence[tuple[float, int]], rate: float, latency: float, step: float) -> BucketAdvice | None:
-    """`buckets` are (seconds ready after the first, bytes); `rate` in gradient bytes a second, as it is compressed now.
+    """`buckets` are (seconds ready after the first, bytes); `rate` is gradient bytes per second at the present level.
 
-    None when nothing is known or no other size gains `WORTH` of a step.
+    None when too little is known or no other size gains `WORTH` of a step.
     """
     if len(buckets) < 2 or rate <= 0 or step <= 0 or buckets[-1][0] <= 0:
         return None
@@ -59,11 +59,11 @@ def exposed(buckets: Sequence[tuple[float, int]], rate: float, latency: float) -
 
 
 def cut(buckets: Sequence[tuple[float, int]], size: int) -> list[tuple[float, int]]:
-    """The same gradient in pieces of `size` bytes, each with the time at which it would have been ready."""
+    """The same gradient in buckets of `size` bytes, each with the time at which it would have been ready."""
     reached = list(accumulate(nbytes for _, nbytes in buckets))
     times = [ready for ready, _ in buckets]
     total, span = reached[-1], times[-1] - times[0]
-    # The first bucket filled before anybody looked; at the pace of the others it began this much earlier.
+    # When the first bucket began to fill is not measured; it is extrapolated from the rate of the others.
     began = times[0] - span * buckets[0][1] / max(total - buckets[0][1], 1)
 
     def when(nbytes: int) -> float:

@@ -1,14 +1,14 @@
-"""DC2: compression coupled to network delay (INFOCOM 2021; our reconstruction, no code was published).
+"""DC2: compression coupled to network delay (INFOCOM 2021; reconstructed from the paper, no code was published).
 
-    full    delay of a step's synchronisation, scaled from the bytes sent to those of the whole gradient; gain 1/8
+    full    delay of a step's synchronisation, scaled from the bytes sent to the uncompressed gradient; gain 1/8
     v       its deviation, gain 1/4
-    d_high  the delay budget: what backward can hide, never below 2 RTprop
-    x       clip((full + k v - d_high) / full, 0, 1): how much of the whole gradient's delay lies beyond the budget
+    d_high  the delay budget: what backward can overlap, never below 2 RTprop
+    x       clip((full + k v - d_high) / full, 0, 1): the part of the uncompressed delay that exceeds the budget
     ratio   the share that fits: r_max (1 - x), between r_min 0.001 and r_max 1
 
-Changes within 10 % are not made, and none is larger than x 0.5 or x 1.5 in a step; off when x < 0.05 for 5 steps.
-The delay is read against the whole gradient's, not against its own minimum: a controller that compares a compressed
-step's delay with the uncompressed budget alone flips between the two ends.
+Changes within 10 % are not made, and a step changes the ratio at most by x 0.5 or x 1.5; off when x < 0.05 for 5 steps.
+The measured delay is scaled to the uncompressed gradient first: a controller that compares the delay of a compressed
+step with the budget directly would alternate between the extremes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gradwire.level import Level
 from gradwire.types import Decision, StepFacts, View
 from gradwire.units import Seconds
 
-# How many deviations of delay to be prepared for.
+# Deviations that are added to the delay.
 K: Final = 1.0
 DELAY_GAIN: Final = 1 / 8
 DEVIATION_GAIN: Final = 1 / 4
@@ -34,7 +34,7 @@ QUIET_STEPS: Final = 5
 
 
 class Dc2:
-    """The ratio and how long the network has been quiet."""
+    """Keeps the ratio, the smoothed delay, and for how many steps the delay was within the budget."""
 
     def __init__(self) -> None:
         self._ratio = 0.1
@@ -58,8 +58,8 @@ class Dc2:
         if level != before:
             self._version += 1
         reason = (
-            f"the whole gradient would take {Seconds(self._full)} +- {Seconds(self._deviation)} "
-            f"against a budget of {Seconds(budget)}"
+            f"sending uncompressed would take {Seconds(self._full)} +- {Seconds(self._deviation)}; "
+            f"the budget is {Seconds(budget)}"
         )
         return Decision(level, reason, self._version)
 
@@ -70,11 +70,11 @@ class Dc2:
         self._full += DELAY_GAIN * (sample - self._full)
 
     def _follow(self, wanted: float, x: float) -> None:
-        """Move towards the wanted ratio, by bounded steps and not for trifles."""
+        """Move towards the wanted ratio in bounded steps; small differences are ignored."""
         self._quiet = self._quiet + 1 if x < QUIET else 0
         if self._quiet >= QUIET_STEPS:
             self._ratio = 1.0
             return
-        wanted = min(wanted, 0.99)  # off only by being quiet
+        wanted = min(wanted, 0.99)  # off only after QUIET_STEPS
         if abs(wanted - self._ratio) > DEAD_BAND * self._ratio:
             self._ratio = min(GROW * self._ratio, max(SHRINK * self._ratio, wanted))

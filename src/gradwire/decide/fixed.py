@@ -1,7 +1,6 @@
-"""Fixed: the level the user asked for, at every step, with DGC's warm-up for sparse levels if asked.
+"""Fixed: the configured level at every step, with DGC's warm-up for sparse levels where configured.
 
-Uniform compression is the baseline every adaptive controller must beat. It looks at nothing, so ranks agree without a
-word on the wire.
+It depends on no measurement, so ranks agree without communication. It is the baseline for adaptive controllers.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import replace
 from gradwire.level import Level
 from gradwire.types import Decision
 
-# DGC begins with a quarter of the gradient and closes in on the asked share exponentially.
+# DGC starts with a quarter of the gradient and reduces the share exponentially to the configured one.
 WARMUP_START = 0.25
 
 
@@ -25,11 +24,11 @@ class Fixed:
 
     def at(self, step: int) -> Decision:
         if self._world_size == 1:
-            return Decision(Level(), "one rank has nobody to send to")
+            return Decision(Level(), "a job of one rank sends nothing")
         if self._level.off:
-            return Decision(self._level, "compression is switched off")
+            return Decision(self._level, "the configuration sets level = off")
         if step < self._warmup and self._level.ratio < WARMUP_START:
             ratio = WARMUP_START * (self._level.ratio / WARMUP_START) ** (step / self._warmup)
             level = replace(self._level, ratio=float(f"{ratio:.3g}"))
-            return Decision(level, f"warm-up, step {step} of {self._warmup} towards {self._level}")
-        return Decision(self._level, f"{self._level} is what the configuration asks for")
+            return Decision(level, f"warm-up to {self._level}, step {step} of {self._warmup}")
+        return Decision(self._level, f"the configuration sets level = {self._level}")

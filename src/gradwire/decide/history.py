@@ -1,13 +1,12 @@
-"""Experience: what steps at each rung really took, for as long as the network stays as it was.
+"""History: measured step times of each rung, on the present network.
 
-A prediction is a model; a step that was run is a fact. Per rung the last few steps are kept:
+The last few steps of each rung are kept:
 
-    known      a rung's median step, once two of its steps were seen and they are not too old
-    doubt      the ratio of what the current rung takes to what the model says of it; unknown rungs are scaled by it
+    seconds      a rung's median step time, once two of its steps were measured and they are not too old
+    model_error  measured time / predicted time of the current rung; predictions of other rungs are scaled by it
 
-When the network changed (the View counts changes; sense/change_detector.py finds them) everything is forgotten:
-what rungs took on the old network says nothing any more.
-A rung that was tried and left again is remembered twice as long each time, so that a steady network is left in peace.
+After a network change (the View counts them; sense/change_detector.py detects them) everything is dropped. A rung that
+was tried and left again is remembered twice as long each time, so that a steady network is explored ever less often.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from typing import Final
 
 from gradwire.types import StepFacts
 
-# Steps kept of each rung (noise averages out; the detector finds changes), and how many make it known.
+# Steps kept of each rung (noise averages out; the detector finds changes), and how many are needed for a median.
 KEPT: Final = 15
 ENOUGH: Final = 2
-# Steps after which a rung that was left counts as unknown, doubled each time it is left, up to the most.
+# Steps after which a rung that was left counts as not measured; doubled each time it is left, up to the longest.
 MEMORY: Final = 200
 LONGEST: Final = 2400
-# The model is believed as far as it was right to this share.
+# Relative error below which the model counts as right.
 RIGHT: Final = 0.1
 
 
@@ -47,7 +46,7 @@ class _RungHistory:
 
 @dataclass(slots=True)
 class History:
-    """Keeps the steps; `take` once per step with the rung it ran at."""
+    """Keeps the steps; call `take` once per step with the rung it ran at."""
 
     _rungs: dict[int, _RungHistory] = field(default_factory=dict)
     _step: int = 0
@@ -59,30 +58,30 @@ class History:
             self._rungs.setdefault(index, _RungHistory()).add(facts, self._step)
 
     def forget(self) -> None:
-        """The network changed."""
+        """Drop everything: the network changed."""
         self._rungs = {}
 
     def left(self, index: int) -> None:
-        """A rung was tried and not kept."""
+        """Note that a rung was tried and left again."""
         rung = self._rungs.get(index)
         if rung is not None:
             rung.memory = min(LONGEST, 2 * rung.memory)
 
     def seconds(self, index: int) -> float | None:
-        """What a step at the rung takes; None where nobody knows."""
+        """The median step time of the rung; None where it is not measured."""
         rung = self._rungs.get(index)
         if rung is None or len(rung.seconds) < ENOUGH or self._step - rung.last > rung.memory:
             return None
         return rung.typical
 
-    def doubt(self, index: int, predicted: float) -> float:
-        """How many times longer the rung's steps take than predicted; 1 where the model is right or nobody knows."""
-        seen = self.seconds(index)
-        if seen is None or predicted <= 0 or abs(seen / predicted - 1) <= RIGHT:
+    def model_error(self, index: int, predicted: float) -> float:
+        """Measured / predicted time of the rung's steps; 1 where the model is right or the rung is not measured."""
+        measured = self.seconds(index)
+        if measured is None or predicted <= 0 or abs(measured / predicted - 1) <= RIGHT:
             return 1.0
-        return seen / predicted
+        return measured / predicted
 
     @property
     def floor(self) -> float:
-        """Bytes per second that were carried for certain: nothing is taken off for latency or overhead."""
+        """A lower bound of the bandwidth in bytes per second: latency and overhead are not subtracted from the time."""
         return max((rung.floor for rung in self._rungs.values()), default=0.0)

@@ -1,4 +1,4 @@
-"""Start: the level of the steps that are sent before any step was seen, from a first look at the network."""
+"""Initial level: the level of the first steps, from the startup probe, until steps are measured."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from gradwire.level import Level
 from gradwire.types import Decision
 from gradwire.units import Rate, Seconds
 
-# Mildest first. Four times fewer bytes than dense and hardly lossy is the rule; what waits of a few sparse steps goes
-# with the next ones.
-STARTS: Final = tuple(map(Level.parse, ("int8", "topk:0.1+int8", "topk:0.03+int8", "topk:0.01+int8")))
-# A step that sends for so long is no trouble, whatever the model computes meanwhile.
+# Least lossy first. Normally int8: a quarter of the bytes, hardly lossy. What a few sparse steps leave in the residual
+# is sent with the next ones.
+INITIAL_LEVELS: Final = tuple(map(Level.parse, ("int8", "topk:0.1+int8", "topk:0.03+int8", "topk:0.01+int8")))
+# Seconds of sending per step that are acceptable for the first steps, whatever the compute time.
 QUICK: Final = 0.25
 
 
-def start(rate: float | None, wire_bytes: Callable[[Level], int]) -> Decision:
-    """The mildest level that is quick at this rate, else the last; the mildest where the rate is not known."""
+def initial_level(rate: float | None, wire_bytes: Callable[[Level], int]) -> Decision:
+    """The least lossy level that takes at most QUICK at this rate, else the last; the first where no rate is known."""
     if rate is None:
-        return Decision(STARTS[0], "the network has not been measured yet")
-    level = next((level for level in STARTS if wire_bytes(level) <= QUICK * rate), STARTS[-1])
+        return Decision(INITIAL_LEVELS[0], "the network has not been measured yet")
+    level = next((level for level in INITIAL_LEVELS if wire_bytes(level) <= QUICK * rate), INITIAL_LEVELS[-1])
     takes = Seconds(wire_bytes(level) / rate)
-    return Decision(level, f"a first look found {Rate(rate)}; {level} takes {takes} until steps show more")
+    return Decision(level, f"startup probe: {Rate(rate)}; {level} ({takes} a step) until steps are measured")

@@ -1,12 +1,12 @@
-"""NetSense: NetSenseML's rule, with true round trips and delivery rates (Euro-Par 2025, arXiv 2506.16235).
+"""NetSense: NetSenseML's rule, with measured round trips and delivery rates (Euro-Par 2025, arXiv 2506.16235).
 
-    BDP = RTprop x BtlBw        from pulses and from the best rate of the last 5 s, never from one and the same transfer
-    start-up: ratio 0.01, doubled every step, until BtlBw grows by less than 25 % for three steps or congestion shows
-    steady:   congested, that is more in flight than 0.9 BDP and training waits for it: ratio x 0.7
+    BDP = RTprop x BtlBw        RTprop from pulses, BtlBw the best rate of the last 5 s; never from the same transfer
+    start-up: ratio 0.01, doubled every step, until BtlBw grows by less than 25 % for three steps or there is congestion
+    steady:   congested (more in flight than 0.9 BDP, and training waits for it): ratio x 0.7
               otherwise: ratio + 10 % of itself, up to 1, which is off
 
-As published the ratio can only fall, because one transfer gives both the rate and the time, and every transfer exceeds
-0.9 of its own product. Here a transfer that training does not wait for is not congestion, so the ratio recovers.
+As published the ratio can only fall: one transfer gives both the rate and the time, and every transfer exceeds 0.9 of
+their product. Here a transfer that training does not wait for is not congestion, so the ratio can rise again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FULL_PIPE_ROUNDS: Final = 3
 IN_FLIGHT: Final = 0.9
 DECREASE: Final = 0.7
 INCREASE: Final = 1.1
-# Waiting for less than this part of a step's compute does not hurt convergence in time.
+# Waiting for less than this share of a step's compute does not count as congestion.
 TOLERATED: Final = 0.05
 
 
@@ -41,7 +41,7 @@ def level_for(ratio: float) -> Level:
 
 
 class NetSense:
-    """The ratio, the phase and the pipe's last rate."""
+    """Keeps the ratio, the phase and the best rate so far."""
 
     def __init__(self) -> None:
         self._ratio = START
@@ -79,7 +79,7 @@ class NetSense:
     def _explain(self, congested: bool, facts: StepFacts, bdp: float) -> str:
         flight = f"{Bytes(facts.wire_bytes)} in flight against a BDP of {Bytes(int(bdp))}"
         if self._starting:
-            return f"start-up: the pipe is not full yet, {flight}"
+            return f"start-up: the link is not full yet, {flight}"
         if congested:
             return f"congested: {flight}, training waits {Seconds(facts.exposed)}"
         return f"not congested: {flight}"

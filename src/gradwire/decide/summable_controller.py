@@ -1,8 +1,7 @@
-"""Summable: any controller, kept to levels whose payloads add up inside a tree.
+"""Summable controller: restricts any controller to levels whose payloads can be summed inside a tree.
 
-Its decisions are translated: local top-k becomes top-k at places that all ranks share, low rank becomes int4. The
-controller goes on thinking in its own ladder, with the translated levels' footprints, so it sees what would be sent;
-and of steps that ran it is told the level that it meant.
+Its decisions are translated: top-k becomes a shared mask (sharedk), low rank becomes int4. The inner controller keeps
+its own ladder. It gets the footprints of the translated levels, and step facts with the level that it had chosen.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from gradwire.types import Bucket, Decision, Footprint, StepFacts, View
 
 
 def summable(level: Level) -> Level:
-    """The nearest level that adds up: as many bytes or fewer, but for low rank."""
+    """The nearest summable level: as many bytes or fewer, except for low rank."""
     if level.select == "lowrank":
         return Level(values="int4")
     select = "sharedk" if level.sparse and level.select != "randk" else level.select
@@ -23,21 +22,21 @@ def summable(level: Level) -> Level:
 
 
 class SummableController:
-    """Translates between a controller and a plan."""
+    """Wraps a controller for use with a plan."""
 
     def __init__(self, inner: Controller) -> None:
         self._inner = inner
-        # What the controller meant by each level that it was translated to, the last time.
-        self._meant: dict[Level, Level] = {}
-        # The job that was translated last, and its translation.
+        # Translated level -> the level that the inner controller chose, most recent choice.
+        self._original: dict[Level, Level] = {}
+        # The last job and its translation.
         self._jobs: tuple[Job, Job] | None = None
 
     def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
-        if facts.level in self._meant:
-            facts = replace(facts, level=self._meant[facts.level])
+        if facts.level in self._original:
+            facts = replace(facts, level=self._original[facts.level])
         decision = self._inner.decide(self._translated(job), view, facts, now)
         level = summable(decision.level)
-        self._meant[level] = decision.level
+        self._original[level] = decision.level
         return replace(decision, level=level)
 
     def _translated(self, job: Job) -> Job:

@@ -1,1 +1,1 @@
-"""Flat compressed exchanges between all ranks: one file per algorithm, one that selects and costs them."""
+"""Flat compressed exchanges between all ranks: one file per algorithm; `select` chooses one and gives its cost."""

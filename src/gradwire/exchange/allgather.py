@@ -1,6 +1,6 @@
-"""Gather: every rank sends one frame to all and adds up what came, in rank order.
+"""All-gather exchange: every rank sends one frame to all others and adds up all frames, in rank order.
 
-One round trip and one rounding, but (W - 1) frames on every link: best for two ranks and for small frames.
+One latency and one rounding, but W - 1 frames per rank: best for two ranks and for small frames.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from collections.abc import Iterator
 
 from gradwire.compress.base import Codec
 from gradwire.exchange.chunk import Chunk
-from gradwire.exchange.frame_length import squeezed
+from gradwire.exchange.frame_length import trimmed
 from gradwire.transport.lanes.base import AllGather, Op
 
 
 def allgather(chunk: Chunk, codec: Codec) -> Iterator[Op]:
     """1. encode, 2. send to all, 3. decode and add in rank order, so that all ranks restore the same bytes."""
     mine = chunk.rows(1, codec.size_of(chunk.numel))
-    done = codec.encode(chunk.gradient, chunk.residual, mine[0], chunk.stretch, chunk.seed())  # 1
-    chunk.report(chunk.stretch.start, done)
-    mine = yield from squeezed(codec, mine)
+    done = codec.encode(chunk.gradient, chunk.residual, mine[0], chunk.span, chunk.seed())  # 1
+    chunk.report(chunk.span.start, done)
+    mine = yield from trimmed(codec, mine)
     everyone = chunk.rows(chunk.world_size, mine.shape[1], varies=codec.level.lossless)
     yield AllGather(mine[0], everyone)  # 2
     weight = 1.0 / chunk.world_size
     for rank, frame in enumerate(everyone):  # 3
-        codec.decode(frame, chunk.gradient, chunk.stretch, weight, add=rank > 0)
+        codec.decode(frame, chunk.gradient, chunk.span, weight, add=rank > 0)

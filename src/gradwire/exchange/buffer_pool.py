@@ -1,8 +1,8 @@
-"""Scratch: byte buffers that exchanges borrow and give back, so that steady training allocates nothing.
+"""Buffer pool: byte buffers that exchanges reuse, so that training allocates none after the first steps.
 
-Fresh memory costs a page fault per 4 KiB, which is more than the kernels need. Sizes repeat from step to step, so
-buffers are kept by exact size. Where a lossless stage decides, sizes vary: then a lease takes up to an eighth more, so
-that near sizes share a buffer and few are kept. It gives back what it still holds when it ends.
+New memory costs a page fault per 4 KiB, which takes longer than the kernels. Sizes repeat from step to step, so buffers
+are kept by exact size. With a lossless stage sizes vary: then a lease takes up to an eighth more, so that similar sizes
+share a buffer and few are kept. A lease returns the buffers that it still holds when it ends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class BufferPool:
-    """Free buffers by (device, size); shared by all stations."""
+    """Free buffers by (device, size); shared by all threads of the pipeline."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -32,36 +32,36 @@ class BufferPool:
             self._free.setdefault((buffer.device, buffer.numel()), []).append(buffer)
 
     def clear(self) -> None:
-        """Forget the free buffers, when the level and with it all sizes change."""
+        """Drop the free buffers, when the level and therefore all sizes change."""
         with self._lock:
             self._free.clear()
 
 
 class BufferLease:
-    """What one exchange borrowed. Used by one thread at a time."""
+    """The buffers of one exchange. Used by one thread at a time."""
 
-    def __init__(self, scratch: BufferPool, device: torch.device) -> None:
-        self._scratch = scratch
+    def __init__(self, pool: BufferPool, device: torch.device) -> None:
+        self._pool = pool
         self._device = device
         self._held: dict[int, Tensor] = {}
 
     def take(self, nbytes: int, *, varies: bool = False) -> Tensor:
-        """A flat buffer of bytes with any content; `varies` says that the next step asks for another size."""
-        buffer = self._scratch.take(_rounded(nbytes) if varies else nbytes, self._device)
+        """A flat buffer of bytes with any content; `varies`: the size differs from step to step."""
+        buffer = self._pool.take(_rounded(nbytes) if varies else nbytes, self._device)
         self._held[buffer.data_ptr()] = buffer
         return buffer[:nbytes]
 
     def give(self, buffer: Tensor) -> None:
-        """Give one back before the exchange ends; views of it must not be used any more."""
-        self._scratch.give(self._held.pop(buffer.data_ptr()))
+        """Return a buffer before the exchange ends; views of it must not be used any more."""
+        self._pool.give(self._held.pop(buffer.data_ptr()))
 
     def end(self) -> None:
         for buffer in self._held.values():
-            self._scratch.give(buffer)
+            self._pool.give(buffer)
         self._held.clear()
 
 
 def _rounded(nbytes: int) -> int:
-    """Up to the next of eight sizes between two powers of two."""
+    """Rounded up to the next of eight sizes between two powers of two."""
     step = 1 << max(0, nbytes.bit_length() - 4)
     return -(-nbytes // step) * step

@@ -1,4 +1,4 @@
-"""Chunk: the unit an exchange works on. A view into a bucket's gradient and residuals, and who is asking."""
+"""Chunk: the part of a bucket that one exchange works on, as views of its gradient and residuals."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gradwire.compress.base import ChunkSpan, Encoded
+from gradwire.compress.values import ALIGN
 from gradwire.exchange.buffer_pool import BufferLease
-
-# Shards begin at multiples of the largest quantisation block, so that blocks never straddle two owners.
-ALIGN = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """`gradient` is read when the exchange begins and overwritten with the mean when it ends.
 
-    `residual` is this rank's memory for the same elements; `owner(start, numel)` is its memory as the owner of a shard,
-    in elements of the bucket. `report(start, encoded)` takes what a worker's encoder did at a place of the bucket.
+    `residual` is this rank's residual of the same elements; `owner(start, numel)` is its residual as the owner of a
+    shard, in elements of the bucket. `report(start, encoded)` receives the result of each worker encoding.
     """
 
-    stretch: ChunkSpan
+    span: ChunkSpan
     gradient: Tensor
     residual: Tensor
     owner: Callable[[int, int], Tensor]
@@ -31,9 +29,9 @@ class Chunk:
     report: Callable[[int, Encoded], None]
     lease: BufferLease
     stochastic: bool = True
-    # The share of what travels to owners that they wait for until the deadline; 1 is all of it.
+    # The share of the values that a shard's owner waits for until the deadline; 1 is all of them.
     tolerance: float = 1.0
-    # Both are how it should be; a benchmark switches them off to show what each is good for.
+    # On in training; a benchmark switches them off to measure the effect of each.
     count_arrivals: bool = True
     return_losses: bool = True
 
@@ -42,15 +40,15 @@ class Chunk:
         return self.gradient.numel()
 
     def seed(self, as_owner: bool = False) -> int | None:
-        """The seed of this rank's rounding, another one for its second encoding; None rounds to the nearest."""
-        return self.stretch.seed(self.rank) ^ int(as_owner) if self.stochastic else None
+        """The seed of this rank's rounding; its second encoding, as owner, has another. None rounds to the nearest."""
+        return self.span.seed(self.rank) ^ int(as_owner) if self.stochastic else None
 
     def rows(self, count: int, nbytes: int, *, varies: bool = False) -> Tensor:
-        """Scratch for `count` frames side by side; `varies` says that they have another size at the next step."""
+        """A buffer for `count` adjacent frames; `varies`: the size differs from step to step."""
         return self.lease.take(count * nbytes, varies=varies).view(count, nbytes)
 
     def shard_length(self) -> int:
-        """Elements of a full shard; the last shards may be shorter, or empty."""
+        """Elements of a full shard; the last shards may be shorter or empty."""
         each = -(-self.numel // self.world_size)
         return -(-each // ALIGN) * ALIGN
 
@@ -59,7 +57,7 @@ class Chunk:
         length = self.shard_length()
         return min(index * length, self.numel), min((index + 1) * length, self.numel)
 
-    def stretch_of(self, index: int) -> ChunkSpan:
+    def span_of(self, index: int) -> ChunkSpan:
         start, end = self.shard(index)
-        whole = self.stretch
+        whole = self.span
         return ChunkSpan(whole.step, whole.bucket, whole.start + start, end - start, whole.weights)

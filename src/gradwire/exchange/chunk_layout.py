@@ -1,7 +1,7 @@
-"""Cut: into which chunks a bucket is divided at a level, and which of them are summed by owners of shards.
+"""Chunk layout: how a bucket is divided into chunks at a level, and which chunks are summed by owners of shards.
 
-An owner's residual is only read by exchanges that divide the bucket in exactly this way. Whoever changes the cut moves
-the owners' residuals into the workers' first (`Feedback.fold`): every exchange reads those.
+An owner residual is only read by exchanges with exactly this layout. A change of layout must first fold the owner
+residuals into the worker residuals (`ErrorFeedback.fold`), which every exchange reads.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gradwire.compress.base import Codec
-from gradwire.exchange.chunk import ALIGN
+from gradwire.compress.values import ALIGN
 from gradwire.exchange.select import algorithm
 from gradwire.types import Bucket, ParameterSlice
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkLayout:
-    """Chunks of `length` elements (the last one may be shorter); `owned`: whether the full ones, and the last one, go
-    through owners."""
+    """Chunks of `length` elements (the last one may be shorter). `owned`: whether owners of shards sum the full chunks,
+    and the last one."""
 
     length: int
     slices: tuple[ParameterSlice, ...]
@@ -29,7 +29,7 @@ class ChunkLayout:
 
 
 def chunk_layout(bucket: Bucket, codec: Codec | None, world_size: int, megabytes: float) -> ChunkLayout:
-    """Chunks of about so many encoded megabytes; one chunk where the level has no frames of its own (low rank)."""
+    """Chunks of about so many encoded megabytes; one chunk where the level has no frames (low rank)."""
     if codec is None or bucket.numel == 0:
         return ChunkLayout(max(bucket.numel, 1), bucket.slices, (False, False))
     pieces = max(1, round(codec.size_of(bucket.numel) / (megabytes * 1e6)))

@@ -1,13 +1,13 @@
-"""Summed: whole values are added over all ranks, in rank order, by direct transfers.
+"""Dense sum: uncompressed values are added over all ranks, in rank order, by direct transfers.
 
 A tensor in, the operations that sum it out; then the tensor holds the sum, the same bytes on every rank. Values are
 added in their own type, rank 0's first, so the result equals `((v0 + v1) + v2) + ...` exactly and depends neither on
-timing nor on how values are divided into chunks. Two ways, chosen by size:
+timing nor on the division into chunks. Two algorithms, chosen by size:
 
-    gather   everyone sends everything to everyone: one latency, n (W - 1) bytes per rank
+    gather   every rank sends all values to all others: one latency, n (W - 1) bytes per rank
     shard    rank r sums shard r and sends it to all: two latencies, 2 n (W - 1) / W bytes per rank
 
-A ring would send no less and take 2 (W - 1) latencies.
+A ring would send as many bytes as the shards and take 2 (W - 1) latencies.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from gradwire.compress.values import ALIGN
 from gradwire.exchange.buffer_pool import BufferLease
-from gradwire.exchange.chunk import ALIGN
 from gradwire.transport.lanes.base import AllGather, AllToAll, Op
 from gradwire.types import Footprint, all_reduce_bytes
 
-# What a gather may send more than shards would: at 100 Mbit/s this takes 5 ms, the latency it saves on a near network.
-MORE: Final = 64 * 1024
+# Bytes that a gather may send more than shards would: 5 ms at 100 Mbit/s, the latency that it saves on a near network.
+EXTRA_BYTES: Final = 64 * 1024
 
 
 def gathers_whole(nbytes: int, world_size: int) -> bool:
-    """Whether one gather is the better way; for two ranks always, because it sends the same."""
-    return nbytes * (world_size - 1) * (world_size - 2) <= MORE * world_size
+    """Whether to gather instead of using shards; for two ranks always, because both send the same bytes."""
+    return nbytes * (world_size - 1) * (world_size - 2) <= EXTRA_BYTES * world_size
 
 
 def summed(values: Tensor, world_size: int, lease: BufferLease) -> Iterator[Op]:
@@ -46,28 +46,28 @@ def summed(values: Tensor, world_size: int, lease: BufferLease) -> Iterator[Op]:
         rows[: values.nbytes].copy_(values.view(torch.uint8))
         rows[values.nbytes :].zero_()
     rows = rows.view(world_size, -1)
-    came = lease.take(rows.nbytes).view(world_size, -1)
-    yield AllToAll(rows, came)
-    yield AllGather(_added(came.view(values.dtype)).view(torch.uint8), rows)
+    received = lease.take(rows.nbytes).view(world_size, -1)
+    yield AllToAll(rows, received)
+    yield AllGather(_added(received.view(values.dtype)).view(torch.uint8), rows)
     if not even:
         values.view(torch.uint8).copy_(rows.view(-1)[: values.nbytes])
 
 
 def mean(values: Tensor, world_size: int, lease: BufferLease) -> Iterator[Op]:
-    """The mean as DDP forms it: scaled by the reciprocal first, then summed."""
+    """The mean as DDP computes it: scaled by the reciprocal first, then summed."""
     values.mul_(1.0 / world_size)
     yield from summed(values, world_size, lease)
 
 
 def parts(values: Tensor, world_size: int, megabytes: float) -> tuple[Tensor, ...]:
-    """Stretches of about so many megabytes that divide evenly into shards, but for the last."""
+    """Parts of about so many megabytes; all but the last divide evenly into shards."""
     pieces = max(1, round(values.nbytes / (megabytes * 1e6)))
     unit = ALIGN * world_size
     return values.split(max(unit, -(-values.numel() // (pieces * unit)) * unit)) if values.numel() else ()
 
 
 def footprint_of_sum(nbytes: int, world_size: int) -> Footprint:
-    """What the sum of so many bytes puts on the network."""
+    """Bytes and latencies of the sum of so many bytes."""
     if not nbytes:
         return Footprint(0, 0)
     if gathers_whole(nbytes, world_size):

@@ -1,4 +1,4 @@
-"""Squeeze: agree how many bytes of each frame must travel, where a lossless stage made them shorter."""
+"""Frame length: ranks agree how many bytes of each frame to send, where a lossless stage made frames shorter."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gradwire.compress.lossless import Lossless
 from gradwire.transport.lanes.base import AllReduce, Op
 
 
-def squeezed(codec: Codec, frames: Tensor) -> Generator[Op, None, Tensor]:
-    """Cut rows of frames to the longest that any rank uses; frames of a fixed size pass without a round of sizes."""
+def trimmed(codec: Codec, frames: Tensor) -> Generator[Op, None, Tensor]:
+    """Rows of frames cut to the longest length that any rank uses; frames of a fixed size need no exchange of sizes."""
     if not isinstance(codec, Lossless):
         return frames
     longest = torch.tensor([max(codec.used(frame) for frame in frames)], device=frames.device)

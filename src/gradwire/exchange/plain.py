@@ -1,4 +1,4 @@
-"""Plain: full-precision values are summed. For stretches too small to be worth compressing."""
+"""Plain exchange: full-precision values are summed. For chunks too small to be worth compressing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gradwire.transport.lanes.base import Op
 
 
 def plain(chunk: Chunk) -> Iterator[Op]:
-    """1. add what waited, 2. the mean over ranks; nothing is left out."""
+    """1. add the residual, 2. compute the mean over ranks."""
     chunk.gradient.add_(chunk.residual)  # 1
     chunk.residual.zero_()
     yield from mean(chunk.gradient, chunk.world_size, chunk.lease)  # 2

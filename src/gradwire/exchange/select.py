@@ -1,8 +1,8 @@
-"""Select: which exchange carries a chunk at a level, what it puts on the network, and how many lanes it needs.
+"""Select: which exchange carries a chunk at a level, its bytes and latencies, and how many lanes it needs.
 
 An exchange is a generator of operations; the pipeline starts its i-th operation on lane i, so an exchange must not
-yield more operations than there are lanes. Each algorithm has one row here. The choice depends on level, sizes and
-world size alone, so it is the same on all ranks.
+yield more operations than there are lanes. Each algorithm has one row here. The choice depends only on level, sizes and
+world size, so it is the same on all ranks.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from gradwire.compress.build import build_codec
 from gradwire.compress.codec_cache import CodecCache
 from gradwire.compress.lowrank import LowRank
 from gradwire.compress.shared_mask import SharedMaskCodec
+from gradwire.compress.values import ALIGN
 from gradwire.exchange.allgather import allgather
-from gradwire.exchange.chunk import ALIGN, Chunk
+from gradwire.exchange.chunk import Chunk
 from gradwire.exchange.dense_sum import footprint_of_sum
 from gradwire.exchange.lowrank import lowrank
 from gradwire.exchange.plain import plain
@@ -27,7 +28,7 @@ from gradwire.level import Level
 from gradwire.transport.lanes.base import Op
 from gradwire.types import Bucket, Footprint, ParameterSlice, all_reduce_bytes
 
-# Below this many elements a full-precision sum is a packet or two; compressing saves nothing.
+# Below this many elements a full-precision sum takes a few packets; compressing saves nothing.
 TINY: Final = 1024
 # Frames this small cost more in latency than in bytes: one all-gather instead of two phases.
 SMALL_FRAME: Final = 16 * 1024
@@ -35,10 +36,10 @@ SMALL_FRAME: Final = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """One way to form the mean of a chunk.
+    """One way to compute the mean of a chunk.
 
-    `operations` is the most it yields in a row, `length_operations` how many more it yields when a lossless stage makes
-    the length of frames unknown. `owners` says whether it keeps residuals of shard owners.
+    `operations` is the most that it yields, `length_operations` how many more when a lossless stage makes the length of
+    frames unknown. `owners`: it keeps owner residuals of shards.
     """
 
     name: str
@@ -55,19 +56,19 @@ LOWRANK: Final = Algorithm("lowrank", 4, 0, owners=False)
 
 
 def candidates(level: Level) -> tuple[Algorithm, ...]:
-    """The algorithms that may carry chunks of a level."""
+    """The algorithms that a level's chunks may use."""
     if level.select == "lowrank":
         return (LOWRANK,)
     return (PLAIN, SHARED_MASK) if level.select == "sharedk" else (PLAIN, ALLGATHER, SHARDED)
 
 
 def lanes_needed(level: Level) -> int:
-    """The most operations in a row that this level's exchanges take."""
+    """The most operations that an exchange of this level yields."""
     return max(one.operations + (one.length_operations if level.lossless else 0) for one in candidates(level))
 
 
 def algorithm(codec: Codec, numel: int, world_size: int) -> Algorithm:
-    """For a chunk of frames. With two ranks an all-gather sends as many bytes as shards would, and rounds once."""
+    """The algorithm of a chunk of frames. For two ranks an all-gather sends no more than shards, and rounds once."""
     if numel < TINY:
         return PLAIN
     if codec.level.select == "sharedk":
@@ -76,7 +77,7 @@ def algorithm(codec: Codec, numel: int, world_size: int) -> Algorithm:
 
 
 def exchange_at(level: Level, chunk: Chunk, slices: Sequence[ParameterSlice], codecs: CodecCache) -> Iterator[Op]:
-    """The exchange of a level: that of its factors, or of its frames."""
+    """The exchange of a chunk at a level: of its low-rank factors, or of its frames."""
     if level.select == "lowrank":
         factors = codecs.lowrank(level)
         return lowrank(chunk, factors, factors.layout(slices))
@@ -94,14 +95,14 @@ def exchange(chunk: Chunk, codec: Codec) -> Iterator[Op]:
 
 
 class FootprintTable:
-    """Remembers footprints; the same few are asked for at every step. `own_wire`: lanes run on a wire of gradwire's."""
+    """Caches footprints; the same few are needed at every step. `own_wire`: the lanes use one of gradwire's wires."""
 
     def __init__(self, world_size: int, own_wire: bool = False) -> None:
         self._world_size, self._own_wire = world_size, own_wire
         self._known: dict[tuple[object, ...], Footprint] = {}
 
     def __call__(self, level: Level, bucket: Bucket) -> Footprint:
-        # Low rank depends on the parameters' shapes, everything else on the bucket's size.
+        # Low rank depends on the parameters' shapes, all other levels on the bucket's size.
         key = (level, bucket.numel, bucket.itemsize, bucket.slices if level.select == "lowrank" else ())
         if key not in self._known:
             self._known[key] = footprint(level, bucket, self._world_size, self._own_wire)
@@ -109,8 +110,8 @@ class FootprintTable:
 
 
 def footprint(level: Level, bucket: Bucket, world_size: int, own_wire: bool = False) -> Footprint:
-    """Bytes this rank sends, and latencies in a row: one for each direct phase, 2 (W - 1) for the process group's ring,
-    which only `off` takes, and only where no wire of gradwire's carries it."""
+    """Bytes that this rank sends, and latencies in a row: one for each direct operation, 2 (W - 1) for the process
+    group's ring, which only `off` uses, and only without one of gradwire's wires."""
     if level.off and not own_wire:
         return Footprint(all_reduce_bytes(bucket.nbytes, world_size), 2 * (world_size - 1))
     if level.off:

@@ -1,6 +1,6 @@
-"""Shared: the sharded exchange over a mask that one leader per shard chooses, so that values add without indices.
+"""Shared-mask exchange: the sharded exchange with a mask that one leader per shard chooses; values need no indices.
 
-The leader of shard s at step t is rank (s + t) mod W: the load is even and every rank's view counts in turn.
+The leader of shard s at step t is rank (s + t) mod W: the load is even and every rank leads in turn.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from gradwire.transport.lanes.base import AllGather, AllToAll, Op
 
 
 def shared_mask(chunk: Chunk, codec: SharedMaskCodec) -> Iterator[Op]:
-    """1. lead one shard's mask, 2. send masks to all, 3. encode every shard at its mask, 4. exchange, 5. add up and
-    encode the own shard, 6. send it to all, 7. decode."""
-    world, device, step = chunk.world_size, chunk.gradient.device, chunk.stretch.step
+    """1. choose the mask of one shard, 2. send masks to all, 3. encode every shard at its mask, 4. exchange, 5. average
+    and encode the own shard, 6. send it to all, 7. decode."""
+    world, device, step = chunk.world_size, chunk.gradient.device, chunk.span.step
     length = chunk.shard_length()
     led = (chunk.rank - step) % world
     start, end = chunk.shard(led)
@@ -33,7 +33,7 @@ def shared_mask(chunk: Chunk, codec: SharedMaskCodec) -> Iterator[Op]:
         mask = codec.follow(masks_sent[(index + step) % world], end - start)
         part, left = chunk.gradient[start:end], chunk.residual[start:end]
         done = codec.encode_at(part, left, mask, frames[index], chunk.seed())
-        chunk.report(chunk.stretch.start + start, done)
+        chunk.report(chunk.span.start + start, done)
         masks.append(mask)
     received = torch.empty_like(frames)
     yield AllToAll(frames, received)  # 4
@@ -42,7 +42,7 @@ def shared_mask(chunk: Chunk, codec: SharedMaskCodec) -> Iterator[Op]:
     mean = torch.empty(end - start, dtype=torch.float32, device=device)
     for rank in range(world):  # 5
         codec.decode_at(received[rank], mean, masks[chunk.rank], 1.0 / world, add=rank > 0)
-    owned = chunk.owner(chunk.stretch.start + start, end - start)
+    owned = chunk.owner(chunk.span.start + start, end - start)
     codec.encode_at(mean, owned, masks[chunk.rank], frames[0], chunk.seed(as_owner=True))
     everyone = torch.empty(world, frames.shape[1], dtype=torch.uint8, device=device)
     yield AllGather(frames[0], everyone)  # 6

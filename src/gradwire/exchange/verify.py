@@ -1,4 +1,4 @@
-"""Verify: do all ranks hold the same bytes? One hash each, compared by a single small all-reduce."""
+"""Verify: compares a hash of every rank's restored gradients by one small all-reduce."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from gradwire.transport.lanes.base import AllReduce, Op
 
 
 def verify(restored: list[Tensor], step: int) -> Iterator[Op]:
-    """1. hash what was restored, 2. take the maximum of it and of its negative, 3. they cancel, or ranks differ."""
+    """1. hash what was restored, 2. take the maximum of the hash and of its negative, 3. they must cancel."""
     digest = digest_of(restored)  # 1
     both = torch.tensor([digest, -digest], dtype=torch.int64, device=restored[0].device if restored else None)
     yield AllReduce(both, maximum=True)  # 2
     if int(both[0]) != -int(both[1]):  # 3
-        raise IntegrityError(f"replicas differ after step {step}: ranks restored different gradients")
+        raise IntegrityError(
+            f"replicas differ after step {step}: ranks restored different gradients; restart from a checkpoint"
+        )
 
 
 def digest_of(restored: list[Tensor]) -> int:
@@ -29,7 +31,7 @@ def digest_of(restored: list[Tensor]) -> int:
 
 
 def _dense(tensor: Tensor) -> list[Tensor]:
-    """A sparse gradient's indices and values; a dense one itself."""
+    """A sparse gradient's indices and values; a dense gradient itself."""
     if not tensor.is_sparse:
         return [tensor]
     whole = tensor.coalesce()

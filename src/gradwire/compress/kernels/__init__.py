@@ -1,9 +1,9 @@
-"""The compression kernels: flat tensors in, flat tensors written in place, one pass over memory where possible.
+"""Compression kernels: flat tensors in, flat tensors written in place, one pass over memory where possible.
 
-`g` is a gradient (float32), `r` its residual (float32, changed in place) or None for no feedback; what is encoded is
-a = g + r. Where a is not finite it is counted and passed on, and r keeps its old value: a NaN never enters a residual.
-CPU float32 contiguous tensors run native code (AVX-512, AVX2 or scalar, chosen at run time); anything else runs the
-torch reference of the same semantics. All of them write the same bits, for any number of threads.
+`g` is a gradient (float32), `r` its residual (float32, changed in place) or None for no error feedback; what is encoded
+is a = g + r. Elements of a that are not finite are counted and encoded, and r keeps its old value there: a NaN never
+enters a residual. CPU float32 contiguous tensors run native code (AVX-512, AVX2 or scalar, chosen at run time);
+anything else runs the torch reference. All of them write the same bits, for any number of threads.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def encode_int8(
 ) -> int:
     """Quantise a to int8 with one scale per 256 elements; r = a - q * scale.
 
-    Rounds to nearest, or with a seed stochastically and without bias. A block with anything not finite decodes to
+    Rounds to nearest, or, with a seed, stochastically and without bias. A block with a NaN or infinity decodes to
     NaN and keeps its residual. Returns how many elements were not finite.
     """
     _blocks(g, r, scales, INT8_BLOCK)
@@ -101,14 +101,14 @@ def decode_int8(
 def decode_int4(
     q: Tensor, scales: Tensor, out: Tensor, weight: float = 1.0, add: bool = False, *, threads: int = 1
 ) -> None:
-    """Write (or add) weight * (q * scale) to float32 `out`, whose numel says how many values `q` holds."""
+    """Write (or add) weight * (q * scale) to float32 `out`; `q` holds as many values as `out` has elements."""
     _blocks(out, None, scales, INT4_BLOCK)
     _same(q=q.numel(), packed=(out.numel() + 1) // 2)
     _pick(_fast(out, scales) and _flat(q, torch.uint8)).decode_int4(q, scales, out, weight, add, threads)
 
 
 def threshold(g: Tensor, r: Tensor | None, k: int) -> float:
-    """A magnitude that about k elements of a reach (within 10 %), from a sample sized for the ratio k / n.
+    """A magnitude that about k elements of a reach or exceed (within 10 %), from a sample sized for the ratio k / n.
 
     Never below the smallest normal float, so zeros are never selected; infinity for k <= 0.
     """
@@ -119,20 +119,20 @@ def threshold(g: Tensor, r: Tensor | None, k: int) -> float:
 def select(
     g: Tensor, r: Tensor | None, threshold: float, indices: Tensor, values: Tensor, *, threads: int = 1
 ) -> Selection:
-    """Move |a| >= threshold (and what is not finite) to (indices, values), in index order; the rest stays in r.
+    """Move |a| >= threshold (and NaN, infinity) to (indices, values), in index order; the rest stays in r.
 
-    At most len(indices) leave; what does not fit stays in r. Entries past the returned count are scratch.
+    At most len(indices) are moved; what does not fit stays in r. Entries past the returned count are undefined.
     """
     _pairs(g, r, indices, values)
     if math.isnan(threshold):
-        raise ValueError("threshold: NaN selects nothing meaningful; pass a magnitude")
+        raise ValueError("threshold: NaN was passed; pass a magnitude")
     return _pick(_fast(g, r, values) and _flat(indices, torch.int32)).select(g, r, threshold, indices, values, threads)
 
 
 def select_exact(
     g: Tensor, r: Tensor | None, k: int, indices: Tensor, values: Tensor, *, threads: int = 1
 ) -> Selection:
-    """Move exactly the k largest |a| (what is not finite first, ties to the lower index), in index order."""
+    """Move exactly the k largest |a| (NaN and infinity first, ties to the lower index), in index order."""
     _pairs(g, r, indices, values)
     if k > indices.numel():
         raise ValueError(f"k: {k} does not fit into indices of {indices.numel()}")
@@ -142,9 +142,9 @@ def select_exact(
 def select_largest(
     g: Tensor, r: Tensor | None, k: int, indices: Tensor, values: Tensor, *, threads: int = 1
 ) -> Selection:
-    """As `select_exact`, but zeros and what is below the smallest normal float never move: fewer than k may.
+    """As `select_exact`, but values below the smallest normal float are never moved: fewer than k may be.
 
-    Natively it takes little more than one pass; elsewhere it sorts, and a sampled threshold is faster.
+    The native kernel takes little more than one pass. The reference sorts; there a sampled threshold is faster.
     """
     _pairs(g, r, indices, values)
     _within(k, indices)
@@ -177,14 +177,15 @@ def scatter_add(indices: Tensor, values: Tensor, count: int, out: Tensor, weight
 
 
 def packed_bound(count: int, numel: int) -> int:
-    """No set of `count` indices below `numel` packs into more bytes than this."""
+    """The most bytes that any set of `count` indices below `numel` packs into."""
     return native.packed_bound(count, numel)
 
 
 def pack_indices(indices: Tensor, count: int, numel: int, out: Tensor) -> int:
     """Pack strictly increasing indices below numel into `out` (uint8); returns the bytes used.
 
-    Other devices are copied: a bit stream has no parallel form worth its passes. (Likewise unpacking and checksum.)
+    Tensors of other devices are copied to the CPU: a bit stream is not worth parallel passes. (Likewise unpacking and
+    checksum.)
     """
     _within(count, indices)
     bound = packed_bound(count, numel)
@@ -202,7 +203,7 @@ def pack_indices(indices: Tensor, count: int, numel: int, out: Tensor) -> int:
 
 
 def unpack_indices(buf: Tensor, count: int, numel: int, indices: Tensor) -> None:
-    """Read exactly `buf` (uint8), whatever it holds, into indices[:count]; IntegrityError if it is not such a set."""
+    """Read all of `buf` (uint8) into indices[:count]; IntegrityError for bytes that are not such a set."""
     _within(count, indices)
     if _flat(buf, torch.uint8) and _flat(indices, torch.int32):
         good = native.unpack_indices(buf, count, numel, indices)
@@ -246,7 +247,7 @@ def _blocks(g: Tensor, r: Tensor | None, scales: Tensor, block: int) -> None:
 def _pairs(g: Tensor, r: Tensor | None, indices: Tensor, values: Tensor) -> None:
     _same(g=g.numel(), r=g.numel() if r is None else r.numel())
     if g.numel() > 2**31 - 1:
-        raise ValueError(f"g: {g.numel()} elements are more than 32-bit indices reach; split the bucket")
+        raise ValueError(f"g: {g.numel()} elements exceed 32-bit indices; split the bucket")
     if values.numel() < indices.numel():
         raise ValueError(f"values: {values.numel()} is less than the {indices.numel()} of indices")
 

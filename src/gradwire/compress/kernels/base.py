@@ -1,4 +1,4 @@
-"""The interface that the native kernels and their torch reference both fill: modules, checked by mypy."""
+"""Kernel interface: the native module and the torch reference module both implement it; mypy checks that."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
+# Elements that share one scale.
 INT8_BLOCK = 256
 INT4_BLOCK = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """How many pairs a selection wrote, and how many elements were not finite."""
+    """How many (index, value) pairs a selection wrote, and how many elements were not finite."""
 
     count: int
     nonfinite: int
 
 
 class Kernels(Protocol):
-    """Arguments have been checked for size; the package's functions of the same names say what each does."""
+    """Sizes of arguments are already checked; the functions of the same names in the package document each."""
 
     def encode_half(self, g: Tensor, r: Tensor | None, out: Tensor, threads: int) -> int: ...
 

@@ -1,7 +1,7 @@
-"""Low-rank factors: the two computations that every rank repeats on the same bytes; the same bits on any processor.
+"""Low-rank factor kernels: two computations that every rank repeats, with the same bits on any processor.
 
-CPU float32 contiguous tensors run native code, anything else torch operations in the same order: elementwise ones only,
-whose results do not depend on vector widths, and sums by halves (x[i] += x[i + half]).
+CPU float32 contiguous tensors run native code. Anything else runs torch operations in the same order: only elementwise
+ones, whose results do not depend on the vector width, and sums by halves (x[i] += x[i + half]).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torch import Tensor
 
 from gradwire import _native
 
-# Relative to the largest element: keeps columns independent, and is not seen in float32.
+# Relative to the largest element: keeps columns independent, and is too small to change a float32.
 _RIDGE: Final = 1e-8
 
 
 def orthonormalise(p: Tensor) -> None:
     """Replace a matrix's columns by an orthonormal basis, in place: Gram-Schmidt in double, twice for each column.
 
-    A column that depends on those before it becomes some other direction: a zero would stay zero in all later steps.
+    A column that depends on earlier ones becomes another direction: a zero column would stay zero in all later steps.
     """
     if _flat(p):
         _native.orthonormalise(p.data_ptr(), *p.shape)
@@ -48,7 +48,8 @@ def reference_orthonormalise(p: Tensor) -> None:
         for _ in range(2):
             for other in columns[:k]:
                 own.sub_(_dot(other, own) * other)
-        # math.sqrt is correctly rounded, torch's is its vector library's; a tensor divides, a number may be inverted.
+        # math.sqrt is correctly rounded, torch's sqrt may not be. Dividing by a tensor divides; dividing by a Python
+        # number may multiply by its inverse.
         own.div_(own.new_tensor(math.sqrt(float(_dot(own, own))) or 1.0))
     p.copy_(columns.T)
 

@@ -1,4 +1,4 @@
-"""Tensors to addresses: the native kernels for CPU, contiguous tensors whose dtypes and sizes have been checked."""
+"""Native kernels: pass the addresses of CPU, contiguous tensors, whose dtypes and sizes are already checked."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The kernels in torch operations, for any device, dtype and stride: what the native code must equal, bit for bit.
+"""Reference kernels in torch operations, for any device, dtype and stride; the native code must match bit for bit.
 
-Clarity first: several passes, temporaries. Each function takes the native one's arguments (threads is ignored).
+Written for clarity: several passes and temporaries. Each function takes the native one's arguments (`threads` is
+ignored).
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ _LARGEST = torch.finfo(torch.float32).max
 
 
 def encode_half(g: Tensor, r: Tensor | None, out: Tensor, threads: int = 1) -> int:
-    a, wild = _compensated(g, r)
+    a, nonfinite = _compensated(g, r)
     limit = torch.finfo(out.dtype).max
-    half = torch.where(wild, a, a.clamp(-limit, limit)).to(out.dtype)
+    half = torch.where(nonfinite, a, a.clamp(-limit, limit)).to(out.dtype)
     out.copy_(torch.where(torch.isnan(half), torch.full_like(half, torch.nan), half))
-    _keep(r, a - half.float(), wild)
-    return int(wild.sum())
+    _keep(r, a - half.float(), nonfinite)
+    return int(nonfinite.sum())
 
 
 def decode_half(src: Tensor, out: Tensor, weight: float, add: bool, threads: int = 1) -> None:
@@ -63,8 +64,8 @@ def threshold(g: Tensor, r: Tensor | None, k: int) -> float:
     if k >= n:
         return _SMALLEST
     places = _sample(n, k, g.device)
-    a, wild = _compensated(g if places is None else g[places], r if r is None or places is None else r[places])
-    found = a[~wild].abs()
+    a, nonfinite = _compensated(g if places is None else g[places], r if r is None or places is None else r[places])
+    found = a[~nonfinite].abs()
     if found.numel() == 0:
         return _SMALLEST
     rank = min(max((k * found.numel() + n // 2) // n, 1), found.numel())
@@ -74,21 +75,21 @@ def threshold(g: Tensor, r: Tensor | None, k: int) -> float:
 def select(
     g: Tensor, r: Tensor | None, threshold: float, indices: Tensor, values: Tensor, threads: int = 1
 ) -> Selection:
-    a, wild = _compensated(g, r)
+    a, nonfinite = _compensated(g, r)
     limit = torch.tensor(threshold, dtype=torch.float32, device=g.device)
-    return _emit(a, wild, ((a.abs() >= limit) | wild).nonzero().flatten(), r, indices, values)
+    return _emit(a, nonfinite, ((a.abs() >= limit) | nonfinite).nonzero().flatten(), r, indices, values)
 
 
 def select_exact(g: Tensor, r: Tensor | None, k: int, indices: Tensor, values: Tensor, threads: int = 1) -> Selection:
-    a, wild = _compensated(g, r)
-    return _emit(a, wild, _largest(a, wild, k).sort().values, r, indices, values)
+    a, nonfinite = _compensated(g, r)
+    return _emit(a, nonfinite, _largest(a, nonfinite, k).sort().values, r, indices, values)
 
 
 def select_largest(g: Tensor, r: Tensor | None, k: int, indices: Tensor, values: Tensor, threads: int = 1) -> Selection:
-    a, wild = _compensated(g, r)
-    places = _largest(a, wild, k)
-    places = places[wild[places] | (a[places].abs() >= _SMALLEST)]
-    return _emit(a, wild, places.sort().values, r, indices, values)
+    a, nonfinite = _compensated(g, r)
+    places = _largest(a, nonfinite, k)
+    places = places[nonfinite[places] | (a[places].abs() >= _SMALLEST)]
+    return _emit(a, nonfinite, places.sort().values, r, indices, values)
 
 
 def gather(g: Tensor, r: Tensor | None, indices: Tensor, values: Tensor, count: int) -> int:
@@ -96,18 +97,18 @@ def gather(g: Tensor, r: Tensor | None, indices: Tensor, values: Tensor, count: 
     places = indices[:count].long()
     if count and not (int(places.min()) >= 0 and int(places.max()) < g.numel()):
         return -1
-    a, wild = _compensated(g, r)
+    a, nonfinite = _compensated(g, r)
     values[:count] = a[places]
     rest = a.clone()
     rest[places] = 0.0
-    _keep(r, rest, wild)
-    return int(wild.sum())
+    _keep(r, rest, nonfinite)
+    return int(nonfinite.sum())
 
 
 def accumulate(g: Tensor, r: Tensor, threads: int = 1) -> int:
-    a, wild = _compensated(g, r)
-    _keep(r, a, wild)
-    return int(wild.sum())
+    a, nonfinite = _compensated(g, r)
+    _keep(r, a, nonfinite)
+    return int(nonfinite.sum())
 
 
 def scatter_add(indices: Tensor, values: Tensor, count: int, out: Tensor, weight: float) -> bool:
@@ -142,7 +143,7 @@ def _low(x: Tensor) -> Tensor:
 
 
 def _shift(x: Tensor, by: int, width: int) -> Tensor:
-    """A logical shift to the right: int64's own drags the sign along."""
+    """A logical shift to the right; int64's own shift copies the sign bit."""
     return (x >> by) & ((1 << (width - by)) - 1)
 
 
@@ -156,16 +157,16 @@ def _compensated(g: Tensor, r: Tensor | None) -> tuple[Tensor, Tensor]:
     return a, ~torch.isfinite(a)
 
 
-def _largest(a: Tensor, wild: Tensor, k: int) -> Tensor:
-    """Where the k largest magnitudes are, what is not finite first, ties to the lower index."""
-    size = torch.where(wild, torch.inf, a.abs())
+def _largest(a: Tensor, nonfinite: Tensor, k: int) -> Tensor:
+    """Indices of the k largest magnitudes: NaN and infinity first, ties to the lower index."""
+    size = torch.where(nonfinite, torch.inf, a.abs())
     return torch.sort(size, descending=True, stable=True).indices[: max(k, 0)]
 
 
-def _keep(r: Tensor | None, rest: Tensor, wild: Tensor) -> None:
-    """What was not sent becomes the residual, except where it is not finite."""
+def _keep(r: Tensor | None, rest: Tensor, nonfinite: Tensor) -> None:
+    """What was not sent becomes the residual, except where the value is not finite."""
     if r is not None:
-        r.copy_(torch.where(wild, r.float(), rest))
+        r.copy_(torch.where(nonfinite, r.float(), rest))
 
 
 def _write(out: Tensor, x: Tensor, add: bool) -> None:
@@ -183,7 +184,7 @@ def _spread(per_block: Tensor, block: int, n: int) -> Tensor:
 def _quantise(
     g: Tensor, r: Tensor | None, scales: Tensor, seed: int | None, block: int, levels: float
 ) -> tuple[Tensor, int]:
-    a, wild = _compensated(g, r)
+    a, nonfinite = _compensated(g, r)
     n = a.numel()
     padded = torch.zeros(scales.numel() * block, dtype=torch.float32, device=g.device)
     padded[:n] = a
@@ -202,7 +203,7 @@ def _quantise(
     whole = whole.clamp(-levels, levels)
     bad_element = _spread(bad, block, n)
     _keep(r, a - whole * _spread(scale, block, n), bad_element)
-    return torch.where(bad_element, 0.0, whole), int(wild.sum())
+    return torch.where(bad_element, 0.0, whole), int(nonfinite.sum())
 
 
 def _scale_cap(levels: float) -> float:
@@ -213,7 +214,7 @@ def _scale_cap(levels: float) -> float:
 
 
 def _sample(n: int, k: int, device: torch.device) -> Tensor | None:
-    """The places threshold.cpp looks at: a cache line from each stratum, or None for all of them."""
+    """The indices that threshold.cpp samples: one cache line from each stratum, or None for all elements."""
     size = max(64 * 1024, n * 1200 // k)
     if size > n // 4:
         return None
@@ -226,12 +227,12 @@ def _sample(n: int, k: int, device: torch.device) -> Tensor | None:
 
 
 def _emit(
-    a: Tensor, wild: Tensor, places: Tensor, r: Tensor | None, indices: Tensor, values: Tensor
+    a: Tensor, nonfinite: Tensor, places: Tensor, r: Tensor | None, indices: Tensor, values: Tensor
 ) -> Selection:  # fmt: skip
     places = places[: indices.numel()]
     indices[: places.numel()] = places.to(indices.dtype)
     values[: places.numel()] = a[places]
     rest = a.clone()
     rest[places] = 0.0
-    _keep(r, rest, wild)
-    return Selection(places.numel(), int(wild.sum()))
+    _keep(r, rest, nonfinite)
+    return Selection(places.numel(), int(nonfinite.sum()))
