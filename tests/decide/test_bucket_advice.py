@@ -8,8 +8,8 @@ from gradwire.decide.bucket_advice import MEGABYTE, advise, cut, exposed
 LARGE = ((0.0, 4 * MEGABYTE), (0.025, 20 * MEGABYTE), (0.050, 19 * MEGABYTE))
 
 
-def test_large_buckets_that_begin_late_are_told_a_smaller_cap() -> None:
-    rate = 43 * MEGABYTE / 0.050  # could just hide behind backward
+def test_large_buckets_that_begin_late_get_a_smaller_cap() -> None:
+    rate = 43 * MEGABYTE / 0.050  # just overlaps with backward
     advice = advise(LARGE, rate, 0.0001, 0.075)
     assert advice is not None
     assert advice.bucket_cap_mb < 20
@@ -25,7 +25,7 @@ def test_no_advice_where_buckets_are_small_already() -> None:
     assert advise(small, 40 * MEGABYTE / 0.09, 0.0001, 0.15) is None
 
 
-def test_tiny_buckets_on_a_fast_network_are_told_a_larger_cap() -> None:
+def test_tiny_buckets_on_a_fast_network_get_a_larger_cap() -> None:
     tiny = tuple((0.0001 * index, 40_000) for index in range(200))
     advice = advise(tiny, 1e9, 0.0001, 0.15)
     assert advice is not None
@@ -33,7 +33,7 @@ def test_tiny_buckets_on_a_fast_network_are_told_a_larger_cap() -> None:
 
 
 @pytest.mark.parametrize("buckets", [(), ((0.0, 10),), ((0.0, 10), (0.0, 10))])
-def test_nothing_is_said_from_too_little(buckets: tuple[tuple[float, int], ...]) -> None:
+def test_no_advice_from_too_few_buckets(buckets: tuple[tuple[float, int], ...]) -> None:
     assert advise(buckets, 1e6, 0.001, 1.0) is None
 
 

@@ -1,7 +1,7 @@
-"""Auto and the estimator together, on a machine that is busy: exchanges cost turns and wake-ups that vary.
+"""Auto and the estimator together on a busy machine: exchanges cost scheduling and wake-ups that vary.
 
-What is predicted is wrong here by design: the model knows nothing of `turns` and `noise`, and the estimator sees only
-what ranks see, two steps late.
+Predictions are wrong here by design: the model does not know `turns` and `noise`, and the estimator gets only what
+ranks measure, two steps late.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ JOB = Job(RANKS, BUCKETS, FootprintTable(RANKS))
 
 @dataclass
 class Machine:
-    """A step's time: compute, then what the network, the codec and the scheduler's turns take, each with noise."""
+    """A step's time: compute, then the time of the network, the codec and the scheduler, each with noise."""
 
     mbit: float
     trip: float
@@ -106,7 +106,7 @@ def test_auto_comes_near_the_best_fixed_rung_on_a_busy_machine(
 
 
 @pytest.mark.parametrize("mbit", [800, 1000])
-def test_auto_does_not_stray_where_turns_hide_the_bytes(mbit: float) -> None:
+def test_auto_stays_near_the_best_where_scheduling_dominates_the_bytes(mbit: float) -> None:
     best, level = best_fixed(mbit, 0.001, 0.15, 0.2)
     costs = [Machine(mbit, 0.001, 0.15, 0.2, seed).run(Auto(), 200).cost(150) for seed in (2, 3, 4)]
     assert statistics.median(costs) <= best / 0.85, f"{costs} s against {best:.3f} s of {level}"
@@ -115,14 +115,12 @@ def test_auto_does_not_stray_where_turns_hide_the_bytes(mbit: float) -> None:
 @pytest.mark.parametrize("mbit", [200, 800])
 def test_auto_settles_on_a_steady_network_where_the_model_is_wrong(mbit: float) -> None:
     late = Machine(mbit, 0.001, 0.05, 0.1).run(Auto(), 500).levels[250:]
-    assert late.count(statistics.mode(late)) >= 0.9 * len(late), "single steps that ask, and little else"
+    assert late.count(statistics.mode(late)) >= 0.9 * len(late), "single probing steps, and little else"
 
 
 @pytest.mark.parametrize(("mbit", "trip", "turns", "noise"), [(100, 0.02, 0.05, 0.5), (20, 0.001, 0.05, 0.6)])
-def test_a_restless_machine_does_not_make_auto_go_to_and_fro(
-    mbit: float, trip: float, turns: float, noise: float
-) -> None:
-    """Exchanges that take twice as long now and then look like another network; they are not."""
+def test_an_unsteady_machine_does_not_make_auto_oscillate(mbit: float, trip: float, turns: float, noise: float) -> None:
+    """Exchanges that take twice as long now and then look like a network change, but are not."""
     best, _ = best_fixed(mbit, trip, turns, noise)
     for seed in (2, 3, 4):
         run = Machine(mbit, trip, turns, noise, seed).run(Auto(), 600)
@@ -131,8 +129,8 @@ def test_a_restless_machine_does_not_make_auto_go_to_and_fro(
         assert run.cost(500) <= best / 0.9
 
 
-def test_a_translated_auto_finds_its_way_back_when_the_network_got_faster() -> None:
-    """Under a plan top-k runs as another level; auto must know it for its own."""
+def test_auto_under_a_plan_returns_to_milder_levels_when_the_network_gets_faster() -> None:
+    """With a plan top-k runs as sharedk; auto must recognise it as its own choice."""
     auto = SummableController(Auto())
     slow = Machine(40, 0.02, 0.002, 0.02).run(auto, 120)
     assert slow.levels[-1].select == "sharedk"

@@ -1,4 +1,4 @@
-"""The cost model: what it predicts, and that it looks footprints up once and not at every step."""
+"""Cost model: its predictions, and that it computes each footprint once and not at every step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MANY = 400
 
 
 class Counted:
-    """Footprints, and how often one was asked for."""
+    """Footprints, and how often each was requested."""
 
     def __init__(self, world_size: int) -> None:
         self._footprints = FootprintTable(world_size)
@@ -38,7 +38,7 @@ def facts_of(level: Level, rng: random.Random) -> StepFacts:
 
 
 @pytest.mark.parametrize("make", [Auto, lambda: SummableController(Auto())])
-def test_a_decision_asks_for_each_footprint_once_and_not_at_every_step(make: type[Controller]) -> None:
+def test_a_decision_requests_each_footprint_once_and_not_at_every_step(make: type[Controller]) -> None:
     counted, rng, controller = Counted(8), random.Random(1), make()
     job, view = Job(8, buckets(MANY, 4000), counted), View(LinkView(0.01, 12.5e6, 12.5e6, confidence=1.0))
     level = Level(values="int8")
@@ -64,7 +64,7 @@ def test_another_plan_is_another_job() -> None:
     assert same_job(job, Job(8, buckets(4, 4000), counted, 2)) is not job
 
 
-def test_low_rank_footprints_go_by_the_shapes_and_not_by_the_size_alone() -> None:
+def test_low_rank_footprints_depend_on_the_shapes_and_not_only_on_the_size() -> None:
     footprints, level = FootprintTable(8), Level.parse("lowrank:4")
     (wide,) = buckets(1, 640_000)
     (part,) = wide.slices
@@ -85,12 +85,12 @@ def one_by_one(job: Job, level: Level, view: View, facts: StepFacts, work: float
     return max(0.0, restored - ready)
 
 
-@pytest.mark.parametrize("told", [0, 3, 10, 12])
-def test_the_prediction_is_that_of_its_recurrence(told: int) -> None:
-    rng = random.Random(told)
+@pytest.mark.parametrize("measured", [0, 3, 10, 12])
+def test_the_prediction_is_that_of_its_recurrence(measured: int) -> None:
+    rng = random.Random(measured)
     for _ in range(20):
         job = Job(4, buckets(10, 4000 * rng.randint(1, 300)), FootprintTable(4))
-        ready = sorted(rng.uniform(0, 0.2) for _ in range(told))
+        ready = sorted(rng.uniform(0, 0.2) for _ in range(measured))
         facts = StepFacts(1.0, 0.3, 0.3, 1, 2, 0.01, 0.2, tuple((at, 1000) for at in ready))
         view = View(LinkView(rng.uniform(0, 0.1), rng.uniform(1e6, 1e9), overhead=rng.uniform(0, 0.05)))
         for rung in LADDER:

@@ -1,4 +1,4 @@
-"""A user's own controller, exactly as docs/controllers.md tells: its package is installed, its name is a level."""
+"""A user's own controller, exactly as in docs/controllers.md: its package is installed, its name is a level."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def blocks(language: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The guide's package as an installer leaves it: the module and a dist-info folder with its entry point."""
+    """The package of the guide as installed: the module and a dist-info folder with its entry point."""
     project = tomllib.loads(blocks("toml")[0])["project"]
     where = tmp_path_factory.mktemp("site")
     (where / "my_controller.py").write_text((ROOT / "examples" / "my_controller.py").read_text())
@@ -67,11 +67,11 @@ def test_the_guide_shows_the_example_that_is_run_here() -> None:
     assert blocks("python")[0] == (ROOT / "examples" / "my_controller.py").read_text()
 
 
-def test_its_level_is_in_force_on_every_rank_from_the_fourth_step(ranks: Ranks, site: Path) -> None:
+def test_its_level_is_used_on_every_rank_from_the_fourth_step(ranks: Ranks, site: Path) -> None:
     for result in ranks.run(2, train, site, "0.003", False):
         summary = result["summary"]
         buckets = len(summary.reasons)
-        # Pulses of step 1 carry the first facts, which decide; step 2 tells, step 3 obeys; until then the start level.
+        # Pulses of step 1 carry the first facts for a decision; pulses of step 2 carry the decision; step 3 uses it.
         assert set(summary.levels) == {"int8", "topk:0.03+int8"}
         assert summary.levels["topk:0.03+int8"] == 9 * buckets
         assert result["agreed"]
@@ -82,7 +82,7 @@ def test_another_allowance_gives_another_level(ranks: Ranks, site: Path) -> None
     assert "off" in ranks.run(2, train, site, "1.0", False)[1]["summary"].levels
 
 
-def test_it_serves_sharded_training_too(ranks: Ranks, site: Path) -> None:
+def test_it_works_with_sharded_training(ranks: Ranks, site: Path) -> None:
     for result in ranks.run(2, train, site, "0.003", True):
         assert set(result["summary"].levels) == {"int8", "topk:0.03+int8"}
         assert result["agreed"]

@@ -1,4 +1,4 @@
-"""A change of the network: noticed soon, never imagined, and forgotten by everything that remembered the old one."""
+"""Network changes: detected soon, without false alarms, and estimates of the old network are dropped."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Steps:
         self._dice = random.Random(self.seed)
 
     def run(self, rate: float, sizes: Iterable[int], hops: int = 2) -> list[float]:
-        """The bandwidth believed after each step."""
+        """The estimated bandwidth after each step."""
         believed = []
         for wire in sizes:
             busy = (wire / rate + hops * self.trip / 2 + self.overhead) * self._dice.lognormvariate(0.0, self.noise)
@@ -74,7 +74,7 @@ SIZES = {
 
 @pytest.mark.parametrize("noise", [0.0, 0.1])
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
-def test_a_fall_is_believed_within_three_steps_whatever_the_sizes(
+def test_a_drop_is_detected_within_three_steps_whatever_the_sizes(
     sizes: tuple[list[int], list[int], list[int]], noise: float
 ) -> None:
     for seed in range(5):
@@ -88,7 +88,7 @@ def test_a_fall_is_believed_within_three_steps_whatever_the_sizes(
 
 @pytest.mark.parametrize("noise", [0.0, 0.1])
 @pytest.mark.parametrize("sizes", [([INT8], [INT8]), ([TOPK_10], [INT8]), ([TOPK_1], [TOPK_10])])
-def test_a_rise_is_believed_within_ten_steps(sizes: tuple[list[int], list[int]], noise: float) -> None:
+def test_a_rise_is_detected_within_ten_steps(sizes: tuple[list[int], list[int]], noise: float) -> None:
     """Three steps at the old size, until a decision is in force; then at one that the estimate allows."""
     slow, fast = sizes
     for seed in range(5):
@@ -101,7 +101,7 @@ def test_a_rise_is_believed_within_ten_steps(sizes: tuple[list[int], list[int]],
 
 @pytest.mark.parametrize("noise", [0.1, 0.2])
 @pytest.mark.parametrize("sizes", [[OFF], [TOPK_1], [OFF, INT8], [INT8] * 5 + [TOPK_1] * 5])
-def test_noise_is_no_change(sizes: list[int], noise: float) -> None:
+def test_noise_is_not_a_change(sizes: list[int], noise: float) -> None:
     for seed in range(5):
         steps = Steps(noise, seed=seed)
         steps.run(FAST, cycle(sizes, 400))
@@ -109,7 +109,7 @@ def test_noise_is_no_change(sizes: list[int], noise: float) -> None:
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.1])
-def test_one_disturbed_step_is_no_change(noise: float) -> None:
+def test_one_disturbed_step_is_not_a_change(noise: float) -> None:
     steps = Steps(noise)
     for _ in range(10):
         steps.run(FAST, cycle([OFF], 20))
@@ -119,7 +119,7 @@ def test_one_disturbed_step_is_no_change(noise: float) -> None:
 
 @pytest.mark.parametrize("factor", [0.98, 1 / 0.98])
 def test_a_drift_is_followed(factor: float) -> None:
-    """Two per cent a step, over 150 steps, while the level goes to and fro between two sizes."""
+    """Two per cent a step, over 150 steps, while the level alternates between two sizes."""
     steps, rate = Steps(0.05), FAST if factor < 1 else SLOW
     steps.run(rate, cycle([INT8], 20))
     for size in cycle([INT8] * 10 + [TOPK_10] * 10, 150):
@@ -129,7 +129,7 @@ def test_a_drift_is_followed(factor: float) -> None:
 
 
 def test_a_longer_round_trip_under_small_steps_is_not_a_slower_network() -> None:
-    """100 kB on a path of 1 Gbit/s are latency and nothing else, and stay so when the route becomes longer."""
+    """100 kB on a path of 1 Gbit/s take latency only, also when the route becomes longer."""
     steps = Steps(0.05, trip=0.02)
     steps.run(FAST, cycle([OFF], 10))
     steps.run(FAST, cycle([100_000], 20))
@@ -137,7 +137,7 @@ def test_a_longer_round_trip_under_small_steps_is_not_a_slower_network() -> None
     assert min(steps.run(FAST, cycle([100_000], 30))) >= 0.7 * FAST
 
 
-def test_what_was_best_before_a_change_is_forgotten() -> None:
+def test_the_best_rate_before_a_change_is_dropped() -> None:
     steps = Steps()
     steps.run(FAST, cycle([INT8], 10))
     steps.run(SLOW, cycle([TOPK_10], 4))
@@ -146,7 +146,7 @@ def test_what_was_best_before_a_change_is_forgotten() -> None:
     assert near(SLOW)(best)
 
 
-def test_acknowledged_rates_of_the_old_network_are_forgotten_too() -> None:
+def test_acknowledged_rates_of_the_old_network_are_dropped() -> None:
     acknowledged, view = AckStats(), View(LinkView(rtprop=0.01, bandwidth=FAST))
     for now in range(4):
         acknowledged.update(view, 0, {}, [Acks(0.01, FAST)], now=float(now))
@@ -156,7 +156,7 @@ def test_acknowledged_rates_of_the_old_network_are_forgotten_too() -> None:
     assert after.changes == 1
 
 
-def test_the_steps_of_the_new_network_are_what_a_change_leaves() -> None:
+def test_a_change_keeps_the_steps_of_the_new_network() -> None:
     detector = ChangeDetector()
     old, new = StepSample(INT8, 0.14, 0.0), StepSample(INT8, 6.8, 0.0)
     assert [detector.take(old) for _ in range(5)] == [[]] * 5
@@ -165,7 +165,7 @@ def test_the_steps_of_the_new_network_are_what_a_change_leaves() -> None:
     assert detector.take(new) == []
 
 
-def test_times_that_no_single_network_can_have_are_a_change_although_sizes_differ() -> None:
+def test_times_that_one_network_cannot_have_are_a_change_although_sizes_differ() -> None:
     """A quarter of the bytes took eight times as long."""
     detector = ChangeDetector()
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""Sensing: filters, round trips across clocks, and a bandwidth that stragglers and latency do not spoil."""
+"""Estimator: filters, round trips across clocks, and a bandwidth without the effect of stragglers and latency."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradwire.sense.estimator import Estimator, StepObservation
 from gradwire.sense.filters import Ewma, WindowedMax, WindowedMin
 from gradwire.types import StepFacts
 
-START = 5_000.0  # a clock's zero means nothing
+START = 5_000.0  # the zero of a clock is arbitrary
 
 
 @given(st.lists(st.tuples(st.floats(0, 3), st.floats(-10, 10)), min_size=1, max_size=60))
@@ -46,14 +46,14 @@ def test_round_trip_and_offset_need_no_common_clock(offset: float, there: float,
     assert peer.offset == pytest.approx(offset, abs=abs(there - back) / 2 + 1e-6)
 
 
-def test_a_clock_that_jumps_is_not_believed() -> None:
+def test_a_clock_that_jumps_is_ignored() -> None:
     peer = ClockSync()
     peer.take(START, START, START + 0.01, START + 0.03)
-    peer.take(START + 9, START + 9, START + 4_000, START + 9.02)  # the other clock leapt between t2 and t3
+    peer.take(START + 9, START + 9, START + 4_000, START + 9.02)  # the peer's clock jumped between t2 and t3
     assert peer.rtprop == pytest.approx(0.02)
 
 
-def test_round_trips_are_forgotten_after_the_window() -> None:
+def test_round_trips_are_dropped_after_the_window() -> None:
     peer = ClockSync()
     peer.take(START, START, START, START + 0.01)
     peer.take(START + 100, START + 100, START + 100, START + 100.2)
@@ -69,7 +69,7 @@ def peers(trip: float, now: float) -> list[ClockSync]:
 def step(
     rate: float, trip: float, wire: int, hops: int = 2, late: tuple[float, ...] = (0.0, 0.0)
 ) -> list[StepObservation]:
-    """A step as ranks see it that become ready `late` seconds after the first."""
+    """A step as measured by ranks that become ready `late` seconds after the first."""
     last = max(late)
     own = [wire / rate + hops * trip / 2 + (last - lateness) for lateness in late]
     facts = [StepFacts(seconds=1.0, busy=busy, wire_bytes=wire, hops=hops) for busy in own]
@@ -87,7 +87,7 @@ def test_waiting_for_a_straggler_is_not_network_time(late: tuple[float, ...]) ->
 
 
 def test_ranks_whose_clocks_are_not_known_are_not_compared() -> None:
-    """Uptimes of different machines differ by days, and where no pulse told an offset nothing may be read from them."""
+    """Uptimes of different machines differ by days, and without an offset from pulses they cannot be compared."""
     estimator = Estimator()
     for turn in range(3):
         seen = [
@@ -98,7 +98,7 @@ def test_ranks_whose_clocks_are_not_known_are_not_compared() -> None:
     assert view.group.bandwidth == pytest.approx(12.5e6, rel=0.1)
 
 
-def test_a_change_is_believed_at_its_second_step_and_one_outlier_never() -> None:
+def test_a_change_is_detected_at_its_second_step_and_an_outlier_is_ignored() -> None:
     estimator = Estimator()
     rates = []
     for turn, rate in enumerate([10e6, 10e6, 10e6, 1e6, 10e6, 10e6, 2e6, 2e6]):
@@ -108,7 +108,7 @@ def test_a_change_is_believed_at_its_second_step_and_one_outlier_never() -> None
 
 
 def test_small_transfers_never_lower_the_rate() -> None:
-    """100 kB over a 1 Gbit/s path of 100 ms: all latency. A ring's worth of it must not look like a slow link."""
+    """100 kB over a 1 Gbit/s path of 100 ms: all latency. The hops of a ring must not look like a slow link."""
     estimator = Estimator()
     for turn in range(3):
         estimator.update(step(125e6, 0.1, 40_000_000), peers(0.1, START + turn), START + turn)
@@ -118,7 +118,7 @@ def test_small_transfers_never_lower_the_rate() -> None:
 
 
 def test_time_that_bytes_do_not_explain_is_not_bandwidth() -> None:
-    """A busy machine: every exchange takes 20 ms of turns and wake-ups, whatever its size, over a fast link."""
+    """A busy machine: every exchange takes 20 ms of scheduling and wake-ups, whatever its size, on a fast link."""
     estimator = Estimator()
     rates = []
     for turn in range(20):
@@ -131,7 +131,7 @@ def test_time_that_bytes_do_not_explain_is_not_bandwidth() -> None:
     assert view.group.overhead == pytest.approx(0.02, rel=0.15)
 
 
-def test_two_sizes_reveal_both_latency_and_bandwidth() -> None:
+def test_two_sizes_give_both_latency_and_bandwidth() -> None:
     estimator = Estimator()
     for turn in range(16):
         wire = 4_000_000 if turn % 2 else 1_000_000
@@ -141,7 +141,7 @@ def test_two_sizes_reveal_both_latency_and_bandwidth() -> None:
     assert view.group.overhead == pytest.approx(0.05, rel=0.02)
 
 
-def test_a_view_with_holes_says_so() -> None:
+def test_unknown_values_of_a_view_are_none() -> None:
     view = Estimator().update([], [ClockSync()], START)
     assert view.group.bandwidth is None
     assert view.group.rtprop is None
@@ -149,7 +149,7 @@ def test_a_view_with_holes_says_so() -> None:
 
 
 def test_small_exchanges_that_vary_do_not_make_a_slow_network_look_fast() -> None:
-    """100 ms of wake-ups that vary by 30 ms hide what 0.4 MB take; 20 MB told 200 Mbit/s before."""
+    """100 ms of wake-ups that vary by 30 ms exceed the time of 0.4 MB; 20 MB measured 200 Mbit/s before."""
     noise, estimator, now = random.Random(7), Estimator(), START
     rates = []
     for step in range(60):

@@ -1,4 +1,4 @@
-"""Pulses and the stopwatch: what one rank measured, in 256 bytes that survive the wire or are refused."""
+"""Pulses and the step timer: what one rank measured, in 256 bytes; corrupted bytes are refused."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def example(reason: str = "because") -> Pulse:
     return Pulse(7, facts, Stamps(1.0, 2.0, 3.0, 4.0), decision, Acks(0.01, 5e6, 0.002, 0.03))
 
 
-def test_a_pulse_survives_its_bytes() -> None:
+def test_a_pulse_is_packed_and_unpacked() -> None:
     assert unpack(pack(example())) == example()
     empty = Pulse(1, None, Stamps(), Decision(Level(), ""))
     assert unpack(pack(empty)) == empty
 
 
 @given(st.text(max_size=400))
-def test_any_reason_fits_or_is_cut(reason: str) -> None:
+def test_any_reason_fits_or_is_truncated(reason: str) -> None:
     data = pack(example(reason))
     assert len(data) == SIZE
     assert reason.startswith(unpack(data).decision.reason)
@@ -41,7 +41,7 @@ def test_a_changed_byte_is_refused(place: int, flip: int) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_junk_is_refused(junk: bytes) -> None:
+def test_random_bytes_are_refused(junk: bytes) -> None:
     with pytest.raises(GradwireError):
         unpack(junk)
 
@@ -51,7 +51,7 @@ def test_the_union_of_overlapping_intervals() -> None:
     assert union([]) == 0.0
 
 
-def test_a_lap_sums_up_the_step() -> None:
+def test_a_lap_summarises_the_step() -> None:
     watch = StepTimer()
     assert watch.lap(100.0, 2) is None
     watch.bucket_ready(100.0, 400)

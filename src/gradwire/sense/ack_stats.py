@@ -1,9 +1,9 @@
-"""Acknowledged: what a transport's acknowledgements say of the network takes the place of what steps and pulses guess.
+"""ACK statistics: replaces the estimates from steps and pulses by what the transport's acknowledgements measure.
 
-Steps and pulses share the training threads' lateness; an ACK is timed by the transport itself. Where there are ACKs,
-round trips, queueing, loss and bandwidth are theirs. Each rank sums up its links (`Meter`), pulses carry the sums to
-rank 0, and there the group is as its worst rank (`AckStats`). How long a step's synchronisation takes, and by how
-much that varies, stays as it was: that is about the job, not about a link.
+Times of steps and pulses include delays of the training threads; the transport itself times an ACK. Where there are
+ACKs, they give round trips, queueing, loss and bandwidth. Each rank summarises its links (`AckMeter`), pulses carry the
+summaries to rank 0, and there the group takes the worst rank's values (`AckStats`). The time of a step's
+synchronisation and its variation are not replaced: they describe the job, not a link.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from gradwire.sense.estimator import BEST_WINDOW
 from gradwire.sense.filters import WindowedMax
 from gradwire.types import Acks, LinkView, View
 
-# Bytes a rank must have moved since the last look, and seconds that must have taken, to say something of a rate.
+# The least bytes since the last sample, and the least seconds for them, that give a rate.
 LEAST_BYTES: Final = 64 * 1024
 LEAST_SECONDS: Final = 1e-4
-# Median of three: one outlier is ignored, and what acknowledgements say of a change is believed at its second step.
+# Median of three: one outlier is ignored, and a change is accepted at its second step.
 RATES: Final = 3
 
-# Bytes acknowledged while data was under way, and the seconds that took, since the connection began.
-Moved = tuple[float, float]
+# Bytes acknowledged while data was in flight, and the seconds that took, since the connection began.
+AckedTotals = tuple[float, float]
 
 
 @dataclass(slots=True)
-class Meter:
-    """One rank's links, looked at once a step."""
+class AckMeter:
+    """Summarises one rank's links; call `take` once per step."""
 
-    _before: dict[int, Moved] = field(default_factory=dict)
+    _before: dict[int, AckedTotals] = field(default_factory=dict)
     _rate: float | None = None
 
-    def take(self, links: Mapping[int, LinkView], moved: Mapping[int, Moved]) -> Acks:
+    def take(self, links: Mapping[int, LinkView], totals: Mapping[int, AckedTotals]) -> Acks:
         known = [link for link in links.values() if link.rtprop is not None and link.confidence > 0]
-        since = [_less(now, self._before.get(peer, (0.0, 0.0))) for peer, now in moved.items()]
+        since = [_difference(now, self._before.get(peer, (0.0, 0.0))) for peer, now in totals.items()]
         nbytes = sum(one for one, _ in since)
-        # Links work at the same time: an exchange is over when its slowest link is.
+        # Links work in parallel: an exchange ends when its slowest link is done.
         seconds = max((one for _, one in since), default=0.0)
         if nbytes >= LEAST_BYTES and seconds >= LEAST_SECONDS:
-            self._rate, self._before = nbytes / seconds, dict(moved)
+            self._rate, self._before = nbytes / seconds, dict(totals)
         if not known:
             return Acks()
         return Acks(
@@ -53,23 +53,23 @@ class Meter:
         )
 
 
-def _less(now: Moved, before: Moved) -> Moved:
+def _difference(now: AckedTotals, before: AckedTotals) -> AckedTotals:
     return now[0] - before[0], now[1] - before[1]
 
 
 @dataclass(slots=True)
 class AckStats:
-    """Rank 0's: a View from steps and pulses in, the same with what all ranks' acknowledgements say out."""
+    """Rank 0's: a View from steps and pulses in, the View with the values of all ranks' acknowledgements out."""
 
     _rates: deque[float] = field(default_factory=lambda: deque(maxlen=RATES))
     _best: WindowedMax = field(default_factory=lambda: WindowedMax(BEST_WINDOW))
     _changes: int = 0
 
-    def update(self, view: View, rank: int, links: Mapping[int, LinkView], told: Iterable[Acks], now: float) -> View:
-        """`links` are rank 0's own; `told` are the sums of every rank, its own among them."""
+    def update(self, view: View, rank: int, links: Mapping[int, LinkView], reports: Iterable[Acks], now: float) -> View:
+        """`links` are rank 0's own; `reports` are the summaries of all ranks, including rank 0."""
         if view.changes != self._changes:
             self._forget(view.changes)
-        sums = [acks for acks in told if acks.rtprop is not None]
+        sums = [acks for acks in reports if acks.rtprop is not None]
         if not sums:
             return view
         group = replace(
@@ -88,7 +88,7 @@ class AckStats:
         return replace(view, group=group, links={**view.links, **known})
 
     def _forget(self, changes: int) -> None:
-        """Another network: what was best on the old one says nothing, and only the last rate may be of the new one."""
+        """After a network change: drop the best rate, and keep only the last rate, which may be of the new network."""
         self._changes = changes
         self._best = WindowedMax(BEST_WINDOW)
         while len(self._rates) > 1:

@@ -1,13 +1,13 @@
-"""Peer: round trip and clock offset between two hosts, from records that echo each other (NTP's arithmetic).
+"""Clock sync: round trip and clock offset between two hosts, from records that echo each other (NTP's arithmetic).
 
-A record carries t3 (sent, sender's clock), t1 (when we sent the record it answers, our clock) and t2 (when that one
-arrived, sender's clock). Received at t4:
+A record carries t3 (sent, peer's clock), t1 (when this rank sent the record it answers, own clock) and t2 (when that
+one arrived, peer's clock). Received at t4 (own clock):
 
-    round trip = (t4 - t1) - (t3 - t2)           holding time at the other end is taken off
-    offset     = ((t2 - t1) + (t3 - t4)) / 2     other clock minus ours, exact where the path is symmetric
+    round trip = (t4 - t1) - (t3 - t2)           without the time between receipt and answer at the peer
+    offset     = ((t2 - t1) + (t3 - t4)) / 2     peer's clock minus the own, exact where the path is symmetric
 
-Arrivals may be noted late, never early, so a round trip is never too short and the least one is the best; its offset is
-used. Clocks need not agree and may drift: samples are forgotten after a window.
+An arrival may be noted late, never early, so the shortest round trip is the best sample, and its offset is used. Clocks
+need not agree and may drift: samples are dropped after a window.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-# A path change (a new route, a moved phone) shows in the minimum after this long.
+# A path change (a new route, a moving phone) shows in the minimum after this many seconds.
 WINDOW: Final = 60.0
 
 
 @dataclass(slots=True)
 class ClockSync:
-    """What is known of one other rank's path and clock."""
+    """Round trip and clock offset of one peer."""
 
     _samples: deque[tuple[float, float, float]] = field(default_factory=deque)  # (at, round trip, offset)
     last: float | None = None
 
     def take(self, t1: float, t2: float, t3: float, t4: float) -> None:
-        """One echoed record; nonsense from a clock that jumped is left out."""
+        """Add one echoed record; impossible values from a clock that jumped are ignored."""
         trip = (t4 - t1) - (t3 - t2)
         if trip < 0 or trip > WINDOW:
             return
@@ -43,7 +43,7 @@ class ClockSync:
 
     @property
     def offset(self) -> float:
-        """Other clock minus ours; 0 before the first sample."""
+        """Peer's clock minus the own; 0 before the first sample."""
         if not self._samples:
             return 0.0
         return min(self._samples, key=lambda sample: sample[1])[2]

@@ -1,19 +1,19 @@
 """Estimator: what all ranks measured in a step in, a View of the network out. Pure; `now` is passed in.
 
-Where only collectives are seen, a step's time on the network is latency + bytes / bandwidth + waiting for a late rank.
-Ranks stamp when their last bucket was ready (`StepObservation.ready`, in one clock), so waiting is known and removed:
+Where only collectives are timed, a step's time on the network is latency + bytes / bandwidth + waiting for a late rank.
+Ranks report when their last bucket was ready (`StepObservation.ready`, in one clock), so waiting is known and removed:
 
     busy      = median over ranks of (busy - (latest ready - own ready))
-    bandwidth = bytes / (busy - hops x latency, or the overhead that sizes reveal, whichever is more)
+    bandwidth = bytes / (busy - the larger of hops x latency and the overhead fitted from different sizes)
 
-RTprop comes from the pulses' round trips. A step whose bytes should pass in less time than its latency says little
-about bandwidth: it counts only together with steps of another size, or when it took longer or shorter than expected by
-far more than times vary anyway. Then it raises the estimate by a bounded factor, and lowers it only where its bytes, at
-the lower rate and with the round trip of now, take a good part of the time: a small exchange that took long because of
-latency does not make a network slow. (Taken at its word, one that happened to be quick makes a slow network look fast,
-compression ends, and the next step shows the mistake: a level that swings.)
+RTprop comes from the pulses' round trips. A step whose bytes should take less time than its latency says little about
+bandwidth. It counts only together with steps of another size, or when its time differs from the expected one by far
+more than the noise. Then it raises the estimate by a bounded factor. It lowers the estimate only where its bytes, at
+the lower rate and with the latest round trip, take a considerable part of the time: a small exchange that was slow
+because of latency does not mean a slow network. (Without this rule, one short time makes a slow network look fast,
+compression ends, and the next step shows the mistake: the level oscillates.)
 The delivery rate is the median of the last few steps, so that one disturbed step changes nothing. When the network
-changes (sense/change_detector.py) everything learnt before is dropped, and the View's number of changes says so.
+changes (sense/change_detector.py) all earlier estimates are dropped, and `View.changes` is incremented.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from gradwire.types import LinkView, StepFacts, View
 
 # NetSenseML's window for the best rate seen.
 BEST_WINDOW: Final = 5.0
-# Steps whose median is the rate: noise of 20 % leaves it within 30 %; what changes for good is the detector's.
+# Steps whose median is the rate: with noise of 20 % it is within 30 %; the change detector handles lasting changes.
 RATES: Final = 5
-# Steps of one network after which its estimate is as sure as it gets: fewer may all be outliers.
+# Steps of one network after which the confidence is 1: fewer may all be outliers.
 SURE: Final = 3
-# Bytes must take this many times the latency before a step's rate is taken at its word.
+# Bytes must take at least this many times the latency before a step's rate is used as it is.
 IDENTIFIES: Final = 0.5
-# Otherwise a step must differ from what was expected by this many deviations, and may raise the rate this much.
+# Otherwise a step must differ from the expected time by this many deviations, and may raise the rate this many times.
 UNUSUAL: Final = 4.0
 RAISE: Final = 4.0
-# However wrong the stamps, this much of a busy time was the network.
+# The least share of a busy time that counts as network, however wrong the timestamps are.
 LEAST_NETWORK: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class StepObservation:
-    """One rank's step, and when its last bucket was ready, in a clock that all observations share; None where that
-    rank's clock is not known."""
+    """One rank's step, and when its last bucket was ready, in a clock that all observations share; None where the
+    offset of that rank's clock is not known."""
 
     facts: StepFacts
     ready: float | None
@@ -56,7 +56,7 @@ class StepObservation:
 
 @dataclass(slots=True)
 class Estimator:
-    """Keeps the filters; `update` is called once per step."""
+    """Keeps the filters; call `update` once per step."""
 
     _rtprop: float | None = None
     _last_trip: float = 0.0
@@ -72,10 +72,10 @@ class Estimator:
     _updated: float = 0.0
 
     def update(self, observations: Sequence[StepObservation], peers: Sequence[ClockSync], now: float) -> View:
-        """Take in one step as all ranks saw it, and what is known of the path to each peer."""
+        """Add one step as all ranks measured it, and the round trips to all peers."""
         least = [peer.rtprop for peer in peers if peer.rtprop is not None]
         last = [peer.last for peer in peers if peer.last is not None]
-        if least and last:  # an exchange is as slow as its farthest pair
+        if least and last:  # the farthest peer determines an exchange's latency
             self._rtprop, self._last_trip = max(least), max(last)
             self._trip.add(self._last_trip)
         if observations:
@@ -121,10 +121,10 @@ class Estimator:
         for one in since or [sample]:
             self._learn(one, known, now, hops * self._last_trip / 2)
         if not self._rates and known is not None:
-            self._rates.append(known)  # nothing that came since says more
+            self._rates.append(known)  # no step of the new network gave a rate
 
     def _forget(self) -> None:
-        """The network is another one now."""
+        """Drop the estimates: the network changed."""
         self._changes += 1
         self._samples = 0
         self._rates.clear()
@@ -144,7 +144,8 @@ class Estimator:
             self._best.add(rate, now)
 
     def _rate(self, sample: StepSample, known: float | None, waiting: float, latest: float) -> float | None:
-        """What the step says of the bandwidth; None where it says nothing. `latest` is its latency by the last trip."""
+        """The bandwidth that the step measures; None where it measures none. `latest` is its latency by the last round
+        trip."""
         moving = max(sample.busy - waiting, LEAST_MOVING * sample.busy)
         rate = sample.nbytes / moving
         if known is None or sample.nbytes / known >= IDENTIFIES * waiting:

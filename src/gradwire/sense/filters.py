@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class WindowedMin:
-    """The least value of the last `window` seconds, by a queue of candidates that only grow."""
+    """The minimum of the last `window` seconds, by a queue of increasing candidates."""
 
     window: float
     _candidates: deque[tuple[float, float]] = field(default_factory=deque)
@@ -28,7 +28,7 @@ class WindowedMin:
 
 @dataclass(slots=True)
 class WindowedMax:
-    """The greatest value of the last `window` seconds."""
+    """The maximum of the last `window` seconds."""
 
     window: float
     _negated: WindowedMin = field(init=False)
@@ -47,7 +47,7 @@ class WindowedMax:
 
 @dataclass(slots=True)
 class Ewma:
-    """value <- value + gain x (sample - value); the first sample is taken as it is."""
+    """value <- value + gain x (sample - value); the first sample is the first value."""
 
     gain: float
     value: float | None = None

@@ -1,13 +1,13 @@
-"""Overhead: the part of a synchronisation's time that bytes do not explain, from steps of different size.
+"""Overhead: the part of a synchronisation's time that does not depend on bytes, from steps of different size.
 
-Small exchanges cost wake-ups, system calls and turns on busy cores besides latency. Taken for bandwidth, that time
-makes a fast network look slow, compression makes it look slower still (fewer bytes, same time), and a controller that
-believes it never comes back. Two sizes tell bytes from the rest (an alpha-beta fit of medians):
+Besides latency, an exchange costs wake-ups, system calls and waiting for busy cores. If that time counted as transfer,
+a fast network would look slow, compression would make it look even slower (fewer bytes, same time), and a controller
+would never stop compressing. Two sizes separate both parts (an alpha-beta fit of medians):
 
     bandwidth = (large - small bytes) / (their times' difference)
     overhead  = large time - large bytes / bandwidth
 
-All steps must be of one network: whoever finds that it changed begins with a new fit (sense/change_detector.py).
+All steps must be of one network: after a change (sense/change_detector.py) a new fit is started.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-# Steps to look back; sizes change with the level, and levels do not change often.
+# Steps that are kept; sizes change with the level, and levels do not change often.
 SAMPLES: Final = 16
-# Sizes must differ this much to tell anything, and times this much for bytes to matter at all.
+# Sizes must differ by this factor for a fit, and times by this factor for bytes to matter.
 CONTRAST: Final = 1.5
 MATTERS: Final = 1.1
 
 
 @dataclass(slots=True)
 class Overhead:
-    """`seconds` is the last fit's, 0 before there was one; `rate` this step's, None where sizes and times tell none."""
+    """`seconds` is the overhead of the last fit, 0 before one; `rate` is the bandwidth of this step's fit, if any."""
 
     seconds: float = 0.0
     rate: float | None = None
     _samples: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=SAMPLES))
 
     def take(self, nbytes: int, busy: float) -> float:
-        """Add one step, fit again where sizes allow it; never more than this step took."""
+        """Add one step and fit again where sizes allow it; returns the overhead, at most this step's time."""
         self._samples.append((nbytes, busy))
         self.rate = None
         small, large = min(n for n, _ in self._samples), max(n for n, _ in self._samples)

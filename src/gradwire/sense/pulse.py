@@ -1,18 +1,17 @@
-"""Pulse: the small fixed record that every rank sends every other once a step, off the critical path.
+"""Pulse: the small fixed-size record that every rank sends to all others once a step, off the critical path.
 
-It carries what the rank measured in its last step, the stamps from which round trips and clock offsets follow, and,
-from rank 0, the level that all ranks are to use from the next step on. 256 bytes each, so that its own travel time is
-latency and nothing else.
+It carries what the rank measured in its last step, the timestamps for round trips and clock offsets, and, from rank 0,
+the level that all ranks use from the next step on. It has 256 bytes, so that its transfer time is latency only.
 
     offset  bytes  field
     0       2      magic "gp"
-    2       1      layout version
+    2       1      format version
     3       1      1: facts are valid
     4       4      number of the pulse
     8       4      version of the decision
     12      4      bytes of the level's text, then of the reason's
     16      64     8 doubles: seconds, exposed, busy, wire bytes, work, span, residual, loss
-    80      32     4 doubles: sent, last bucket ready, echo of the receiver's stamp, when that arrived (0: none)
+    80      32     4 doubles: sent, last bucket ready, echo of the receiver's timestamp, when that arrived (0: none)
     112     32     4 doubles of its acknowledgements: RTprop, bandwidth (0: unknown), queueing, loss
     144     4      latencies in a row of the longest exchange
     148     4      CRC-32 of everything else
@@ -38,7 +37,7 @@ _TEXT: Final = SIZE - _HEAD.size
 
 @dataclass(frozen=True, slots=True)
 class Stamps:
-    """Times in the sender's clock, but for `echo`, which is in the receiver's."""
+    """Times in the sender's clock, except `echo`, which is in the receiver's."""
 
     sent: float = 0.0
     ready: float = 0.0
@@ -58,7 +57,7 @@ class Pulse:
 
 
 def pack(pulse: Pulse) -> bytes:
-    """The record's bytes; a reason that does not fit is cut."""
+    """The record's bytes; a reason that does not fit is truncated."""
     level = str(pulse.decision.level).encode()
     reason = pulse.decision.reason.encode()[: _TEXT - len(level)]
     facts, stamps = pulse.facts or StepFacts(), pulse.stamps
@@ -72,16 +71,16 @@ def pack(pulse: Pulse) -> bytes:
 
 
 def unpack(data: bytes) -> Pulse:
-    """Read a record; IntegrityError when it is not one."""
+    """Parse a record; IntegrityError for bytes that are not one."""
     if len(data) != SIZE:
-        raise IntegrityError(f"pulse of {len(data)} bytes, expected {SIZE}")
+        raise IntegrityError(f"pulse has {len(data)} bytes, expected {SIZE}")
     fields = _HEAD.unpack_from(data)
     magic, version, valid, number, decided, level_size, reason_size = fields[:7]
     if magic != b"gp" or version != VERSION:
-        raise IntegrityError("pulse of another version; run the same gradwire on every rank")
+        raise IntegrityError("pulse has another format version; run the same gradwire on every rank")
     text = data[_HEAD.size :]
     if fields[-1] != zlib.crc32(_HEAD.pack(*fields[:-1], 0) + text) or level_size + reason_size > _TEXT:
-        raise IntegrityError("pulse was corrupted on the way")
+        raise IntegrityError("pulse checksum does not match: the pulse was corrupted in transit")
     level = Level.parse(text[:level_size].decode(errors="replace"), setting="pulse")
     reason = text[level_size : level_size + reason_size].decode(errors="ignore")
     seconds, exposed, busy, wire, work, span, residual, loss, sent, ready, echo, arrived = fields[7:19]

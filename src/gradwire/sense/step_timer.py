@@ -1,4 +1,4 @@
-"""Stopwatch: notes when things happened during one step, on one rank, and sums them up.
+"""Step timer: records the times of buckets, operations and encoding of one step on one rank, and summarises them.
 
 Operations overlap, so the network's time is the union of their intervals, not their sum. Called from several threads.
 """
@@ -13,7 +13,7 @@ from gradwire.types import StepFacts
 
 @dataclass(slots=True)
 class StepTimer:
-    """Collects one step; `lap` ends it and begins the next."""
+    """Records one step; `lap` ends it and begins the next."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _ready: list[tuple[float, int]] = field(default_factory=list)
@@ -44,13 +44,13 @@ class StepTimer:
             self._restored = max(self._restored, now)
 
     def energies(self, residual: float, gradient: float) -> None:
-        """Squared norms of samples of what waits and of the fresh gradient."""
+        """Add squared norms of samples of the residual and of the gradient."""
         with self._lock:
             self._residual += residual
             self._gradient += gradient
 
     def finish(self, hops: int, loss: float = 0.0) -> StepFacts | None:
-        """Facts of the last step: nothing follows that could end it, so it ends when its gradient is restored."""
+        """Facts of the last step: no other step follows, so it ends when its gradient is restored."""
         with self._lock:
             if not self._ready:
                 return None
@@ -58,7 +58,7 @@ class StepTimer:
         return self.lap(ended, hops, loss)
 
     def drop(self) -> None:
-        """Forget the step under way: it failed."""
+        """Discard the current step: it failed."""
         with self._lock:
             self._ready = []
 
