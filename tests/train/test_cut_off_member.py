@@ -21,17 +21,20 @@ from gradwire.level import Level
 from gradwire.plan.job import ReductionJob
 from gradwire.plan.matrix import Matrix
 from gradwire.plan.membership import member as membership
+from gradwire.plan.membership.awareness import KnownNetwork
 from gradwire.plan.membership.member import Member
 from gradwire.plan.membership.replan import ReplanConfig
 from gradwire.plan.planners.registry import make_plan
 from gradwire.sites.local_reduce import LocalReducer
 from gradwire.sites.replica_state import ReplicaState
-from gradwire.tree.executor import ExecutorConfig, TreeExecutor
-from gradwire.tree.plan_manager import PlanManager, PlanManagerConfig
+from gradwire.tree.build import TreeParts, build_executor
+from gradwire.tree.executor import TreeExecutor
+from gradwire.tree.executor_config import ExecutorConfig
+from gradwire.tree.plan_manager import PlanManagerConfig
 from gradwire.tree.request import BucketRequest
 from gradwire.types import Bucket
 from tests.train.cables import QUICK, Cables, cabled_wires
-from tests.tree.grid import LIMIT
+from tests.tree.grid import LIMIT, RecordingListener
 
 RANKS = 3
 FIRST = 100  # the session's number of the first step, as after loading a checkpoint
@@ -56,11 +59,6 @@ class Trainer:
         self.weights: dict[int, torch.Tensor] = {}
         self.error: BaseException | None = None
         self.residual = torch.zeros(sum(p.numel() for p in self.model.parameters()))
-        self.losses: list[int] = []
-        self.rejoins: list[str] = []
-        if site is None:
-            executor.on_loss = lambda peer, why: self.losses.append(peer)
-            executor.on_rejoin = lambda rank, how: self.rejoins.append(how)
         if rejoins:
             self._set_replica_state(ReplicaState(self.model, [self.optimizer, self.schedule], self.set_step))
 
@@ -123,6 +121,7 @@ class TrainingJob:
     def __init__(self, trainers: list[Trainer], cables: Cables) -> None:
         self.trainers, self.cables = trainers, cables
         self.threads: list[threading.Thread] = []
+        self.listeners: list[RecordingListener] = []
 
     def start(self) -> None:
         self.threads = [threading.Thread(target=one.train) for one in self.trainers]
@@ -162,21 +161,33 @@ class TrainingJob:
 
 
 @contextmanager
-def tree_executors(members: int, rejoin: float = LIMIT) -> Iterator[tuple[list[TreeExecutor], Cables]]:
+def tree_executors(
+    members: int, rejoin: float = LIMIT
+) -> Iterator[tuple[list[TreeExecutor], list[RecordingListener], Cables]]:
     matrix = Matrix.of(np.full((members, members), 1e7), 0.02)
     work = ReductionJob(4 * 3000, 32 << 10)
     replan = lambda members, version: make_plan(matrix.only(members), work, "loadaware", version)  # noqa: E731
     with cabled_wires(members) as (wires, cables):
         plan = make_plan(matrix, work, "loadaware")
         config = ExecutorConfig(timeout=LIMIT, elastic=True, rejoin=rejoin)
-        executors = [TreeExecutor(wire, Member(wire.rank, range(members), plan, replan), config) for wire in wires]
-        for executor in executors:
-            PlanManager(executor, work, matrix, PlanManagerConfig(ReplanConfig("loadaware"), aware=False)).begin(
-                executor.now()
+        planning = PlanManagerConfig(job=work, replan=ReplanConfig("loadaware"))
+        listeners = [RecordingListener() for _ in wires]
+        executors = [
+            build_executor(
+                TreeParts(
+                    wire=wire,
+                    member=Member(wire.rank, range(members), plan, replan),
+                    config=config,
+                    listener=listener,
+                    planning=(KnownNetwork(matrix, aware=False), planning),
+                )
             )
+            for wire, listener in zip(wires, listeners, strict=True)
+        ]
+        for executor in executors:
             executor.start()
         try:
-            yield executors, cables
+            yield executors, listeners, cables
         finally:
             for executor in executors:
                 executor.close()
@@ -184,9 +195,10 @@ def tree_executors(members: int, rejoin: float = LIMIT) -> Iterator[tuple[list[T
 
 @contextmanager
 def training(level: str = "off", rejoin: float = LIMIT, rejoins: bool = True) -> Iterator[TrainingJob]:
-    with tree_executors(RANKS, rejoin) as (executors, cables):
+    with tree_executors(RANKS, rejoin) as (executors, listeners, cables):
         trainers = [Trainer(rank, one, level, rejoins=rejoins) for rank, one in enumerate(executors)]
         with ending(trainers, cables) as three:
+            three.listeners = listeners
             yield three
 
 
@@ -208,7 +220,7 @@ def two_sites() -> Iterator[TrainingJob]:
     def group(site: int, place: int, name: str, out: list[Any]) -> None:
         out.append(ProcessGroupGloo(PrefixStore(f"{site}/{name}", store), place, 2, timedelta(seconds=LIMIT)))
 
-    with tree_executors(2) as (executors, cables):
+    with tree_executors(2) as (executors, _, cables):
         made: list[list[list[Any]]] = [[[], []] for _ in range(4)]
         for kind, name in enumerate(("sum", "share")):
             threads = [
@@ -251,7 +263,7 @@ def test_a_rank_that_was_disconnected_rejoins_with_the_state_of_the_others(rank:
         assert [one.error for one in three.trainers] == [None] * RANKS
         rejoined = three.trainers[rank]
         assert cut <= away < cut + 10, "it continued alone"
-        assert rejoined.rejoins
+        assert three.listeners[rank].rejoins
         assert len(rejoined.made) < last - FIRST - 10
         assert all(three.trainers[one].made == list(range(FIRST, last)) for one in others), "a step was lost"
         for step in rejoined.made:
@@ -327,7 +339,7 @@ def test_leaving_at_the_end_is_neither_a_loss_nor_a_regroup(first: int) -> None:
         three.trainers[first].executor.close()
         time.sleep(1.5 * QUICK.dead_after)  # longer than it takes to notice a loss
         left = [one for one in three.trainers if one.executor.member.rank != first]
-        assert [one.losses for one in left] == [[], []]
+        assert [three.listeners[one.rank].losses for one in left] == [[], []]
         assert {one.executor.member.epoch for one in left} == {0}
         assert all(first in one.executor.frame_io.left for one in left)
 

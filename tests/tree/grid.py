@@ -1,19 +1,25 @@
-"""Drives walkers on several ranks in one process, over real LTP on loopback or over a wire of dictionaries."""
+"""Runs tree executors of several ranks in one process, over real LTP on loopback or over a wire of dictionaries."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gradwire.level import Level
+from gradwire.plan.matrix import Matrix
+from gradwire.plan.membership.awareness import KnownNetwork
 from gradwire.plan.membership.member import Member
 from gradwire.transport.wires.ltp import RELIABLE, Contract, Delivery, Endpoint
-from gradwire.tree.executor import ExecutorConfig, TreeExecutor
+from gradwire.tree.build import TreeParts, build_executor
+from gradwire.tree.executor_config import ExecutorConfig
+from gradwire.tree.membership_listener import MembershipListener
+from gradwire.tree.plan_manager import PlanManagerConfig
 from gradwire.tree.request import BucketRequest
 from gradwire.types import Bucket, Plan
 
@@ -114,8 +120,31 @@ def ltp_wires(count: int) -> Iterator[list[Endpoint]]:
         yield ends
 
 
+class RecordingListener(MembershipListener):
+    """Remembers whom its member lost, and who rejoined how."""
+
+    def __init__(self) -> None:
+        self.losses: list[int] = []
+        self.rejoins: list[str] = []
+
+    def lost(self, peer: int, why: str) -> None:
+        self.losses.append(peer)
+
+    def rejoined(self, member: int, how: str) -> None:
+        self.rejoins.append(how)
+
+
+@dataclass(frozen=True)
+class Planning:
+    """Gives every executor a plan manager that starts with this matrix."""
+
+    matrix: Matrix
+    config: PlanManagerConfig
+    aware: bool = True
+
+
 class Grid:
-    """Walkers that share a plan, and each rank's memory across steps."""
+    """Executors that share a plan, and each rank's memory across steps."""
 
     def __init__(
         self,
@@ -123,17 +152,35 @@ class Grid:
         plan: Plan,
         numels: Sequence[int],
         config: ExecutorConfig | None = None,
-        start: bool = True,
         replan: Any = None,
+        planning: Planning | None = None,
     ) -> None:
+        """With `planning` the caller has to `start`."""
         ranks = range(len(wires))
         self.wires, self.gone = wires, set[int]()
         replan = replan or (lambda members, version: plan)
         self.numels, self.step = list(numels), 0
         self.errors: list[BaseException] = []
-        self.executors = [TreeExecutor(wires[r], Member(r, ranks, plan, replan), config) for r in ranks]
+        self.listeners = [RecordingListener() for _ in ranks]
+        self.executors = [
+            build_executor(
+                TreeParts(
+                    wire=wires[r],
+                    member=Member(r, ranks, plan, replan),
+                    config=config or ExecutorConfig(),
+                    listener=self.listeners[r],
+                    planning=(KnownNetwork(planning.matrix, planning.aware), planning.config) if planning else None,
+                )
+            )
+            for r in ranks
+        ]
+        self.managers = [executor.manager for executor in self.executors if executor.manager is not None]
         self.residuals = [[torch.zeros(n) for n in numels] for _ in ranks]
-        for executor in self.executors if start else ():
+        if planning is None:
+            self.start()
+
+    def start(self) -> None:
+        for executor in self.executors:
             executor.start()
 
     def run(self, gradients: list[list[Tensor]], level: str) -> list[list[Tensor]]:

@@ -17,7 +17,7 @@ from gradwire.plan.model.matrix_io import generated, netstorm9
 from gradwire.plan.planners.registry import PLANNERS, make_plan
 from gradwire.transport.wires.ltp import Contract
 from gradwire.tree.accumulator import CELL
-from gradwire.tree.executor import ExecutorConfig
+from gradwire.tree.executor_config import ExecutorConfig
 from gradwire.tree.partition import Partitioner
 from gradwire.types import Plan
 from tests.tree.grid import FakeNet, Grid, ltp_wires

@@ -23,7 +23,7 @@ def turn_until_left(frame_io: FrameIO, peer: int) -> None:
 def test_a_goodbye_while_nothing_was_expected_is_no_loss() -> None:
     with ltp_wires(2) as (near, far):
         frame_io = FrameIO(near, MonotonicClock(), LIMIT)
-        channel = ControlChannel(frame_io, lambda sender, message: None)
+        channel = ControlChannel(frame_io)
         channel.listen([1])
         far.close()
         turn_until_left(frame_io, 1)
@@ -35,7 +35,7 @@ def test_a_goodbye_while_nothing_was_expected_is_no_loss() -> None:
 def test_a_goodbye_of_somebody_whose_data_is_awaited_is_a_loss() -> None:
     with ltp_wires(2) as (near, far):
         frame_io = FrameIO(near, MonotonicClock(), LIMIT)
-        ControlChannel(frame_io, lambda sender, message: None).listen([1])
+        ControlChannel(frame_io).listen([1])
         frame_io.post(1, 7, 100, lambda frame, delivery: None)
         far.close()
         with pytest.raises(LostPeerError, match="closed the connection"):
@@ -46,7 +46,7 @@ def test_a_goodbye_of_somebody_whose_data_is_awaited_is_a_loss() -> None:
 def test_where_others_go_on_alone_every_goodbye_counts() -> None:
     with ltp_wires(2) as (near, far):
         frame_io = FrameIO(near, MonotonicClock(), LIMIT, ignore_goodbyes=False)
-        ControlChannel(frame_io, lambda sender, message: None).listen([1])
+        ControlChannel(frame_io).listen([1])
         far.close()
         with pytest.raises(LostPeerError, match="closed the connection"):
             turn_until_left(frame_io, 2)

@@ -16,11 +16,11 @@ from gradwire.plan.membership.awareness import LEAST_BYTES, LinkObservation
 from gradwire.plan.membership.control_messages import LinkReport, Probe, pack, unpack
 from gradwire.plan.membership.messages import Announce, Install
 from gradwire.plan.membership.replan import ReplanConfig
-from gradwire.plan.planners.registry import make_plan
-from gradwire.tree.executor import ExecutorConfig
-from gradwire.tree.plan_manager import PlanManager, PlanManagerConfig
+from gradwire.plan.planners.registry import DEFAULT, make_plan
+from gradwire.tree.executor_config import ExecutorConfig
+from gradwire.tree.plan_manager import PlanManagerConfig
 from gradwire.types import Plan
-from tests.tree.grid import LIMIT, FakeNet, Grid, ltp_wires
+from tests.tree.grid import LIMIT, FakeNet, Grid, Planning, ltp_wires
 
 NUMELS = (60_000,)
 JOB = ReductionJob(4 * sum(NUMELS), 32 << 10)
@@ -30,7 +30,12 @@ def uniform(size: int, rate: float = 1e7) -> Matrix:
     return Matrix.of(np.full((size, size), rate), 0.02)
 
 
-def test_news_survive_the_wire() -> None:
+def planning(size: int, planner: str, interval: float = 30.0, probe: bool = True, aware: bool = True) -> Planning:
+    config = PlanManagerConfig(job=JOB, replan=ReplanConfig(planner, interval=interval), probe=probe)
+    return Planning(uniform(size), config, aware)
+
+
+def test_control_messages_survive_the_wire() -> None:
     plan = make_plan(uniform(4), JOB)
     relayed = Plan(7, "x", plan.trees, 0.5, "why", {(0, 1): ((0, 2, 1),)}, {(0, 3): (0, 1, 3)}, 9, "int8")
     for message in (
@@ -45,15 +50,11 @@ def test_members_change_plans_at_the_same_step_while_they_train() -> None:
     first = make_plan(uniform(3), JOB, "star")
     second = make_plan(uniform(3), JOB, "ring")
     with ltp_wires(3) as wires:
-        grid = Grid(wires, first, NUMELS, start=False)
-        config = PlanManagerConfig(ReplanConfig("star"), aware=False)
-        managers = [PlanManager(executor, JOB, uniform(3), config) for executor in grid.executors]
-        for manager, executor in zip(managers, grid.executors, strict=True):
-            manager.begin(executor.now())
-            executor.start()
+        grid = Grid(wires, first, NUMELS, planning=planning(3, "star", aware=False))
+        grid.start()
         with grid:
             versions = []
-            grid.executors[0].ask(lambda: grid.executors[0].member.propose(second, grid.executors[0].now()))
+            grid.executors[0].call_soon(lambda: grid.executors[0].member.propose(second, grid.executors[0].now()))
             for step in range(40):
                 gradients = [[torch.full((NUMELS[0],), float(rank + step))] for rank in range(3)]
                 results = grid.run(gradients, "off")
@@ -66,17 +67,13 @@ def test_members_change_plans_at_the_same_step_while_they_train() -> None:
             assert {executor.member.plan.planner for executor in grid.executors} == {"ring"}
 
 
-def test_a_level_that_the_coordinator_wishes_for_holds_for_all_members_from_the_same_step_on() -> None:
+def test_a_level_that_the_coordinator_requests_holds_for_all_members_from_the_same_step_on() -> None:
     first = replace(make_plan(uniform(3), JOB, "star"), level="off")
     with ltp_wires(3) as wires:
-        grid = Grid(wires, first, NUMELS, start=False)
-        config = PlanManagerConfig(ReplanConfig("star"), aware=False)
-        managers = [PlanManager(executor, JOB, uniform(3), config) for executor in grid.executors]
-        for manager, executor in zip(managers, grid.executors, strict=True):
-            manager.begin(executor.now())
-            executor.start()
-        managers[2].level = "fp16", "who does not coordinate is not asked"
-        managers[0].level = "int8", "fewer bytes"
+        grid = Grid(wires, first, NUMELS, planning=planning(3, "star", aware=False))
+        grid.start()
+        grid.managers[2].request_level("fp16", "who does not coordinate is not asked")
+        grid.managers[0].request_level("int8", "fewer bytes")
         with grid:
             levels = []
             for step in range(40):
@@ -88,47 +85,42 @@ def test_a_level_that_the_coordinator_wishes_for_holds_for_all_members_from_the_
                 time.sleep(0.02)
             assert {str(executor.used_level) for executor in grid.executors} == {"int8"}
             assert levels[0] == {"off"}
-            assert levels[-1] == {"int8"}, "the wish never came into force"
+            assert levels[-1] == {"int8"}, "the requested level never came into force"
             assert {executor.member.plan.planner for executor in grid.executors} == {"star"}
 
 
 def test_the_coordinator_plans_around_a_link_that_was_reported_slow() -> None:
     plan = make_plan(uniform(4), JOB, "loadaware")
     with ltp_wires(4) as wires:
-        grid = Grid(wires, plan, NUMELS, start=False)
-        config = PlanManagerConfig(ReplanConfig("loadaware", interval=0.0), probe=False)
-        managers = [PlanManager(executor, JOB, uniform(4), config) for executor in grid.executors]
+        grid = Grid(wires, plan, NUMELS, planning=planning(4, "loadaware", interval=0.0, probe=False))
         # Nothing but our report may speak of links here: loopback is much faster than the stated matrix.
-        for manager, executor in zip(managers, grid.executors, strict=True):
+        for manager in grid.managers:
             manager.link_monitor.observe = lambda now: ()  # type: ignore[method-assign]
-            manager.begin(executor.now())
-            executor.start()
+        grid.start()
         slow = tuple(LinkObservation(3, other, 1e5, 0.02, LEAST_BYTES, 0.0) for other in (1, 2))
         with grid:
-            grid.executors[3].ask(lambda: managers[3].channel.send(0, LinkReport(slow)))
+            grid.executors[3].call_soon(lambda: grid.managers[3].channel.send(0, LinkReport(slow)))
             deadline = time.monotonic() + LIMIT
             while grid.executors[3].member.version == plan.version and time.monotonic() < deadline:
                 gradients = [[torch.ones(NUMELS[0])] for _ in range(4)]
                 grid.run(gradients, "off")
                 time.sleep(0.02)
-            used_level = {edge for tree in grid.executors[3].member.plan.trees for edge in tree.parents.items()}
-        for manager in managers:
+            used = {edge for tree in grid.executors[3].member.plan.trees for edge in tree.parents.items()}
+        for manager in grid.managers:
             manager.close()
     assert grid.executors[3].member.version != plan.version
-    assert not used_level & {(3, 1), (3, 2)}
+    assert not used & {(3, 1), (3, 2)}
 
 
 def test_after_a_regroup_of_the_same_members_the_plan_in_force_is_judged() -> None:
     """The new epoch's plan knows nothing of the slow links; the one before it did."""
     uninformed = make_plan(uniform(4), JOB, "loadaware")
     with ltp_wires(4) as wires:
-        grid = Grid(wires, uninformed, NUMELS, ExecutorConfig(elastic=True), start=False)
-        config = PlanManagerConfig(ReplanConfig("loadaware", interval=0.0), probe=False)
-        managers = [PlanManager(executor, JOB, uniform(4), config) for executor in grid.executors]
-        for manager, executor in zip(managers, grid.executors, strict=True):
+        settings = planning(4, "loadaware", interval=0.0, probe=False)
+        grid = Grid(wires, uninformed, NUMELS, ExecutorConfig(elastic=True), planning=settings)
+        for manager in grid.managers:
             manager.link_monitor.observe = lambda now: ()  # type: ignore[method-assign]
-            manager.begin(executor.now())
-            executor.start()
+        grid.start()
         slow = tuple(LinkObservation(3, other, 1e5, 0.02, LEAST_BYTES, 0.0) for other in (1, 2))
         first, member = grid.executors[0], grid.executors[0].member
 
@@ -140,25 +132,25 @@ def test_after_a_regroup_of_the_same_members_the_plan_in_force_is_judged() -> No
             return member.version != before
 
         with grid:
-            grid.executors[3].ask(lambda: managers[3].channel.send(0, LinkReport(slow)))
+            grid.executors[3].call_soon(lambda: grid.managers[3].channel.send(0, LinkReport(slow)))
             assert changed(uninformed.version)
             assert member.plan.trees != uninformed.trees
             informed = member.version
-            first.ask(lambda: member.admit(1, first.now()))
+            first.call_soon(lambda: member.admit(1, first.now()))
             assert changed(informed)
             assert member.plan.trees == uninformed.trees
             assert changed(member.version), "the uninformed plan stays in force"
             assert member.plan.trees != uninformed.trees
-        for manager in managers:
+        for manager in grid.managers:
             manager.close()
 
 
 def test_a_plan_made_for_members_of_an_epoch_before_is_dropped() -> None:
     plan = make_plan(uniform(2), JOB, "star")
     net = FakeNet()
-    grid = Grid([net.wire(rank) for rank in range(2)], plan, NUMELS, start=False)
-    manager = PlanManager(grid.executors[0], JOB, uniform(2), PlanManagerConfig(ReplanConfig("star"), probe=False))
-    member = grid.executors[0].member
+    wires = [net.wire(rank) for rank in range(2)]
+    grid = Grid(wires, plan, NUMELS, planning=planning(2, "star", probe=False))
+    manager, member = grid.managers[0], grid.executors[0].member
     manager._new_plans.put((member.epoch - 1, plan, "made too late"))
     manager._coordinate(0.0)
     assert not member.proposing
@@ -168,18 +160,18 @@ def test_a_plan_made_for_members_of_an_epoch_before_is_dropped() -> None:
     grid.close()
 
 
-def test_who_coordinates_again_does_not_begin_with_what_it_wished_for_before() -> None:
+def test_who_coordinates_again_does_not_begin_with_the_level_it_requested_before() -> None:
     plan, net = replace(make_plan(uniform(2), JOB, "star"), level="off"), FakeNet()
-    grid = Grid([net.wire(rank) for rank in range(2)], plan, NUMELS, start=False)
-    manager = PlanManager(grid.executors[0], JOB, uniform(2), PlanManagerConfig(ReplanConfig("star"), aware=False))
-    member = grid.executors[0].member
-    manager.level = "int8", "the network was slow then"
+    wires = [net.wire(rank) for rank in range(2)]
+    grid = Grid(wires, plan, NUMELS, planning=planning(2, "star", aware=False))
+    manager, member = grid.managers[0], grid.executors[0].member
+    manager.request_level("int8", "the network was slow then")
     member.alive.discard(1)  # cut off; the other rank may coordinate meanwhile
     manager.tick(0.1)
     member.alive.add(1)
     manager.tick(0.2)
     assert not member.proposing
-    manager.level = "int8", "the network is slow"
+    manager.request_level("int8", "the network is slow")
     manager.tick(0.3)
     assert member.proposing
     grid.close()
@@ -187,36 +179,39 @@ def test_who_coordinates_again_does_not_begin_with_what_it_wished_for_before() -
 
 def test_what_members_carry_in_all_is_not_forgotten_when_links_are_measured() -> None:
     known = Matrix.of(np.full((3, 3), 1e7), 0.02, up=[1e6, 2e6, 3e6], down=4e6)
-    net = FakeNet()
-    grid = Grid([net.wire(rank) for rank in range(3)], make_plan(known, JOB), NUMELS, start=False)
-    manager = PlanManager(grid.executors[0], JOB, known, PlanManagerConfig(ReplanConfig()))
-    assert manager.network((0, 2), 1.0).rate[0, 1] == 1e7
-    manager._on_message(1, LinkReport((LinkObservation(0, 2, 5e6, 0.02, LEAST_BYTES, 0.0),)))
-    measured = manager.network((0, 2), 1.0)
+    report = LinkReport((LinkObservation(0, 2, 5e6, 0.02, LEAST_BYTES, 0.0),))
+    config = PlanManagerConfig(job=JOB, replan=ReplanConfig())
+    grids = [
+        Grid([FakeNet().wire(0)] * 3, make_plan(known, JOB), NUMELS, planning=Planning(known, config, aware))
+        for aware in (True, False)
+    ]
+    manager, unaware = (grid.managers[0] for grid in grids)
+    assert manager._network.matrix((0, 2), 1.0).rate[0, 1] == 1e7
+    manager.channel.dispatch(1, report)
+    measured = manager._network.matrix((0, 2), 1.0)
     assert measured.rate[0, 1] == 5e6
     assert measured.up.tolist() == [1e6, 3e6]
     assert measured.down.tolist() == [4e6, 4e6]
-    unaware = PlanManager(grid.executors[1], JOB, known, PlanManagerConfig(ReplanConfig(), aware=False))
-    unaware._on_message(1, LinkReport((LinkObservation(0, 2, 5e6, 0.02, LEAST_BYTES, 0.0),)))
-    assert unaware.network((0, 2), 1.0).rate[0, 1] == 1e7
-    grid.close()
+    unaware.channel.dispatch(1, report)
+    assert unaware._network.matrix((0, 2), 1.0).rate[0, 1] == 1e7
+    for grid in grids:
+        grid.close()
 
 
 @pytest.mark.parametrize("idle", [True, False])
 def test_nobody_waits_for_a_probe_that_is_not_on_its_way(idle: bool) -> None:
     net = FakeNet()
-    grid = Grid([net.wire(rank) for rank in range(3)], make_plan(uniform(3), JOB), NUMELS, start=False)
-    config = PlanManagerConfig(ReplanConfig(), aware=False)
-    managers = [PlanManager(executor, JOB, uniform(3), config) for executor in grid.executors]
-    for manager in managers:
+    wires = [net.wire(rank) for rank in range(3)]
+    grid = Grid(wires, make_plan(uniform(3), JOB), NUMELS, planning=planning(3, DEFAULT, aware=False))
+    for manager in grid.managers:
         manager.channel.listen(manager._member.reach)
         manager.link_monitor.idle = lambda peer, now, within: idle  # type: ignore[method-assign]
     for _ in range(3):  # two pairs at a time
-        managers[0]._ask_for_probes(100.0)
+        grid.managers[0]._request_probes(100.0)
         for executor in grid.executors * 10:
             executor.frame_io.poll(0.02)
     assert [executor.frame_io.sent_bytes.total() > LEAST_BYTES for executor in grid.executors] == [idle] * 3
-    listening = [len(manager._member.reach) for manager in managers]
+    listening = [len(manager._member.reach) for manager in grid.managers]
     assert [len(executor.frame_io._posted) for executor in grid.executors] == listening
     grid.close()
     assert not any(executor.frame_io._posted for executor in grid.executors)
@@ -224,10 +219,10 @@ def test_nobody_waits_for_a_probe_that_is_not_on_its_way(idle: bool) -> None:
 
 def test_a_link_to_somebody_who_left_is_not_probed() -> None:
     net = FakeNet()
-    grid = Grid([net.wire(rank) for rank in range(2)], make_plan(uniform(2), JOB), NUMELS, start=False)
-    manager = PlanManager(grid.executors[0], JOB, uniform(2), PlanManagerConfig(ReplanConfig()))
+    wires = [net.wire(rank) for rank in range(2)]
+    grid = Grid(wires, make_plan(uniform(2), JOB), NUMELS, planning=planning(2, DEFAULT))
     grid.executors[0].frame_io.left.add(1)
-    manager._on_message(1, Probe(0, 1))
+    grid.managers[0].channel.dispatch(1, Probe(0, 1))
     assert not net.sends
     grid.close()
 
@@ -236,12 +231,8 @@ def test_a_lost_peer_is_an_error_on_every_rank() -> None:
     plan = make_plan(uniform(3), JOB, "star")
     gradients = [[torch.ones(NUMELS[0])] for _ in range(3)]
     with ltp_wires(3) as wires:
-        grid = Grid(wires, plan, NUMELS, start=False)
-        for executor in grid.executors:
-            PlanManager(executor, JOB, uniform(3), PlanManagerConfig(ReplanConfig("star"), aware=False)).begin(
-                executor.now()
-            )
-            executor.start()
+        grid = Grid(wires, plan, NUMELS, planning=planning(3, "star", aware=False))
+        grid.start()
         with grid:
             grid.run(gradients, "off")
             wires[2].close()
@@ -256,15 +247,10 @@ def test_the_others_go_on_without_a_lost_member(leaver: int) -> None:
     ranks = range(4)
     plan = make_plan(uniform(4), JOB, "loadaware")
     replan = lambda members, version: make_plan(uniform(4).only(members), JOB, "loadaware", version)  # noqa: E731
-    lost: dict[int, list[int]] = {rank: [] for rank in ranks}
     with ltp_wires(4) as wires:
-        grid = Grid(wires, plan, NUMELS, ExecutorConfig(elastic=True), start=False, replan=replan)
-        for executor in grid.executors:
-            executor.on_loss = lambda peer, why, rank=executor.member.rank: lost[rank].append(peer)  # type: ignore[misc]
-            PlanManager(executor, JOB, uniform(4), PlanManagerConfig(ReplanConfig("loadaware"), aware=False)).begin(
-                executor.now()
-            )
-            executor.start()
+        settings = planning(4, "loadaware", aware=False)
+        grid = Grid(wires, plan, NUMELS, ExecutorConfig(elastic=True), replan, settings)
+        grid.start()
         with grid:
             gradients = [[torch.full((NUMELS[0],), float(rank))] for rank in ranks]
             for _ in range(2):
@@ -278,6 +264,7 @@ def test_the_others_go_on_without_a_lost_member(leaver: int) -> None:
                     assert torch.equal(results[rank][0], results[left[0]][0])
                     torch.testing.assert_close(results[rank][0], torch.full((NUMELS[0],), mean))
             assert {grid.executors[rank].member.members for rank in left} == {tuple(left)}
-            assert all(set(lost[rank]) <= {leaver} for rank in left)
-            assert any(lost[rank] for rank in left)
+            lost = [grid.listeners[rank].losses for rank in left]
+            assert all(set(peers) <= {leaver} for peers in lost)
+            assert any(lost)
             assert {grid.executors[rank].member.coordinator for rank in left} == {left[0]}

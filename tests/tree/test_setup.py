@@ -1,4 +1,4 @@
-"""A crossing's later plans are made as its first was, and by what was measured since."""
+"""Later plans are made with the settings of the first one, and by what was measured since."""
 
 from __future__ import annotations
 
@@ -17,7 +17,15 @@ from gradwire.plan.membership.awareness import LEAST_BYTES, LinkObservation
 from gradwire.plan.membership.control_messages import LinkReport
 from gradwire.tree import plan_manager
 from gradwire.tree.link_monitor import LinkMonitor
-from gradwire.tree.setup import EventContext, TreeConnection, connect_tree, known_network, planner_of
+from gradwire.tree.setup import (
+    EventContext,
+    TreeConnection,
+    TreeContext,
+    TreeMembership,
+    connect_tree,
+    known_network,
+    planner_of,
+)
 from tests.tree.grid import LIMIT, ltp_wires
 
 NUMEL = 60_000
@@ -30,11 +38,12 @@ class Events(list[Any]):
 @contextmanager
 def connections(count: int, settings: dict[str, Any]) -> Iterator[list[TreeConnection]]:
     config = resolve({"level": "off", **settings})
-    told = EventContext(MonotonicClock(), Events())
+    context = TreeContext(config=config, numel=NUMEL, events=EventContext(MonotonicClock(), Events()))
     plan = planner_of(config, NUMEL)(known_network(config.planning, count), 1)
     everybody = range(count)
     with ltp_wires(count) as wires:
-        opened = [connect_tree(config, wires[r], r, (everybody, plan), everybody, NUMEL, told) for r in everybody]
+        places = [TreeMembership(number=r, members=everybody, plan=plan, ranks=everybody) for r in everybody]
+        opened = [connect_tree(context, wires[r], places[r]) for r in everybody]
         try:
             yield opened
         finally:
@@ -56,28 +65,28 @@ def _only_what_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_pairs_left_to_routers_are_not_relayed_by_a_later_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_manager, "LOOK", 0.05)
+    monkeypatch.setattr(plan_manager, "CHECK", 0.05)
     links = [{"from": "a", "to": end, "rate": "200mbit", "rtt": "40ms"} for end in ("b", "c")]
     net = tmp_path / "net.json"
     net.write_text(json.dumps({"sites": ["a", "b", "c"], "links": links}))
-    looks: list[str] = []
+    checks: list[str] = []
     consider = plan_manager.Replanner.consider
 
     def noted(*args: Any) -> Any:
         plan, why = consider(*args)
-        looks.append(why)
+        checks.append(why)
         return plan, why
 
     monkeypatch.setattr(plan_manager.Replanner, "consider", noted)
     planning = {"net": str(net), "relay": False, "interval": 0.0, "probe": False}
     with connections(3, {"plan": "ring", "planning": planning}) as opened:
         assert not opened[0].executor.member.plan.routes
-        assert eventually(lambda: len(looks) >= 2)
-        assert all(why.startswith("kept plan 1") for why in looks), looks
+        assert eventually(lambda: len(checks) >= 2)
+        assert all(why.startswith("kept plan 1") for why in checks), checks
 
 
 def test_a_regroup_plans_by_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_manager, "LOOK", float("inf"))
+    monkeypatch.setattr(plan_manager, "CHECK", float("inf"))
     slow = tuple(LinkObservation(3, other, 1e5, 0.02, LEAST_BYTES, 0.0) for other in (1, 2))
     rest = tuple(
         LinkObservation(a, b, 1e7, 0.02, LEAST_BYTES, 0.0)
@@ -88,8 +97,8 @@ def test_a_regroup_plans_by_what_was_measured(monkeypatch: pytest.MonkeyPatch) -
     with connections(4, {"plan": "loadaware", "planning": {"elastic": True}}) as opened:
         executor, member = opened[0].executor, opened[0].executor.member
         assert {(3, 1), (3, 2)} & {edge for tree in member.plan.trees for edge in tree.parents.items()}
-        executor.ask(lambda: opened[0]._plan_manager._on_message(3, LinkReport(slow + rest)))
-        executor.ask(lambda: member.admit(1, executor.now()))
+        executor.call_soon(lambda: executor.manager.channel.dispatch(3, LinkReport(slow + rest)))
+        executor.call_soon(lambda: member.admit(1, executor.now()))
         assert eventually(lambda: all(one.executor.member.epoch > 0 for one in opened))
-        used_level = {edge for tree in opened[3].executor.member.plan.trees for edge in tree.parents.items()}
-        assert not used_level & {(3, 1), (3, 2)}
+        used = {edge for tree in opened[3].executor.member.plan.trees for edge in tree.parents.items()}
+        assert not used & {(3, 1), (3, 2)}

@@ -85,7 +85,7 @@ class CatchUp:
         assert self._state is not None
         assert self._requested is not None
         step = self._requested[2]
-        self._state.take(header, body)
+        self._state.load(header, body)
         self._snapshot.discard()
         self._member.caught_up(step)
         self._requested = self._receiver = None
@@ -110,7 +110,7 @@ class CatchUp:
         sent = []
         for peer in [peer for peer, one in self._state_requests.items() if (one.epoch, one.step) == here]:
             del self._state_requests[peer]
-            sender = StateSender(self._frame_io, peer, here, self._state.give(self._snapshot.requests[0].bucket.step))
+            sender = StateSender(self._frame_io, peer, here, self._state.save(self._snapshot.requests[0].bucket.step))
             self._channel.send(peer, StateOffer(*here, sender.header, sender.body))
             sender.begin()
             sent.append((peer, sender.body))

@@ -61,6 +61,9 @@ class FrameIO:
         self._posted: dict[tuple[int, int], tuple[int, Arrived]] = {}
         self._early: dict[tuple[int, int], Tensor] = {}
 
+    def now(self) -> float:
+        return self._clock.now()
+
     def take_buffer(self, nbytes: int) -> Tensor:
         return self._buffers.take(nbytes, _CPU)
 

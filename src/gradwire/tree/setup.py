@@ -1,12 +1,12 @@
-"""Crossing: one rank's part in a plan, opened and closed as one: a wire, a walker and a steward.
+"""Tree setup: opens and closes one rank's connection to a plan: its wire and its executor.
 
-In: configuration and the group whose ranks are the plan's members. The first plan is made by rank 0 from what is known
-of the network and told through torch's store, so that all ranks hold the same one to the bit.
+In: configuration and the process group whose ranks are the plan's members. Rank 0 makes the first plan from the
+configured network and publishes it in torch's store, so that all ranks have the same plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import torch.distributed as dist
 from gradwire.clock import Clock
 from gradwire.closing import Closing
 from gradwire.config import Config, PlanningConfig
-from gradwire.decide.initial_level import start
+from gradwire.decide.initial_level import initial_level
 from gradwire.decide.registry import is_controller
 from gradwire.errors import ConfigError, LinkError
 from gradwire.events import Faulted, Sink
@@ -23,6 +23,7 @@ from gradwire.events import Planned as PlannedEvent
 from gradwire.level import Level
 from gradwire.plan.job import ReductionJob
 from gradwire.plan.matrix import Matrix
+from gradwire.plan.membership.awareness import KnownNetwork
 from gradwire.plan.membership.control_messages import pack, unpack
 from gradwire.plan.membership.member import Member
 from gradwire.plan.membership.messages import Announce
@@ -34,55 +35,87 @@ from gradwire.transport.carrier import fallback_reporter, open_wire
 from gradwire.transport.traffic import Source
 from gradwire.transport.wires.native import NativeWire
 from gradwire.tree.accumulator import frame_bytes
-from gradwire.tree.executor import ExecutorConfig, TreeExecutor
+from gradwire.tree.build import TreeParts, build_executor
+from gradwire.tree.executor import TreeExecutor
+from gradwire.tree.executor_config import ExecutorConfig
+from gradwire.tree.membership_listener import MembershipListener
 from gradwire.tree.partition import chunk_for
-from gradwire.tree.plan_manager import PlanManager, PlanManagerConfig
+from gradwire.tree.plan_manager import PlanManagerConfig
 from gradwire.types import Plan
 
 
 class TreeConnection:
-    """A walker and its steward over a wire of their own: one member's part in a plan."""
+    """One member's connection to a plan: a wire of its own and the executor on it."""
 
-    def __init__(self, wire: NativeWire, executor: TreeExecutor, manager: PlanManager, ranks: Sequence[int]) -> None:
-        self.wire, self.executor, self._plan_manager = wire, executor, manager
+    def __init__(self, wire: NativeWire, executor: TreeExecutor, ranks: Sequence[int]) -> None:
+        self.wire, self.executor = wire, executor
         self.source = Source(wire.ledger, wire.stats, ranks)
 
     def request_level(self, level: str, why: str) -> None:
-        """Let the plan have this level, as soon as all members can; where plans decide it."""
-        self._plan_manager.level = level, why
+        """Request that the plan use this level, as soon as all members can; where plans decide it."""
+        if self.executor.manager is not None:
+            self.executor.manager.request_level(level, why)
 
     def close(self) -> None:
-        Closing(self.executor.close, self._plan_manager.close, self.wire.close).close()
+        manager = self.executor.manager
+        parts = (self.executor.close, manager.close if manager is not None else None, self.wire.close)
+        Closing(*(part for part in parts if part is not None)).close()
 
 
 @dataclass(frozen=True, slots=True)
 class EventContext:
-    """Who hears of plans and losses, and by which clock."""
+    """Where events about plans and members go, and the clock of their times."""
 
     clock: Clock
     sink: Sink
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeContext:
+    """Configuration, number of elements of the gradient, and where events go."""
+
+    config: Config
+    numel: int
+    events: EventContext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeMembership:
+    """One rank's place in a plan: its member number, the first members and plan, and the rank of each member.
+
+    A member that is not among `members` replaces a lost process and asks to join; with `votes` it counts for a quorum,
+    because the lost process is known to be dead. `addresses` are those of members whose process was replaced; its owner
+    may add to it at any time.
+    """
+
+    number: int
+    members: Sequence[int]
+    plan: Plan
+    ranks: Sequence[int]
+    addresses: Mapping[int, tuple[str, int]] = field(default_factory=dict)
+    votes: bool = False
+
+
 def open_tree(
-    config: Config,
+    context: TreeContext,
     group: dist.ProcessGroup,
     ranks: Sequence[int],
-    numel: int,
-    told: EventContext,
     addresses: Mapping[int, tuple[str, int]] | None = None,
 ) -> TreeConnection:
-    """This rank as a member of the plan over `group`, whose members are these ranks of the job. `addresses` are those of
-    members whose process was replaced; its owner may add to it at any time."""
-    known = known_network(config.planning, group.size())
-    level = str(start(None, lambda _: 0).level) if decided_by_plan(config) else ""
+    """Connect this rank as a member of the plan over `group`, whose members are these ranks of the job."""
+    config, events, size = context.config, context.events, group.size()
+    matrix = known_network(config.planning, size)
+    level = str(initial_level(None, lambda _: 0).level) if decided_by_plan(config) else ""
     exchange = StoreExchange.for_group(group, "plan", config.transport.timeout)
-    plan = first_plan(exchange, lambda: replace(planner_of(config, numel)(known, 1), level=level))
-    wire = open_wire(config.transport, group, fallback_reporter(group, told.clock, told.sink))
-    return connect_tree(config, wire, group.rank(), (range(group.size()), plan), ranks, numel, told, addresses)
+    plan = first_plan(exchange, lambda: replace(planner_of(config, context.numel)(matrix, 1), level=level))
+    wire = open_wire(config.transport, group, fallback_reporter(group, events.clock, events.sink))
+    moved = addresses if addresses is not None else {}  # an empty mapping is kept: its owner fills it later
+    place = TreeMembership(number=group.rank(), members=range(size), plan=plan, ranks=ranks, addresses=moved)
+    return connect_tree(context, wire, place)
 
 
 def decided_by_plan(config: Config) -> bool:
-    """Whether levels change with plans: a controller's, where ranks come and go."""
+    """Whether plans decide the level: where a controller chooses it and the plan is elastic."""
     return bool(config.plan) and config.planning.elastic and is_controller(config.level)
 
 
@@ -92,74 +125,61 @@ def planner_of(config: Config, numel: int) -> Callable[[Matrix, int], Plan]:
 
 
 def _job(config: Config, numel: int) -> ReductionJob:
-    """Every bit, where a controller may choose to send them all."""
+    """Uncompressed where a controller chooses the level, because it may choose `off`."""
     nbytes = max(4 * numel, 1)
     ratio = 1.0 if is_controller(config.level) else frame_bytes(Level.parse(config.level), numel) / nbytes
     return ReductionJob(nbytes, chunk_for(nbytes, ratio), ratio)
 
 
-@dataclass(frozen=True, slots=True)
-class _MembershipEvents:
-    """What a member tells of plans and of others; a loss is told once, until the lost one is back."""
+class _MembershipEvents(MembershipListener):
+    """Emits events about plans and members; a loss is emitted once, until the member rejoins."""
 
-    told: EventContext
-    member: Member
-    ranks: Sequence[int]
-    gone: set[int] = field(default_factory=set)
+    def __init__(self, events: EventContext, member: Member, ranks: Sequence[int]) -> None:
+        self._events, self._member, self._ranks = events, member, ranks
+        self._lost: set[int] = set()
 
-    def changed(self, plan: Plan, why: str) -> None:
-        at, step = self.told.clock.now(), self.member.step
-        self.told.sink.emit(PlannedEvent.of(at, step, replace(plan, reason=why), self.ranks))
+    def plan_changed(self, plan: Plan, why: str) -> None:
+        at, step = self._events.clock.now(), self._member.step
+        self._events.sink.emit(PlannedEvent.of(at, step, replace(plan, reason=why), self._ranks))
 
     def lost(self, peer: int, why: str) -> None:
-        if peer in self.gone:
-            return  # it is met again while others still count it in
-        self.gone.add(peer)
-        self._fault("peer_lost", f"the others go on: {why}", peer)
+        if peer in self._lost:
+            return  # lost again while other members still include it
+        self._lost.add(peer)
+        self._fault("peer_lost", f"the others continue: {why}", peer)
 
-    def back(self, peer: int, how: str) -> None:
-        self.gone.clear() if peer == self.member.rank else self.gone.discard(peer)
-        self._fault("peer_back", how, peer)
+    def rejoined(self, member: int, how: str) -> None:
+        self._lost.clear() if member == self._member.rank else self._lost.discard(member)
+        self._fault("peer_back", how, member)
 
     def _fault(self, kind: str, what: str, peer: int) -> None:
-        self.told.sink.emit(Faulted(self.told.clock.now(), self.member.step, kind, what, self.ranks[peer]))
+        at, step = self._events.clock.now(), self._member.step
+        self._events.sink.emit(Faulted(at, step, kind, what, self._ranks[peer]))
 
 
-def connect_tree(
-    config: Config,
-    wire: NativeWire,
-    rank: int,
-    first: tuple[Iterable[int], Plan],
-    ranks: Sequence[int],
-    numel: int,
-    told: EventContext,
-    addresses: Mapping[int, tuple[str, int]] | None = None,
-) -> TreeConnection:
-    """Member, walker and steward over a wire; a member that is not among the first begins apart from them."""
-    known, planned = known_network(config.planning, len(ranks)), planner_of(config, numel)
+def connect_tree(context: TreeContext, wire: NativeWire, place: TreeMembership) -> TreeConnection:
+    """Build and start the executor of one member over a wire."""
+    config, events = context.config, context.events
+    planner = planner_of(config, context.numel)
+    network = KnownNetwork(known_network(config.planning, len(place.ranks)), config.planning.aware)
+    replan = lambda members, version: planner(network.matrix(members, events.clock.now()), version)  # noqa: E731
+    member = Member(place.number, place.members, place.plan, replan, votes=place.votes)
+    listener = _MembershipEvents(events, member, place.ranks)
+    parts = TreeParts(
+        wire=wire, member=member, config=executor_config(config), clock=events.clock, listener=listener,
+        addresses=place.addresses, planning=(network, plan_manager_config(config, context.numel)),
+    )  # fmt: skip
+    executor = build_executor(parts)
+    if not member.fresh and member.coordinator == member.rank:
+        listener.plan_changed(place.plan, place.plan.reason)
+    executor.start()
+    return TreeConnection(wire, executor, place.ranks)
 
-    def replan(members: tuple[int, ...], version: int) -> Plan:
-        return replace(planned(manager.network(members, told.clock.now()), version), level=member.plan.level)
 
-    members, plan = first
-    member = Member(rank, members, plan, replan)
-    tidings = _MembershipEvents(told, member, ranks)
-    executor = TreeExecutor(wire, member, executor_config(config), told.clock, addresses)
-    executor.on_loss, executor.on_rejoin = tidings.lost, tidings.back
+def plan_manager_config(config: Config, numel: int) -> PlanManagerConfig:
     planning = config.planning
-    settings = ReplanConfig(config.plan, planning.gain, planning.interval, planning.relay)
-    stewarding = PlanManagerConfig(settings, planning.aware, planning.probe)
-    manager = PlanManager(executor, _job(config, numel), known, stewarding, tidings.changed)
-    if member.fresh:
-        member.reach.clear()
-    manager.begin(told.clock.now())
-    if member.fresh:
-        executor.start_disconnected()
-    else:
-        if member.coordinator == member.rank:
-            tidings.changed(plan, plan.reason)
-        executor.start()
-    return TreeConnection(wire, executor, manager, ranks)
+    replan = ReplanConfig(config.plan, planning.gain, planning.interval, planning.relay)
+    return PlanManagerConfig(job=_job(config, numel), replan=replan, probe=planning.probe)
 
 
 def executor_config(config: Config) -> ExecutorConfig:
@@ -171,12 +191,14 @@ def executor_config(config: Config) -> ExecutorConfig:
 
 
 def known_network(config: PlanningConfig, world_size: int) -> Matrix:
-    """What the user says of the network; without it every pair is taken to be alike until measured."""
+    """The configured network (`planning.net`); without one all pairs are assumed equal until they are measured."""
     if not config.net:
         return Matrix.of([[1e7] * world_size] * world_size, 0.02, confidence=0.0)
     matrix = from_json(Path(config.net)).matrix
     if matrix.size != world_size:
-        raise ConfigError(f"planning.net: {config.net} has {matrix.size} sites, the job {world_size} ranks: one each")
+        raise ConfigError(
+            f"planning.net: {config.net} has {matrix.size} sites for {world_size} ranks; it needs one site per rank"
+        )
     return matrix
 
 
@@ -189,10 +211,10 @@ def first_plan(exchange: StoreExchange, make: Callable[[], Plan]) -> Plan:
             exchange.publish("plan", {"error": str(error), "plan": ""})
             raise
         exchange.publish("plan", {"error": "", "plan": written_plan(plan)})
-    told = exchange.read("plan", 0, dict[str, str])
-    if told["error"]:
-        raise LinkError(f"rank 0 could not make a plan: {told['error']}")
-    return read_plan(told["plan"])
+    answer = exchange.read("plan", 0, dict[str, str])
+    if answer["error"]:
+        raise LinkError(f"rank 0 could not make a plan: {answer['error']}")
+    return read_plan(answer["plan"])
 
 
 def read_plan(text: str) -> Plan:

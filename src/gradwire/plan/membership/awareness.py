@@ -120,3 +120,31 @@ class Awareness:
         known = {pair: self._links.get(pair, _LinkEstimate()) for pair in pairs}
         stale = [(max(entry.at, entry.probe_requested_at), pair) for pair, entry in known.items() if not entry.blocked]
         return [pair for at, pair in sorted(stale) if now - at > older][:most]
+
+
+class KnownNetwork:
+    """The network to plan by: measured links once there are any, before that the configured matrix.
+
+    With `aware` off, measurements are ignored.
+    """
+
+    def __init__(self, configured: Matrix, aware: bool = True) -> None:
+        self.aware, self.links = aware, Awareness()
+        self._configured = configured
+
+    def begin(self, now: float) -> None:
+        """Start with what the configured matrix says about links."""
+        matrix = self._configured
+        for row, source in enumerate(matrix.members):
+            for column, destination in enumerate(matrix.members):
+                rate, rtprop = float(matrix.rate[row, column]), float(matrix.rtprop[row, column])
+                if row != column and rate <= 0:
+                    self.links.blocked(source, destination, now)
+                elif row != column and matrix.confidence[row, column] > 0:
+                    self.links.observe(LinkObservation(source, destination, rate, rtprop, LEAST_BYTES, now))
+
+    def matrix(self, members: Sequence[int], now: float) -> Matrix:
+        configured = self._configured.only(members)
+        if not self.aware or not self.links.informed:
+            return configured
+        return self.links.matrix(configured.members, now, up=configured.up, down=configured.down)

@@ -21,6 +21,7 @@ Leaving: a goodbye costs nothing. Only when a step begins that would need the on
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from enum import Enum
 
 from gradwire.errors import IntegrityError, LinkError
@@ -62,19 +63,21 @@ class Verdict(Enum):
 class Member:
     """One rank's view of epoch, members, plan and step."""
 
-    def __init__(self, rank: int, members: Iterable[int], plan: Plan, replan: Replan, stride: int = 4096) -> None:
+    def __init__(
+        self, rank: int, members: Iterable[int], plan: Plan, replan: Replan, stride: int = 4096, votes: bool = False
+    ) -> None:
         self.rank, self.stride = rank, stride
         self.members: tuple[int, ...] = tuple(sorted(members))
         self.fresh = rank not in self.members
         # Whether it counts among those who may go on although it is fresh: it knows that who had its place before
         # trains on nowhere.
-        self.votes = False
+        self._votes = votes
         self.epoch, self.version, self.done = 0, plan.version, -1
         self.plans: dict[int, Plan] = {plan.version: plan}
         self.alive = set(self.members) | {rank}
         self.behind: tuple[int, int] | None = None
         # Whom the transport has a connection to, and the goodbyes of those who left.
-        self.reach = self.alive - {rank}
+        self.reach = set() if self.fresh else self.alive - {rank}
         self.parted: dict[int, Leave] = {}
         # Whether members come back at all, whether this one could now, and since when there is a reason to ask.
         self.returning, self.willing = False, True
@@ -360,7 +363,7 @@ class Member:
         self._conclude(now)
 
     def _ready(self, epoch: int) -> Ready:
-        members = (*self.members, self.rank) if self.fresh and self.votes else self.members
+        members = (*self.members, self.rank) if self.fresh and self._votes else self.members
         return Ready(epoch, self.version, self.done, self.epoch, members, self.fresh, self._attempts, self._joined)
 
     def _on_regroup(self, sender: int, message: Regroup) -> None:
@@ -375,11 +378,15 @@ class Member:
             if not any(known.epoch == message.epoch for known in self._attempts):
                 self._attempts += (Attempt(message.epoch, sender, message.members),)
 
+    def _new_plan(self, members: tuple[int, ...], version: int) -> Plan:
+        """For a new epoch; the level in force stays."""
+        return replace(self._replan(members, version), level=self.plan.level)
+
     def _conclude(self, now: float) -> None:
         gathering = self._gathering
         if gathering is None or gathering.epoch != self._promised or gathering.install:
             return
-        install = gathering.conclude(self._replan, gathering.epoch, self.parted)
+        install = gathering.conclude(self._new_plan, gathering.epoch, self.parted)
         if install:
             self._on_install(self.rank, install)
             gathering.unacknowledged.discard(self.rank)
