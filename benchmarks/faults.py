@@ -1,10 +1,10 @@
-"""Faults by (rank, step) in the lab: every case of the schedule, what was promised of it and what came of it.
+"""Faults by (rank, step) in the lab: for every case of the schedule, the required and the actual outcome.
 
     python benchmarks/faults.py [NAME ...] [--out docs/results] [--list]
 
-A NAME is the beginning of a case's name ("kill", "kill a worker, ltp"). Each case is a job of its own: a small network
-trained on handwritten digits by four hosts at 100 Mbit/s; results add up in faults.json, by case, and faults.md is made
-from that file.
+A NAME is a prefix of a case's name ("kill", "kill a worker, ltp"). Each case is a separate job: four hosts at
+100 Mbit/s train a small network on handwritten digits. faults.json collects the results by case; faults.md is generated
+from it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import Any
 
 from gradwire.network import preset
 from harness.facts import machine_facts
-from harness.faulty import CUT, WHOLE, Case, Expectation, Fault, Outcome, Scene, run
+from harness.fault_run import CUT, NO_LOSS, Case, Expectation, Fault, LabControl, Outcome, run
 
 HOSTS = 4
-# Short, so that cases are: a step may take TIMEOUT seconds, a silent LTP peer is lost after DEAD.
+# Short, so that cases are short: a step may take TIMEOUT seconds, a silent LTP peer is lost after DEAD.
 TIMEOUT, DEAD, CONNECT = 8.0, 4.0, 4.0
 # What a busy machine may add to any promised time.
 SLACK = 5.0
@@ -37,8 +37,8 @@ def config(level: str, kind: str = "group", **rest: Any) -> dict[str, Any]:
     return {"level": level, "transport": transport, **rest}
 
 
-def patient(way: dict[str, Any]) -> dict[str, Any]:
-    """The same with the waiting times that users have by default."""
+def with_default_timeouts(way: dict[str, Any]) -> dict[str, Any]:
+    """The same with the default timeouts."""
     return {**way, "transport": {"kind": way["transport"]["kind"]}}
 
 
@@ -58,63 +58,63 @@ ABOUT = {
     "auto": "the controller chooses, on gloo",
     "ltp": "the controller chooses, on LTP",
     "plan": "int8 over load-aware trees on LTP",
-    "elastic": "the same, and the others go on without a lost rank",
-    "returning": "the same, with SGD and momentum, and `handle.hand_over(optimizer)`: it is taken back",
+    "elastic": "the same, and the others continue without a lost rank",
+    "returning": "the same, with SGD and momentum, and `handle.hand_over(optimizer)`: the lost rank rejoins",
     "returning-tcp": "the same over TCP",
 }
 
 
 # ---- faults ----------------------------------------------------------------------------------------------------------
-def kill(scene: Scene, rank: int) -> None:
-    scene.signal(rank, SIGKILL)
+def kill(control: LabControl, rank: int) -> None:
+    control.signal(rank, SIGKILL)
 
 
-def kill_and_start(scene: Scene, rank: int) -> None:
-    """A spot machine is taken away, and three seconds later there is another."""
-    scene.signal(rank, SIGKILL)
-    scene.after(3.0, lambda: scene.start(rank, {"GRADWIRE_REJOIN": "1"}))
+def kill_and_start(control: LabControl, rank: int) -> None:
+    """A spot instance is terminated, and replaced three seconds later."""
+    control.signal(rank, SIGKILL)
+    control.after(3.0, lambda: control.start(rank, {"GRADWIRE_REJOIN": "1"}))
 
 
 def stop_for(seconds: float) -> Any:
-    def act(scene: Scene, rank: int) -> None:
-        scene.signal(rank, SIGSTOP)
-        scene.after(seconds, lambda: scene.signal(rank, SIGCONT))
+    def act(control: LabControl, rank: int) -> None:
+        control.signal(rank, SIGSTOP)
+        control.after(seconds, lambda: control.signal(rank, SIGCONT))
 
     return act
 
 
 def lossy(loss: float, seconds: float, ways: tuple[str, ...] = ("->*", "*->")) -> Any:
-    def act(scene: Scene, rank: int) -> None:
-        scene.lose(rank, loss, ways)
-        scene.after(seconds, lambda: scene.lose(rank, WHOLE, ways))
+    def act(control: LabControl, rank: int) -> None:
+        control.set_loss(rank, loss, ways)
+        control.after(seconds, lambda: control.set_loss(rank, NO_LOSS, ways))
 
     return act
 
 
-def parted_for(seconds: float) -> Any:
-    """The two sides of a network do not reach each other for a while; inside each, all is well."""
+def partitioned_for(seconds: float) -> Any:
+    """The two sides of a network cannot reach each other for a while; inside each side nothing changes."""
 
-    def act(scene: Scene, rank: int) -> None:
-        scene.part(CUT)
-        scene.after(seconds, lambda: scene.part(WHOLE))
+    def act(control: LabControl, rank: int) -> None:
+        control.partition(CUT)
+        control.after(seconds, lambda: control.partition(NO_LOSS))
 
     return act
 
 
-def flapping(scene: Scene, rank: int) -> None:
+def flapping(control: LabControl, rank: int) -> None:
     """Down for half of every second, six times."""
     for second in range(6):
-        scene.after(second, lambda: scene.lose(rank, CUT))
-        scene.after(second + 0.5, lambda: scene.lose(rank, WHOLE))
+        control.after(second, lambda: control.set_loss(rank, CUT))
+        control.after(second + 0.5, lambda: control.set_loss(rank, NO_LOSS))
 
 
-def no_udp(scene: Scene, rank: int) -> None:
-    scene.block(rank, 17)
+def no_udp(control: LabControl, rank: int) -> None:
+    control.block_protocol(rank, 17)
 
 
-def no_ping(scene: Scene, rank: int) -> None:
+def no_ping(control: LabControl, rank: int) -> None:
     for each in range(HOSTS):
-        scene.block(each, 1)
+        control.block_protocol(each, 1)
 
 
 @contextlib.contextmanager
@@ -139,8 +139,8 @@ SHORT_CUT = Fault("cut for 2 s", act=lossy(CUT, 2.0))
 CUT_AND_BACK = Fault("cut for 10 s", act=lossy(CUT, 10.0))
 COORDINATOR_CUT = Fault("coordinator cut for 10 s", rank=0, act=lossy(CUT, 10.0))
 STOP_AND_BACK = Fault("stop for 10 s", act=stop_for(10.0))
-SITE_CUT = Fault("site of two cut for 10 s", rank=2, along=(3,), act=parted_for(10.0))
-KILL_LEADER = Fault("kill a site's leader", rank=2, along=(3,), act=kill)
+SITE_CUT = Fault("site of two cut for 10 s", rank=2, also=(3,), act=partitioned_for(10.0))
+KILL_LEADER = Fault("kill a site's leader", rank=2, also=(3,), act=kill)
 LONG_CUT = Fault("cut for good", act=lossy(CUT, FOREVER))
 ONE_WAY = Fault("one way cut for 2 s", act=lossy(CUT, 2.0, ("->*",)))
 ONE_WAY_LONG = Fault("one way cut for good", act=lossy(CUT, FOREVER, ("->*",)))
@@ -157,7 +157,7 @@ PULSE = Fault("another layout of pulses", inside="pulse")
 
 
 def rooted(folder: Path) -> dict[str, Any]:
-    """A plan of one tree whose root is rank 2, not the coordinator: rank 2's links are said to be the fastest."""
+    """A plan of one tree whose root is rank 2, not the coordinator: rank 2's links are declared the fastest."""
     sites = [f"h{rank}" for rank in range(HOSTS)]
     links = [
         {"from": a, "to": b, "rate": "100mbit" if "h2" in (a, b) else "10mbit", "rtt": "1ms", "both": False}
@@ -172,12 +172,12 @@ LOST = {"off": TIMEOUT, "int8": TIMEOUT, "auto": TIMEOUT, "ltp": 2 * DEAD, "plan
 
 
 def case(fault: Fault, way: str, expect: Expectation, within: float, **more: Any) -> Case:
-    settings = {"patience": TIMEOUT, "config": WAYS[way], **more}
+    settings = {"group_timeout": TIMEOUT, "config": WAYS[way], **more}
     return Case(fault, way, network=preset("lan100", HOSTS), expect=expect, within=within + SLACK, **settings)
 
 
 def two_sites(folder: Path) -> dict[str, Any]:
-    """Ranks 0 and 1 on one side of an ocean, 2 and 3 on the other."""
+    """Ranks 0 and 1 at one site, ranks 2 and 3 at another."""
     sites = folder / "sites.json"
     sites.write_text(json.dumps({"left": [0, 1], "right": [2, 3]}))
     way = WAYS["returning"]
@@ -185,12 +185,12 @@ def two_sites(folder: Path) -> dict[str, Any]:
 
 
 def schedule(folder: Path) -> Iterator[Case]:
-    """Every case. `within`: a lost peer is found after TIMEOUT on gloo and after DEAD on LTP, whoever else waits for
-    the one that found it hears of it at once; a closed connection is seen immediately but promised no sooner."""
+    """All cases. `within`: a lost peer is detected after TIMEOUT on gloo and after DEAD on LTP, and the ranks that wait
+    for the detecting rank learn it at once. A closed connection is detected immediately, but no sooner is promised."""
     yield from lost_ranks(folder)
     yield from bad_links(folder)
     yield from bad_machines()
-    yield from strangers()
+    yield from mismatched_ranks()
 
 
 def lost_ranks(folder: Path) -> Iterator[Case]:
@@ -203,7 +203,7 @@ def lost_ranks(folder: Path) -> Iterator[Case]:
     elastic = {**root, "planning": {**root["planning"], "elastic": True}}
     yield case(KILL_ROOT, "elastic", "without", 2 * DEAD, config=elastic)
     for way in ("auto", "ltp", "plan", "elastic"):
-        yield case(STOP, way, "goes on", 2.0)
+        yield case(STOP, way, "continues", 2.0)
     for way, seconds in LOST.items():
         yield case(STOP_LONG, way, "stops", seconds + 15.0)
     yield case(STOP_LONG, "elastic", "without", 2 * DEAD)
@@ -211,41 +211,41 @@ def lost_ranks(folder: Path) -> Iterator[Case]:
 
 def bad_links(folder: Path) -> Iterator[Case]:
     for way in ("auto", "ltp", "plan"):
-        yield case(SHORT_CUT, way, "goes on", 2 * 2.0)
-        yield case(ONE_WAY, way, "goes on", 2 * 2.0)
-        yield case(FLAPPING, way, "goes on", 6.0 + 4.0)
+        yield case(SHORT_CUT, way, "continues", 2 * 2.0)
+        yield case(ONE_WAY, way, "continues", 2 * 2.0)
+        yield case(FLAPPING, way, "continues", 6.0 + 4.0)
     for fault in (LONG_CUT, ONE_WAY_LONG):
         for way, seconds in LOST.items():
             yield case(fault, way, "stops", 2 * seconds)
     yield case(LONG_CUT, "elastic", "without", 2 * DEAD)
     for fault in (CUT_AND_BACK, COORDINATOR_CUT, STOP_AND_BACK):
-        yield case(fault, "returning", "returns", 2 * DEAD, steps=500)
-    yield case(CUT_AND_BACK, "returning-tcp", "returns", 2 * DEAD, steps=500)
-    # A process takes seconds to start on two cores.
-    yield case(KILL_AND_START, "returning", "returns", 2 * DEAD + 10.0, steps=900)
-    # Half of the job goes on alone meanwhile, at the pace of its own network: slowly, so that some steps are left.
+        yield case(fault, "returning", "rejoins", 2 * DEAD, steps=500)
+    yield case(CUT_AND_BACK, "returning-tcp", "rejoins", 2 * DEAD, steps=500)
+    # Starting a process takes seconds on two cores.
+    yield case(KILL_AND_START, "returning", "rejoins", 2 * DEAD + 10.0, steps=900)
+    # Meanwhile half of the job continues alone; its steps are slow, so that some are left when the others rejoin.
     ocean = replace(preset("wan-us-eu", HOSTS), name="wan-us-eu")
-    sites = {"steps": 220, "pace": 0.05, "config": two_sites(folder)}
-    yield replace(case(SITE_CUT, "returning", "returns", 2 * DEAD, **sites), network=ocean)
-    yield replace(case(KILL_LEADER, "returning", "heirs", 2 * DEAD, **sites), network=ocean)
+    sites = {"steps": 220, "step_seconds": 0.05, "config": two_sites(folder)}
+    yield replace(case(SITE_CUT, "returning", "rejoins", 2 * DEAD, **sites), network=ocean)
+    yield replace(case(KILL_LEADER, "returning", "failover", 2 * DEAD, **sites), network=ocean)
     for way in ("auto", "ltp", "plan"):
-        yield case(LOSS, way, "goes on", 60.0, config=patient(WAYS[way]), patience=120.0)
+        yield case(LOSS, way, "continues", 60.0, config=with_default_timeouts(WAYS[way]), group_timeout=120.0)
     for way in ("ltp", "plan"):
-        yield case(NO_UDP, way, "goes on", 2 * CONNECT)
-    yield case(NO_PING, "ltp", "goes on", 2 * CONNECT)
+        yield case(NO_UDP, way, "continues", 2 * CONNECT)
+    yield case(NO_PING, "ltp", "continues", 2 * CONNECT)
 
 
 def bad_machines() -> Iterator[Case]:
     for way in ("auto", "ltp", "plan"):
-        yield case(CLOCK, way, "goes on", 0.0)
+        yield case(CLOCK, way, "continues", 0.0)
     recorded = {**WAYS["ltp"], "record": "{place}", "observe": {"detail": "buckets"}}
-    # Full from the first step on: what is counted begins with attaching.
-    yield case(DISK, "ltp", "goes on", 2 * CONNECT, config=recorded, steps=200)
+    # The disk is full from the first step on, so the time counts from attach.
+    yield case(DISK, "ltp", "continues", 2 * CONNECT, config=recorded, steps=200)
     yield case(MEMORY, "int8", "stops", TIMEOUT)
     yield case(MEMORY, "ltp", "stops", 2 * DEAD, config=config("int8", "ltp"))
 
 
-def strangers() -> Iterator[Case]:
+def mismatched_ranks() -> Iterator[Case]:
     for way in ("ltp", "plan"):
         yield case(SECRET, way, "stops", 2 * CONNECT)
     for way in ("off", "int8", "ltp", "plan"):
@@ -254,7 +254,7 @@ def strangers() -> Iterator[Case]:
         yield case(PULSE, way, "stops", TIMEOUT)
 
 
-# One of each kind that takes seconds, by every way of sending; tests/train has more on loopback.
+# One fast case of each kind, for every transport; tests/train has more on loopback.
 QUICK = (
     "kill a worker, int8", "kill the coordinator, elastic", "cut for 2 s, plan", "one way cut for good, ltp",
     "firewall drops UDP, ltp", "disk full, ltp",
@@ -263,21 +263,21 @@ QUICK = (
 
 
 def limit(case: Case) -> float:
-    """When whoever still runs is said to hang."""
+    """Seconds after which a rank that still runs counts as hanging."""
     return max(1.5 * case.within, case.steps * 0.25) + 10.0
 
 
-# ---- telling ---------------------------------------------------------------------------------------------------------
+# ---- results ---------------------------------------------------------------------------------------------------------
 HEAD = ("fault at (rank, step)", "way", "promised", "result", "detected in, s", "recovered in, s", "steps lost",
-        "taken back in, s", "replicas", "left behind")  # fmt: skip
+        "rejoined in, s", "replicas", "left behind")  # fmt: skip
 
 
 def row(case: Case, outcome: dict[str, Any]) -> list[str]:
     fault = case.fault
     detected, lost = outcome["detected"], outcome["lost"]
     promise = {
-        "goes on": "goes on", "stops": "every rank raises", "without": "the others go on", "returns": "taken back",
-        "heirs": "its neighbour leads",
+        "continues": "continues", "stops": "every rank raises", "without": "the others continue", "rejoins": "rejoins",
+        "failover": "its neighbour leads",
     }[case.expect]  # fmt: skip
     back, missed = outcome.get("back"), outcome.get("missed")
     return [
@@ -294,10 +294,10 @@ def row(case: Case, outcome: dict[str, Any]) -> list[str]:
     ]
 
 
-def page(cases: list[Case], told: dict[str, Any]) -> str:
-    rows = [row(case, told["cases"][case.name]) for case in cases if case.name in told["cases"]]
+def page(cases: list[Case], results: dict[str, Any]) -> str:
+    rows = [row(case, results["cases"][case.name]) for case in cases if case.name in results["cases"]]
     good = sum(cells[3] == "as promised" for cells in rows)
-    machine = told["machine"]
+    machine = results["machine"]
     lines = [
         "# Faults in the middle of training",
         "",
@@ -309,13 +309,13 @@ def page(cases: list[Case], told: dict[str, Any]) -> str:
         f"gradwire {machine['revision']}, torch {machine['torch']}, {machine['cores']} cores. Rows of earlier runs are "
         "kept: the revision is the last run's.",
         "",
-        "*Detected in*: from the fault to the first and to the last rank that raised, or that told of the loss where "
-        "the lost rank returns. *Recovered in*: from the fault "
-        "to the end of the longest pause in training. *Steps lost*: asked for and not made by all who went on; where "
-        "every rank raises, what came after the last checkpoint is lost. *Taken back in*: from the end of the fault "
-        "until the rank has the others' state; the steps it missed are those made without it. *Replicas*: a hash of "
-        "all parameters of every "
-        "rank at every step. *Left behind*: processes, members of the hosts' namespaces (and so sockets), files.",
+        "*Detected in*: from the fault to the first and to the last rank that raised, or that reported the loss where "
+        "the lost rank rejoins. *Recovered in*: from the fault "
+        "to the end of the longest pause in training. *Steps lost*: requested but not finished by all surviving ranks; "
+        "where every rank raises, the steps since the last checkpoint are lost. *Rejoined in*: from the end "
+        "of the fault until the rank has the others' state; the steps it missed are those made without it. "
+        "*Replicas*: a hash of all parameters of every rank at every step. "
+        "*Left behind*: processes, members of the hosts' namespaces (and so sockets), files.",
         "",
         f"| {' | '.join(HEAD)} |",
         "|" + "---|" * len(HEAD),
@@ -323,13 +323,13 @@ def page(cases: list[Case], told: dict[str, Any]) -> str:
         "",
         "Ways: " + "; ".join(f"`{way}` {about}" for way, about in ABOUT.items()) + ".",
         "",
-        "## What a rank says",
+        "## Error messages",
         "",
         "The error of the lowest rank that raised, by case:",
         "",
     ]
     for case in cases:
-        errors = told["cases"].get(case.name, {}).get("errors", {})
+        errors = results["cases"].get(case.name, {}).get("errors", {})
         if errors:
             rank, text = min(errors.items(), key=lambda entry: int(entry[0]))
             lines.append(f"- {case.name}: rank {rank}: {text}")
@@ -338,29 +338,29 @@ def page(cases: list[Case], told: dict[str, Any]) -> str:
 
 def add(folder: Path, cases: list[Case], outcome: Outcome) -> None:
     path = folder / "faults.json"
-    told = json.loads(path.read_text()) if path.exists() else {"cases": {}}
-    told["machine"] = machine_facts()
-    told["cases"][outcome.case] = asdict(outcome)
+    results = json.loads(path.read_text()) if path.exists() else {"cases": {}}
+    results["machine"] = machine_facts()
+    results["cases"][outcome.case] = asdict(outcome)
     folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(told, indent=1) + "\n")
-    # Through the file, so that page and file cannot differ.
+    path.write_text(json.dumps(results, indent=1) + "\n")
+    # Read back from the file, so that the page and the file agree.
     (folder / "faults.md").write_text(page(cases, json.loads(path.read_text())))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="beginnings of cases' names; all without")
+    parser.add_argument("names", nargs="*", help="prefixes of case names; default: all")
     parser.add_argument("--out", type=Path, default=None)
-    parser.add_argument("--missing", action="store_true", help="only those that --out has no good result of")
-    parser.add_argument("--quick", action="store_true", help="one case of each kind, those that take seconds")
+    parser.add_argument("--missing", action="store_true", help="only cases without a good result in --out")
+    parser.add_argument("--quick", action="store_true", help="one fast case of each kind")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gradwire-faults-") as folder:
         cases = list(schedule(Path(folder)))
         chosen = [case for case in cases if not options.names or case.name.startswith(tuple(options.names))]
         if options.missing and (known := options.out / "faults.json").exists():
-            told = json.loads(known.read_text())["cases"]
-            chosen = [case for case in chosen if told.get(case.name, {}).get("verdict") != "as promised"]
+            results = json.loads(known.read_text())["cases"]
+            chosen = [case for case in chosen if results.get(case.name, {}).get("verdict") != "as promised"]
         if options.quick:
             chosen = [case for case in chosen if case.name in QUICK]
         bad = 0

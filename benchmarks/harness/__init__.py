@@ -1,1 +1,1 @@
-"""The bench: workload x network x contestants, measured together in the lab. `case.py` is where a case file begins."""
+"""Benchmark harness: workload x network x contestants, measured in the lab. `case.py` is the entry point."""

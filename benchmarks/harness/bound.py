@@ -1,7 +1,7 @@
-"""The uncompressed ring at its theoretical bound: nobody who sends fp32 gradients in a ring can be faster.
+"""Bound: the theoretical minimum time of an uncompressed fp32 ring all-reduce.
 
 Each rank sends 2 (W-1)/W of the gradient, on the wire as full TCP packets with their headers, over its own access
-link; the slowest direction decides. Only networks with one switch are bounded like this.
+link; the slowest direction decides. Valid only for networks with one switch.
 """
 
 from __future__ import annotations
@@ -26,6 +26,6 @@ def ring_seconds(network: Network, nbytes: float) -> Seconds:
 
 
 def ring_step(network: Network, nbytes: float, compute: float, backward_share: float = 2 / 3) -> Seconds:
-    """Time of a step in which all communication hides behind backward as far as it can."""
+    """Time of a step whose communication overlaps with backward as far as possible."""
     backward = compute * backward_share
     return Seconds(compute - backward + max(backward, ring_seconds(network, nbytes)))

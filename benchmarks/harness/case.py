@@ -1,4 +1,4 @@
-"""Case: what a case file is made of, and the command line that all of them share.
+"""Case: the description of a benchmark, and the command line that all case files share.
 
     case = Case("compressors", "paced:resnet18", networks=("lan100",), hosts=4, contestants=("ddp", "gradwire:int8"))
     if __name__ == "__main__":
@@ -33,10 +33,10 @@ from harness.workload import WorkloadSpec
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Defaults of one case file; every one of them can be overridden on the command line.
+    """Defaults of one case file; the command line overrides them.
 
-    With several workloads every network is run with each. `mode` is the lab's: "loopback" has no emulator between the
-    ranks, for cases whose network is this machine itself.
+    With several workloads, every network runs with each. `mode` is the lab's: "loopback" has no emulator between the
+    ranks.
     """
 
     name: str
@@ -73,7 +73,7 @@ def options_of(case: Case, arguments: Sequence[str] | None = None) -> argparse.N
 
 
 def measure(case: Case, options: argparse.Namespace, console: Console) -> dict[str, Any]:
-    """Run the case; everything a result file holds."""
+    """Run the case; return the contents of its result file."""
     workloads = [
         WorkloadSpec.parse(text, options.compute_ms, options.data, options.batch)
         for text in options.workload or case.workloads
@@ -101,7 +101,7 @@ def measure(case: Case, options: argparse.Namespace, console: Console) -> dict[s
         "case": case.name,
         "title": case.title,
         "command": command(),
-        "workloads": [_told(workload) for workload in workloads],
+        "workloads": [_workload_facts(workload) for workload in workloads],
         "networks": [{"name": n.name, "hosts": len(n.ranks), "links": str(n.links[0].spec)} for n in networks],
         "congestion": sorted({network.congestion for network in networks}),
         "repeat": repeat,
@@ -110,13 +110,13 @@ def measure(case: Case, options: argparse.Namespace, console: Console) -> dict[s
     }
 
 
-def _told(workload: WorkloadSpec) -> dict[str, Any]:
+def _workload_facts(workload: WorkloadSpec) -> dict[str, Any]:
     sums = {"about": workload.about, "seconds": workload.seconds, "parameters": workload.numel}
     return {**asdict(workload), "data": None, **sums}
 
 
 def command() -> str:
-    """How to run this again, without the paths of this machine."""
+    """The command that repeats this run, without local paths."""
     hidden = {"--out": "DIR", "--data": "DIR"}
     words = [Path(sys.argv[0]).name, *sys.argv[1:]]
     shown = [hidden.get(before, word) for before, word in zip(["", *words], words, strict=False)]
@@ -124,20 +124,20 @@ def command() -> str:
 
 
 def main(case: Case, arguments: Sequence[str] | None = None) -> None:
-    """The whole of a case file."""
+    """Entry point of a case file."""
     options = options_of(case, arguments)
     console = Console(stderr=True)
     try:
-        told = measure(case, options, console)
+        result = measure(case, options, console)
     except GradwireError as error:
         sys.exit(f"{case.name}: {error}")
-    rows: list[Row] = told["rows"]
+    rows: list[Row] = result["rows"]
     shown = Console(width=max(Console().width, 150))
     shown.print(table(case.title or case.name, rows))
-    told["rows"] = [as_json(row) for row in rows]
+    result["rows"] = [as_json(row) for row in rows]
     if options.out:
-        page.write(options.out, told, rows)
-    print(json.dumps(told))
+        page.write(options.out, result, rows)
+    print(json.dumps(result))
     if any(row.error for row in rows):
         sys.exit(1)
 

@@ -1,7 +1,7 @@
-"""Contestants: the ways to synchronise gradients, by name, each with its best settings, stated.
+"""Contestants: ways to synchronise gradients, by name, each with its best settings.
 
-A contestant gets a DDP model and installs itself on it; what it returns is closed after the block. To add one, write
-an `install` function and one line in CONTESTANTS.
+A contestant installs itself on a DDP model; what `install` returns is closed after the block. To add one, write an
+`install` function and one line in CONTESTANTS.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from harness.topk import FixedTopK
 
 RING = "ring-bound"
 NO_SYNC = "no-sync"
-# Buckets of a few megabytes overlap with backward and still fill a pipe.
+# Buckets of a few megabytes overlap with backward and still fill the link.
 GRADWIRE_BUCKET_MB = 5.0
-# A controller has measured the network and made up its mind after this many steps; a training run has thousands.
+# After this many steps a controller has measured the network and settled; a training run has thousands.
 ADAPTIVE_WARMUP = 40
 
 
 class Installed(Protocol):
-    """A contestant at work. `predicted` is what it believes it sent so far, in bytes; None when it does not count.
+    """An installed contestant. `predicted`: bytes it predicts to have sent so far; None if it does not count them.
 
-    `levels` is how many buckets went at each of gradwire's levels so far; nothing where there are none.
+    `levels`: number of buckets sent so far at each of gradwire's levels; empty for other contestants.
     """
 
     def predicted(self) -> int | None: ...
@@ -42,8 +42,8 @@ class Installed(Protocol):
     def close(self) -> None: ...
 
 
-class Silent:
-    """Nothing to tell, nothing to close."""
+class NoReport:
+    """A contestant that counts nothing and needs no closing."""
 
     def predicted(self) -> int | None:
         return None
@@ -57,7 +57,7 @@ class Silent:
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """`bucket_mb` is DDP's bucket_cap_mb; `warmup` steps are not measured (PowerSGD begins at its third)."""
+    """`bucket_mb` is DDP's bucket_cap_mb; `warmup` steps are not measured (PowerSGD starts at its third)."""
 
     name: str
     settings: str
@@ -67,12 +67,12 @@ class Contestant:
 
 
 def _plain(model: DistributedDataParallel) -> Installed:
-    return Silent()
+    return NoReport()
 
 
 def _no_sync(model: DistributedDataParallel) -> Installed:
     model.register_comm_hook(None, _noop_hook)
-    return Silent()
+    return NoReport()
 
 
 def _noop_hook(state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -86,14 +86,14 @@ _noop_hook.__annotations__ = {"bucket": GradBucket, "return": torch.futures.Futu
 
 def _fp16(model: DistributedDataParallel) -> Installed:
     model.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    return Silent()
+    return NoReport()
 
 
 def _powersgd(rank: int) -> Callable[[DistributedDataParallel], Installed]:
     def install(model: DistributedDataParallel) -> Installed:
         state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=rank, start_powerSGD_iter=2)
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-        return Silent()
+        return NoReport()
 
     return install
 
@@ -102,7 +102,7 @@ def _topk(ratio: float) -> Callable[[DistributedDataParallel], Installed]:
     def install(model: DistributedDataParallel) -> Installed:
         hook = FixedTopK(ratio)
         model.register_comm_hook(hook, FixedTopK.hook)
-        return Silent()
+        return NoReport()
 
     return install
 
@@ -131,15 +131,15 @@ def _gradwire(level: str) -> Callable[[DistributedDataParallel], Installed]:
 
 
 def _torchft(model: DistributedDataParallel) -> Installed:
-    from harness.fault_tolerant import FaultTolerant
+    from harness.torchft_contestant import TorchftContestant
 
-    return FaultTolerant(model)
+    return TorchftContestant(model)
 
 
 def _hivemind(model: DistributedDataParallel) -> Installed:
-    from harness.swarm import Swarm
+    from harness.hivemind_contestant import HivemindContestant
 
-    return Swarm(model)
+    return HivemindContestant(model)
 
 
 CONTESTANTS: dict[str, Contestant] = {
@@ -147,9 +147,9 @@ CONTESTANTS: dict[str, Contestant] = {
     for entry in (
         Contestant("ddp", "gloo all-reduce, 25 MB buckets (torch's default)", _plain),
         Contestant("ddp-1mb", "gloo all-reduce, 1 MB buckets", _plain, bucket_mb=1),
-        Contestant(NO_SYNC, "no communication: what compute alone takes", _no_sync),
+        Contestant(NO_SYNC, "no communication: compute only", _no_sync),
         Contestant("fp16-hook", "torch's fp16_compress_hook on gloo, 25 MB buckets", _fp16),
-        # More than one bucket makes its collectives, issued inside callbacks, mismatch on gloo.
+        # It starts collectives inside callbacks; with more than one bucket they mismatch on gloo.
         Contestant("powersgd-r1", "torch's PowerSGD, rank 1, warm start, one bucket", _powersgd(1), 1000, 4),
         Contestant("powersgd-r2", "torch's PowerSGD, rank 2, warm start, one bucket", _powersgd(2), 1000, 4),
         Contestant("powersgd-r4", "torch's PowerSGD, rank 4, warm start, one bucket", _powersgd(4), 1000, 4),
@@ -160,13 +160,13 @@ CONTESTANTS: dict[str, Contestant] = {
         Contestant("torchft", "torchft's managed gloo all-reduce, quorum and commit every step", _torchft),
         Contestant(
             "hivemind-fp16",
-            "hivemind's averager, fp16, one group, one bucket; payload and CPU of its daemon unseen",
+            "hivemind's averager, fp16, one group, one bucket; payload and CPU of its daemon are not counted",
             _hivemind,
             1000,
         ),
     )
 }
-# Those that need a package which is not ours.
+# Contestants that need another package.
 OPTIONAL = {"torchft": "torchft", "hivemind-fp16": "hivemind"}
 BOUND_SETTINGS = (
     "not run: 2 (W-1)/W of the fp32 gradient over the slowest access link, with TCP, IP and Ethernet headers"

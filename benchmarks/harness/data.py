@@ -1,6 +1,6 @@
-"""Batches of real data from a directory, or, where it has none, random ones of the same shape (and the name says so).
+"""Data: batches of real data from a directory, or random ones of the same shape if it has none (the name says which).
 
-Looked for under the directory: cifar10/ (sheets of 10,000 JPEG tiles beside their labels), tinyshakespeare/*.txt,
+Files under the directory: cifar10/ (sheets of 10,000 JPEG tiles beside their labels), tinyshakespeare/*.txt,
 fashion-mnist/ (IDX files). Each rank draws its own batches from its own seed.
 """
 
@@ -19,7 +19,7 @@ Batches = Iterator[tuple[Tensor, Tensor]]
 
 
 def batches(model: str, directory: Path | None, batch: int, rank: int) -> tuple[str, Batches]:
-    """What the data are, and an endless iterator of (inputs, labels)."""
+    """The name of the data, and an endless iterator of (inputs, labels)."""
     generator = torch.Generator().manual_seed(1000 + rank)
     if model == "chargpt":
         return _text(directory, batch, generator)

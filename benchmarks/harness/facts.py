@@ -1,4 +1,4 @@
-"""Facts about the machine and the code that a result is worth nothing without."""
+"""Facts about the machine and the code that every result file records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-# More runnable processes than this per core before we started: somebody else was using the machine.
+# More runnable processes than this per core before the run: other programs use the machine.
 BUSY = 0.5
 
 

@@ -1,8 +1,8 @@
-"""One rank of a training job that something is done to. Reads its job file, tells every step as a JSON line.
+"""One rank of a training job with a fault. Reads its job file and reports every step as a JSON line.
 
-A line names the step and a hash of all parameters after it, so that whoever reads all ranks' lines knows whether the
-replicas were the same at every step, whatever happened later. An error is told and then raised, as in any program:
-how the process ends is part of what is measured. Faults that can only be made inside a process are made here.
+A line holds the step and a hash of all parameters after it, so that the lines of all ranks show whether the replicas
+were equal at every step. An error is reported and then raised: how the process ends is part of the measurement. Faults
+that can only be injected inside a process are injected here.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from gradwire.demo.data import load
 from gradwire.events import Faulted, LinksSensed
-from harness.faulty import MARK
+from harness.fault_run import MARK
 
 BATCH = 16
 
 
-def say(**facts: Any) -> None:
+def report(**facts: Any) -> None:
     print(MARK + json.dumps({"rank": int(os.environ["RANK"]), "at": time.monotonic(), **facts}), flush=True)
 
 
@@ -43,7 +43,7 @@ def hash_of(module: nn.Module) -> int:
 
 
 class NoMemory:
-    """A codec whose machine has no memory left from a step on: the allocator's own error, as real as it gets."""
+    """A codec that runs out of memory at a given step: raises the allocator's own error."""
 
     def __init__(self, codec: Any, step: int) -> None:
         self._codec, self._step = codec, step
@@ -51,11 +51,11 @@ class NoMemory:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._codec, name)
 
-    def encode(self, gradient: Any, residual: Any, frame: Any, stretch: Any, seed: Any) -> Any:
-        if stretch.step == self._step:
-            say(told="injected")
+    def encode(self, gradient: Any, residual: Any, frame: Any, span: Any, seed: Any) -> Any:
+        if span.step == self._step:
+            report(kind="injected")
             torch.empty(1 << 50)
-        return self._codec.encode(gradient, residual, frame, stretch, seed)
+        return self._codec.encode(gradient, residual, frame, span, seed)
 
 
 def encoder_without_memory(step: int) -> None:
@@ -70,13 +70,13 @@ def another_release(step: int) -> None:
 
 
 def another_pulse(step: int) -> None:
-    """A release that forgot to say so: its pulses have another layout."""
+    """A release whose pulses have another layout but the same version."""
     from gradwire.sense import pulse
 
     pulse.VERSION = 9  # type: ignore[misc]
 
 
-# Made before the job begins, on the fault's rank only.
+# Injected before the job starts, on the fault's rank only.
 INSIDE: dict[str, Callable[[int], None]] = {
     "memory": encoder_without_memory,
     "release": another_release,
@@ -85,30 +85,30 @@ INSIDE: dict[str, Callable[[int], None]] = {
 
 
 def jump_wall_clock(hours: float) -> None:
-    """What a wrong NTP answer does, as far as this process can see."""
+    """Move this process's wall clock, as a wrong NTP answer would."""
     real = time.time
     time.time = lambda: real() + 3600 * hours
 
 
 def train(job: dict[str, Any], rank: int) -> None:
-    """1. attach, 2. train on real data, telling each step, 3. leave together."""
+    """1. attach, 2. train on real data and report each step, 3. close together."""
     data = load("digits")
     generator = torch.Generator().manual_seed(rank)
     torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
     model = DistributedDataParallel(net, broadcast_buffers=False)
-    say(told="attaching")
+    report(kind="attaching")
     handle = gradwire.attach(model, job["config"])  # 1
     links: dict[int, dict[str, float]] = {}
-    handle.add_sink(lambda event: links.update(known(event)))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9 if job["returns"] else 0.0)
-    if job["returns"]:
+    handle.add_sink(lambda event: links.update(link_estimates(event)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9 if job["rejoins"] else 0.0)
+    if job["rejoins"]:
         handle.hand_over(optimizer)
-        handle.add_sink(tell_losses)
-    say(told="attached")
+        handle.add_sink(report_losses)
+    report(kind="attached")
     while (step := handle.step) < job["steps"]:  # 2
         if job["inside"] == "clock" and rank == job["rank"] and step == job["step"]:
-            say(told="injected")
+            report(kind="injected")
             jump_wall_clock(7.0)
         pick = torch.randint(len(data.train_labels), (BATCH,), generator=generator)
         optimizer.zero_grad()
@@ -116,25 +116,27 @@ def train(job: dict[str, Any], rank: int) -> None:
         loss.backward()
         optimizer.step()
         handle.note(loss=float(loss.detach()))
-        if handle.step:  # the first backward of a rank that was started anew is its own
-            say(told="step", step=handle.step - 1, hash=hash_of(net))
-        time.sleep(job["pace"])
-    say(told="trained", hash=hash_of(net), accuracy=accuracy(net, data), known=links)
+        if handle.step:  # the first backward of a restarted rank is local
+            report(kind="step", step=handle.step - 1, hash=hash_of(net))
+        time.sleep(job["step_seconds"])
+    report(kind="trained", hash=hash_of(net), accuracy=accuracy(net, data), known=links)
     handle.close()  # 3
 
 
-def known(event: Any) -> dict[int, dict[str, float]]:
-    """By peer, what an event of links knows of the way there."""
+def link_estimates(event: Any) -> dict[int, dict[str, float]]:
+    """The link estimates of an event, by peer."""
     if not isinstance(event, LinksSensed):
         return {}
     names = ("rate", "rtt", "loss", "queueing")
-    told = {link.destination: {name: getattr(link, name) for name in names} for link in event.links}
-    return {peer: {name: value for name, value in values.items() if value is not None} for peer, values in told.items()}
+    estimates = {link.destination: {name: getattr(link, name) for name in names} for link in event.links}
+    return {
+        peer: {name: value for name, value in values.items() if value is not None} for peer, values in estimates.items()
+    }
 
 
-def tell_losses(event: Any) -> None:
+def report_losses(event: Any) -> None:
     if isinstance(event, Faulted) and event.kind in ("peer_lost", "peer_back"):
-        say(told=event.kind, peer=event.peer, detail=event.detail)
+        report(kind=event.kind, peer=event.peer, detail=event.detail)
 
 
 def accuracy(net: nn.Module, data: Any) -> float:
@@ -148,14 +150,14 @@ def main() -> None:
     job = json.loads(parser.parse_args().job.read_text())
     rank = int(os.environ["RANK"])
     torch.set_num_threads(1)
-    say(told="begun", pid=os.getpid())
+    report(kind="started", pid=os.getpid())
     if rank == job["rank"] and job["inside"] in INSIDE:
         INSIDE[job["inside"]](job["step"])
-    gradwire.init_process_group("gloo", timeout=timedelta(seconds=job["patience"]))
+    gradwire.init_process_group("gloo", timeout=timedelta(seconds=job["group_timeout"]))
     try:
         train(job, rank)
     except Exception as error:
-        say(told="failed", error=type(error).__name__, text=str(error).splitlines()[0] if str(error) else "")
+        report(kind="failed", error=type(error).__name__, text=str(error).splitlines()[0] if str(error) else "")
         raise
     dist.destroy_process_group()
 

@@ -1,4 +1,4 @@
-"""Job: what a bench run asks of its workers, as a JSON file, and the mark that tells their reports apart."""
+"""Job: the instructions for the workers of a run, as a JSON file, and the prefix that marks their report lines."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Block:
 class Job:
     """`seconds` is about how long a block's measured steps take; `fewest` steps are measured in any case.
 
-    With `lasting` a block has no warm-up and measures every step of that many seconds: what a changing network does to
-    a contestant includes the time it takes to adapt.
+    With `lasting` a block has no warm-up and measures every step of that many seconds: on a changing network the time
+    that a contestant takes to adapt counts.
     """
 
     workload: WorkloadSpec
@@ -49,7 +49,7 @@ class Job:
 
 
 def interleaved(contestants: Sequence[str], repeats: int) -> tuple[Block, ...]:
-    """Every contestant once, then again; the order turns round each time: nobody always follows the same one."""
+    """Every contestant once per round; every second round is reversed, so that neighbours in the order change."""
     rounds = []
     for repeat in range(repeats):
         order = list(contestants) if repeat % 2 == 0 else list(reversed(contestants))

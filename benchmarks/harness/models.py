@@ -1,4 +1,4 @@
-"""The models that the bench trains or imitates, with the sizes the papers and their users speak of.
+"""Models that the benchmarks train or imitate, with the sizes used in the papers.
 
 resnet18, vgg16 and resnet50 are the CIFAR variants (3 x 3 stem, no early pooling): 11.2 M, 15.2 M and 23.5 M
 parameters. vgg16 has one hidden layer of 512 instead of ImageNet's two of 4096 (138 M), so that 8 ranks fit in memory.
@@ -19,7 +19,7 @@ VGG16 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 5
 
 
 class Basic(nn.Module):
-    """Two 3 x 3 convolutions with a short cut."""
+    """Two 3 x 3 convolutions with a shortcut."""
 
     expansion = 1
 
@@ -36,7 +36,7 @@ class Basic(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1 x 1, 3 x 3, 1 x 1 with a short cut; four times as wide at its ends."""
+    """1 x 1, 3 x 3, 1 x 1 with a shortcut; four times as wide at its ends."""
 
     expansion = 4
 
@@ -105,8 +105,8 @@ class GptBlock(nn.Module):
         q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
-        grown: Tensor = x + self.down(F.gelu(self.up(self.norm2(x))))
-        return grown
+        out: Tensor = x + self.down(F.gelu(self.up(self.norm2(x))))
+        return out
 
 
 class CharGpt(nn.Module):

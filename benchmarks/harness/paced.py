@@ -5,8 +5,8 @@ each layer's share of the compute time, as long as a GPU would work, so that 8 r
 
 A layer's gradient at a step is   signal + scale * noise   where the signal is the same on all ranks and drifts slowly,
 the noise is each rank's own and new at every step, both are log-normal mixtures of Gaussians with the recorded spread
-of ln |g|. It has the sizes, scales and tails of the recording and nothing of its meaning: use it for time and bytes,
-never for accuracy.
+of ln |g|. It has the sizes, scales and tails of the recording but no information: use it for time and bytes, never for
+accuracy.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Source:
         tail = sum(row.tail * row.numel for row in parameters) / sum(row.numel for row in parameters)
         longest = max(row.numel for row in parameters)
         self._pool = _mixture(longest + POOL, tail, own)
-        self._news = _mixture(longest + POOL, tail, common)
+        self._drift = _mixture(longest + POOL, tail, common)
         self._shared_draw = common
         self.step = 0
 
@@ -60,9 +60,9 @@ class Source:
         """Put the gradient of parameter `index` into `out`."""
         row, signal = self._rows[index], self._signals[index]
         if index % DRIFT_TURNS == self.step % DRIFT_TURNS:
-            # Every rank asks for the layers in the same order, so the common generator stays common.
-            news = _window(self._news, row.numel, self._shared_draw)
-            signal.mul_(math.sqrt(1 - DRIFT**2)).add_(news, alpha=DRIFT * row.scale / (1 + NOISE))
+            # Every rank writes the layers in the same order, so the common generator stays equal on all ranks.
+            drift = _window(self._drift, row.numel, self._shared_draw)
+            signal.mul_(math.sqrt(1 - DRIFT**2)).add_(drift, alpha=DRIFT * row.scale / (1 + NOISE))
         noise = _window(self._pool, row.numel, self._draw)
         torch.add(signal, noise, alpha=row.scale * NOISE / (1 + NOISE), out=out.view(-1))
 
@@ -80,10 +80,10 @@ def _window(pool: Tensor, numel: int, generator: torch.Generator) -> Tensor:
 
 
 class _Layer(torch.autograd.Function):
-    """Passes its input on; its backward sleeps and hands out gradients.
+    """Forward returns its input; backward sleeps and returns gradients.
 
-    A GPU's gradients cost the CPU nothing, so these should cost little: from the second step on they are written where
-    DDP wants them (`grad` is a view of its bucket), and autograd is given a zero to add.
+    Gradients of a GPU cost the CPU nothing, so these should cost little: from the second step on they are written into
+    DDP's bucket (`grad` is a view of it), and autograd adds a zero.
     """
 
     @staticmethod
@@ -121,7 +121,7 @@ class PacedLayer(nn.Module):
 
 
 class Paced(nn.Module):
-    """The whole model; `forward` sleeps its share, then builds the chain whose backward sleeps the rest."""
+    """The whole model; `forward` sleeps its share of the compute time, `backward` the rest."""
 
     def __init__(self, model: str, source: Source, compute_seconds: float) -> None:
         super().__init__()

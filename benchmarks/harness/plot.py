@@ -1,4 +1,4 @@
-"""Plot: a bar a contestant for each network, time per step with its spread, and the bound as a dashed line."""
+"""Plot: one bar per contestant and network: time per step with its spread, and the bound as a dashed line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Result: block reports -> one row a contestant and network, with medians, spread and ratios; then JSON and a table.
+"""Result: block reports -> one row per contestant and network, with medians, spread and ratios; JSON and a table.
 
 Time per step is the mean over ranks of each step, pooled over rounds: median, 10th and 90th percentile. Bytes are
 payload that TCP sent once, per rank and step (mean over ranks), and wire bytes as the emulated access links counted
@@ -91,7 +91,7 @@ def _measured(network: Network, name: str, reports: Sequence[BlockReport]) -> Ro
     row.payload = _per_step(good, "sent")
     row.retransmitted = _per_step(good, "retransmitted")
     row.cpu = _per_step(good, "cpu")
-    if all(told["predicted"] is not None for report in good for told in report.ranks.values()):
+    if all(rank_report["predicted"] is not None for report in good for rank_report in report.ranks.values()):
         row.predicted = _per_step(good, "predicted")
     row.levels = dict(sum((Counter(report.ranks[0].get("levels", {})) for report in good), Counter()))
     row.loss, row.data = good[-1].ranks[0]["loss"], good[-1].ranks[0]["data"]
@@ -112,12 +112,15 @@ def _add_links(row: Row, network: Network, good: Sequence[BlockReport]) -> None:
 
 
 def mean_over_ranks(report: BlockReport) -> list[float]:
-    return [statistics.fmean(step) for step in zip(*(told["times"] for told in report.ranks.values()), strict=True)]
+    return [
+        statistics.fmean(step)
+        for step in zip(*(rank_report["times"] for rank_report in report.ranks.values()), strict=True)
+    ]
 
 
 def _per_step(reports: Sequence[BlockReport], what: str) -> float:
-    total = sum(float(told[what]) for report in reports for told in report.ranks.values())
-    return total / sum(len(told["times"]) for report in reports for told in report.ranks.values())
+    total = sum(float(rank_report[what]) for report in reports for rank_report in report.ranks.values())
+    return total / sum(len(rank_report["times"]) for report in reports for rank_report in report.ranks.values())
 
 
 def quantile(values: Sequence[float], share: float) -> float:

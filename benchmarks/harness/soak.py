@@ -1,6 +1,6 @@
-"""One rank of the soak: random collectives on random groups, each answer compared with gloo's.
+"""One rank of the soak test: random collectives on random groups, each result compared with gloo's.
 
-All ranks draw from the same seed, so they agree about what comes next. Values are small whole numbers: every sum is
+All ranks use the same seed, so they call the same collectives. Values are small whole numbers: every sum is
 exact in every type, and the two backends must agree to the bit.
 """
 
@@ -22,7 +22,7 @@ import torch.distributed as dist
 GROUPS = 4
 LIMIT = timedelta(seconds=120)
 KINDS = ("all_reduce", "async", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "gather",
-         "scatter", "letters", "barrier")  # fmt: skip
+         "scatter", "p2p", "barrier")  # fmt: skip
 DTYPES = (
     torch.float32,
     torch.float64,
@@ -51,7 +51,7 @@ def held() -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Draw:
-    """What all ranks do next."""
+    """The next collective of all ranks."""
 
     kind: str
     count: int
@@ -66,7 +66,7 @@ class Draw:
 
 
 def answer(drawn: Draw, group: Any) -> torch.Tensor:
-    """What a collective gives on this rank."""
+    """The result of a collective on this rank."""
     kind, count = drawn.kind, drawn.count
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     root = drawn.root % size
@@ -84,12 +84,12 @@ def answer(drawn: Draw, group: Any) -> torch.Tensor:
         return many
     elif kind == "reduce":
         dist.reduce(mine, group_dst=root, op=drawn.op, group=group)
-        mine *= here  # what the others hold is nobody's promise
+        mine *= here  # the result on the other ranks is undefined
     elif kind == "broadcast":
         dist.broadcast(mine, group_src=root, group=group)
     elif kind == "scatter":
         dist.scatter(mine, list(many.view(size, count)) if here else None, group_src=root, group=group)
-    elif kind == "letters":
+    elif kind == "p2p":
         sending = dist.isend(mine, group_dst=(rank + 1) % size, group=group, tag=root)
         dist.recv(out[:count], group_src=(rank - 1) % size, group=group, tag=root)
         sending.wait()

@@ -1,10 +1,10 @@
-"""Tasks: small models that 2 cores can train to a score worth comparing, each with its data and its judge.
+"""Tasks: small models that 2 cores can train to a comparable score, each with its data and its score function.
 
     cnn      the demo's CNN on Fashion-MNIST        test accuracy in points
     resnet   a ResNet of 3 narrow stages, CIFAR-10  test accuracy in points
     gpt      a GPT of 2 narrow layers, Shakespeare  bits per character of unseen text, times -1
 
-The order of the data is a seed's; ranks take turns in it, so that every level of a seed sees the same batches.
+The seed sets the order of the data, and ranks take turns in it, so every level of a seed gets the same batches.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Batches = Iterator[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """`epoch(seed, rank, world, batch)` yields one rank's batches; `score` is higher where training went better.
+    """`epoch(seed, rank, world, batch)` yields one rank's batches; a higher `score` is better.
 
     `rate` is the learning rate's peak, `clip` the gradient's greatest norm.
     """

@@ -1,4 +1,4 @@
-"""Fixed top-k with error feedback, as it is usually written: torch ops and two all-gathers a bucket.
+"""Fixed top-k with error feedback, as usually implemented: torch operations and two all-gathers per bucket.
 
 The baseline of NetSenseML and many others. Values travel as fp32 and places as int32 (half of torch's own int64).
 """
@@ -28,7 +28,7 @@ class FixedTopK:
 
     @staticmethod
     def hook(state: FixedTopK, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-        """1. add what waited, 2. pick the largest, 3. keep the rest, 4. gather, 5. add up every rank's part."""
+        """1. add the residual, 2. select the largest, 3. keep the rest, 4. all-gather, 5. sum all ranks' parts."""
         buffer, world = bucket.buffer(), dist.get_world_size()
         residual = state.residual(bucket)
         residual.add_(buffer)  # 1

@@ -1,7 +1,7 @@
 """Worker: one rank of a bench run. Reads a job file, runs its blocks in order, reports each as a JSON line.
 
 A block is one contestant's warm-up and measured steps on a fresh DDP model. All blocks of a run share the processes
-and the network, so that contestants meet the same machine; the case orders them so that they alternate.
+and the network, so all contestants run under the same conditions; the blocks of contestants alternate.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from torch.nn.parallel import DistributedDataParallel
 
 from harness.contestants import Contestant, find
 from harness.job import MARK, Block, Job
-from harness.sockets import difference, payload
+from harness.tcp_payload import difference, payload
 from harness.workload import Workload, make
 
-# The network rests this long around a measurement, so that the link counters read outside belong to it.
-REST = 0.15
+# Pause before and after a measurement, so that the link counters read around it contain only its bytes.
+SETTLE_SECONDS = 0.15
 MOST_STEPS = 40
 
 
-def run_block(workload: Workload, block: Block, job: Job, stop: Stop, say: Callable[..., None]) -> None:
+def run_block(workload: Workload, block: Block, job: Job, stop: Stop, report: Callable[..., None]) -> None:
     """1. a fresh model, 2. warm up, 3. agree on the number of steps, 4. measure, 5. report."""
     contestant = find(block.contestant)
     gc.collect()
     model = DistributedDataParallel(
         workload.module(),
         bucket_cap_mb=contestant.bucket_mb,
-        init_sync=False,  # modules are equal by construction, and 45 MB to everyone take seconds
+        init_sync=False,  # modules are equal by construction, and sending 45 MB to every rank takes seconds
         gradient_as_bucket_view=True,
     )
     installed = contestant.install(model)  # 1
     try:
-        say(event="block", contestant=block.contestant, repeat=block.repeat)
+        report(event="block", contestant=block.contestant, repeat=block.repeat)
         steps = warm_up(workload, model, contestant, job) if not job.lasting else 0  # 2, 3
-        rest()
-        say(event="begin")
-        rest()
-        before, told, levels = payload(job.port), installed.predicted(), Counter(installed.levels())
+        settle()
+        report(event="begin")
+        settle()
+        before, predicted_before, levels = payload(job.port), installed.predicted(), Counter(installed.levels())
         stop.begin(job.lasting)
         cpu, begin = time.process_time(), time.perf_counter()
         times, loss = [], 0.0
@@ -57,23 +57,27 @@ def run_block(workload: Workload, block: Block, job: Job, stop: Stop, say: Calla
             loss = workload.step(model)
             times.append(time.perf_counter() - started)
         total, cpu = time.perf_counter() - begin, time.process_time() - cpu
-        rest()
-        carried, telling = difference(before, payload(job.port)), installed.predicted()
-        dist.barrier()  # nobody closes connections that another rank still has to read
-        say(
+        settle()
+        carried = difference(before, payload(job.port))
+        dist.barrier()  # no rank closes connections that another rank still reads
+        report(
             event="end", times=times, total=total, cpu=cpu, loss=loss, data=workload.data,
             sent=carried.sent, retransmitted=carried.retransmitted,
-            predicted=None if telling is None or told is None else telling - told,
+            predicted=_less(installed.predicted(), predicted_before),
             levels=dict(Counter(installed.levels()) - levels),
         )  # fmt: skip  # 5
     finally:
         installed.close()
 
 
-class Stop:
-    """When a block that lasts a time ends: rank 0 sets a step that no rank can have begun, and writes it in a file.
+def _less(after: int | None, before: int | None) -> int | None:
+    return None if after is None or before is None else after - before
 
-    Steps are synchronised, so nobody begins a step before rank 0 has ended the one before it.
+
+class Stop:
+    """Ends a block of fixed duration: rank 0 chooses a step that no rank can have started, and writes it to a file.
+
+    Steps are synchronised, so no rank starts a step before rank 0 has finished the one before it.
     """
 
     def __init__(self, path: Path, rank: int) -> None:
@@ -91,7 +95,7 @@ class Stop:
 
 
 def warm_up(workload: Workload, model: DistributedDataParallel, contestant: Contestant, job: Job) -> int:
-    """Steps to measure: what fits in the block's seconds by the last warm-up step, as rank 0 saw it."""
+    """Number of steps to measure: as many as fit into the block, by rank 0's last warm-up step."""
     last = 0.0
     for _ in range(contestant.warmup):
         started = time.perf_counter()
@@ -102,9 +106,9 @@ def warm_up(workload: Workload, model: DistributedDataParallel, contestant: Cont
     return int(steps)
 
 
-def rest() -> None:
+def settle() -> None:
     dist.barrier()
-    time.sleep(REST)
+    time.sleep(SETTLE_SECONDS)
 
 
 def main() -> None:
@@ -114,7 +118,7 @@ def main() -> None:
     job = Job.read(path)
     rank = int(os.environ["RANK"])
 
-    def say(**facts: Any) -> None:
+    def report(**facts: Any) -> None:
         print(MARK + json.dumps({"rank": rank, **facts}), flush=True)
 
     torch.set_num_threads(1)
@@ -122,7 +126,7 @@ def main() -> None:
     try:
         workload = make(job.workload, rank)
         for turn, block in enumerate(job.blocks):
-            run_block(workload, block, job, Stop(path.with_name(f"stop-{turn}"), rank), say)
+            run_block(workload, block, job, Stop(path.with_name(f"stop-{turn}"), rank), report)
     finally:
         dist.destroy_process_group()
 

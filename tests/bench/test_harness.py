@@ -20,7 +20,7 @@ from harness.paced import Paced, Source
 from harness.recorded import load
 from harness.result import quantile, rows_of
 from harness.run import BlockReport
-from harness.sockets import Payload, difference
+from harness.tcp_payload import Payload, difference
 from harness.topk import FixedTopK
 from harness.workload import WorkloadSpec
 from tests.train.ranks import Ranks

@@ -12,13 +12,13 @@ import pytest
 
 from faults import QUICK, limit, schedule
 from gradwire.network import preset
-from harness.faulty import Outcome, run
+from harness.fault_run import Outcome, run
 from tests.trials import Trial, decide
 
 HOSTS = 3
 
 
-def play(trial: Trial, name: str, folder: Path) -> Outcome:
+def run_case(trial: Trial, name: str, folder: Path) -> Outcome:
     case = next(case for case in schedule(folder) if case.name == name)
     outcome = run(replace(case, network=preset("lan100", HOSTS)), limit(case))
     if "COULD NOT KEEP UP" in outcome.lab:
@@ -30,7 +30,7 @@ def play(trial: Trial, name: str, folder: Path) -> Outcome:
 @pytest.mark.parametrize("name", [name for name in QUICK if "firewall" not in name])
 def test_what_is_promised_of_a_fault_comes_true(name: str, tmp_path: Path) -> None:
     def measure(trial: Trial) -> None:
-        outcome = play(trial, name, tmp_path)
+        outcome = run_case(trial, name, tmp_path)
         # Neither takes longer on a busy machine: no trial may break them.
         if not outcome.same or outcome.left:
             pytest.fail(f"replicas differ, or something was left behind: {outcome}")
@@ -42,7 +42,7 @@ def test_what_is_promised_of_a_fault_comes_true(name: str, tmp_path: Path) -> No
 @pytest.mark.timeout(500)
 def test_behind_a_firewall_training_goes_on_and_only_what_was_measured_is_told(tmp_path: Path) -> None:
     def measure(trial: Trial) -> None:
-        outcome = play(trial, "firewall drops UDP, ltp", tmp_path)
+        outcome = run_case(trial, "firewall drops UDP, ltp", tmp_path)
         assert outcome.good, outcome
         assert set(outcome.known) == {1, 2}
         assert all("rtt" in values for values in outcome.known.values()), "TCP's own acknowledgements still tell it"

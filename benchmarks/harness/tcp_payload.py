@@ -1,8 +1,8 @@
-"""What this process's TCP connections really carried: TCP_INFO of every connected socket it holds.
+"""TCP payload: the bytes that this process's TCP connections carried, from TCP_INFO of every connected socket.
 
-`bytes_sent` counts payload, retransmissions included; less `bytes_retrans` it is what the program sent once. Unlike
-device counters it has no headers in it and no foreign traffic, and offloading cannot blur it. The store's connections
-are recognised by their port and left out.
+`bytes_sent` counts payload, retransmissions included; less `bytes_retrans` it is what the program sent. Unlike
+device counters it contains no headers and no traffic of other programs, and offloading does not distort it. The store's
+connections are recognised by their port and left out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""torchft as a contestant, where it is installed: a quorum before each step, its all-reduce over gloo, a commit.
+"""torchft contestant, if installed: a quorum before each step, its all-reduce over gloo, a commit.
 
-Every rank is a replica group of its own; the lighthouse lives on rank 0. Weights are equal by construction, so no
-recovery takes place, and the cost measured is that of its ordinary step.
+Every rank is a replica group of its own; rank 0 runs the lighthouse. Weights are equal by construction, so no recovery
+takes place, and the measured cost is that of an ordinary step.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket, TCPStore
 from torch.nn.parallel import DistributedDataParallel
 
-from harness.swarm import own_address
+from harness.hivemind_contestant import own_address
 
 TIMEOUT = timedelta(seconds=120)
 
 
-class FaultTolerant:
+class TorchftContestant:
     """Installed on one DDP model. The hook waits for each bucket, as torchft's own DDP does."""
 
     def __init__(self, model: DistributedDataParallel) -> None:
@@ -29,22 +29,24 @@ class FaultTolerant:
         from torchft.manager import Manager
         from torchft.process_group import ProcessGroupGloo
 
-        world, rank, mine = dist.get_world_size(), dist.get_rank(), own_address()
-        self._lighthouse = LighthouseServer(f"{mine}:0", min_replicas=world, join_timeout_ms=1000) if not rank else None
+        world, rank, address = dist.get_world_size(), dist.get_rank(), own_address()
+        self._lighthouse = (
+            LighthouseServer(f"{address}:0", min_replicas=world, join_timeout_ms=1000) if not rank else None
+        )
         port = self._lighthouse.address().rsplit(":", 1)[1] if self._lighthouse else ""
-        self._store = TCPStore(mine, 0, is_master=True, wait_for_workers=False)
+        self._store = TCPStore(address, 0, is_master=True, wait_for_workers=False)
         self._manager = Manager(
             pg=ProcessGroupGloo(timeout=TIMEOUT), load_state_dict=lambda state: None, state_dict=dict,
             min_replica_size=world, timeout=TIMEOUT, quorum_timeout=TIMEOUT, rank=0, world_size=1,
-            store_addr=mine, store_port=self._store.port, hostname=mine, replica_id=f"rank{rank}", init_sync=False,
-            lighthouse_addr=f"http://{os.environ['MASTER_ADDR']}:{_shared(port)}",
+            store_addr=address, store_port=self._store.port, hostname=address, replica_id=f"rank{rank}",
+            init_sync=False, lighthouse_addr=f"http://{os.environ['MASTER_ADDR']}:{_shared(port)}",
         )  # fmt: skip
         self._open = False
         model.module.register_forward_pre_hook(self._begin)
         model.register_comm_hook(self._manager, _hook)
 
     def _begin(self, module: nn.Module, inputs: Any) -> None:
-        """A step ends where the next begins: both the commit and the quorum are part of what is timed."""
+        """A step ends where the next begins, so the measured time includes the commit and the quorum."""
         if self._open:
             assert self._manager.should_commit()
         self._manager.start_quorum()

@@ -1,7 +1,7 @@
-"""hivemind as a contestant, where it is installed: its decentralized averager, values as fp16, all ranks in one group.
+"""hivemind contestant, if installed: its decentralized averager, values as fp16, all ranks in one group.
 
 The whole gradient is one bucket, averaged at the end of backward as hivemind's optimizers do. Its traffic goes through
-a daemon of its own, so its bytes show in the links' counters and not in this process's sockets.
+a separate daemon, so its bytes appear in the link counters and not in this process's sockets.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 STEP_SECONDS = 120.0
 
 
-class Swarm:
+class HivemindContestant:
     """Installed on one DDP model."""
 
     def __init__(self, model: DistributedDataParallel) -> None:
