@@ -1,10 +1,10 @@
-"""What sensing costs: time of the training thread, processor time of its own threads and bytes, against the whole step.
+"""Cost of sensing: time in the training thread, processor time of its threads, and bytes, relative to the step.
 
     python benchmarks/sensing.py [--nets lan1g,lan100] [--steps 40] [--out docs/results]
 
 Paced ResNet-18 under `auto` on 4 hosts. Sensing is the pulses: a record from every rank to every other once a step, and
-what is computed from them. Its time is measured where it is spent, not as a difference of two noisy runs: how long the
-training thread is inside the governor, and what the kernel says the pulses' threads used.
+what is computed from them. Its time is measured directly, not as a difference of two noisy runs: the time that the
+training thread spends in the governor, and the processor time of the pulses' threads.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 MARK = "SENSING "
 WORLD, WARMUP = 4, 12
-# Ethernet, IP and TCP around a pulse: each travels in a packet of its own.
+# Ethernet, IP and TCP headers of a pulse; each pulse is one packet.
 HEADERS = 38 + 52
 
 
-def on_processor(threads: list[int]) -> float:
-    """Seconds that threads of this process have run, from the scheduler's own count."""
-    told = (Path(f"/proc/self/task/{thread}/schedstat").read_text() for thread in threads)
-    return sum(int(text.split()[0]) for text in told) / 1e9
+def cpu_seconds(threads: list[int]) -> float:
+    """Processor seconds of threads of this process, from the scheduler."""
+    texts = (Path(f"/proc/self/task/{thread}/schedstat").read_text() for thread in threads)
+    return sum(int(text.split()[0]) for text in texts) / 1e9
 
 
 def worker(steps: int) -> None:
@@ -43,37 +44,40 @@ def worker(steps: int) -> None:
     workload = make(WorkloadSpec.parse("paced:resnet18"), dist.get_rank())
     model = DistributedDataParallel(workload.module(), bucket_cap_mb=5, init_sync=False, gradient_as_bucket_view=True)
     handle = gradwire.attach(model, "auto")
-    governor: Any = handle._assembly.governor
-    inside, decide = [0.0], governor.decide
+    governor: Any = handle._built.governor
+    inside = [0.0]
 
-    def timed(bucket: Any) -> Any:
-        began = time.perf_counter()
-        try:
-            return decide(bucket)
-        finally:
-            inside[0] += time.perf_counter() - began
+    def timed(method: Callable[[Any], None]) -> Callable[[Any], None]:
+        def call(bucket: Any) -> None:
+            began = time.perf_counter()
+            try:
+                method(bucket)
+            finally:
+                inside[0] += time.perf_counter() - began
 
-    governor.decide = timed
-    threads = [thread.native_id for thread in governor._line._threads]
-    times, asked, sent = [], [], 0
+        return call
+
+    governor.begin_step, governor.add_bucket = timed(governor.begin_step), timed(governor.add_bucket)
+    threads = [thread.native_id for thread in governor._pipeline._threads]
+    times, inside_times, sent = [], [], 0
     for step in range(WARMUP + steps):
         if step == WARMUP:
             dist.barrier()
-            used, sent = on_processor(threads), handle.summary().wire_bytes
+            used, sent = cpu_seconds(threads), handle.summary().wire_bytes
         inside[0], began = 0.0, time.perf_counter()
         workload.step(model)
         times.append(time.perf_counter() - began)
-        asked.append(inside[0])
-    used = on_processor(threads) - used
-    told = {
-        "step": statistics.median(times[WARMUP:]), "inside": statistics.median(asked[WARMUP:]),
-        "inside_mean": statistics.fmean(asked[WARMUP:]), "step_mean": statistics.fmean(times[WARMUP:]),
+        inside_times.append(inside[0])
+    used = cpu_seconds(threads) - used
+    result = {
+        "step": statistics.median(times[WARMUP:]), "inside": statistics.median(inside_times[WARMUP:]),
+        "inside_mean": statistics.fmean(inside_times[WARMUP:]), "step_mean": statistics.fmean(times[WARMUP:]),
         "threads": used / steps, "payload": (handle.summary().wire_bytes - sent) / steps,
         "gradient": 4 * sum(parameter.numel() for parameter in model.parameters()),
         "level": max(handle.summary().levels.items(), key=lambda entry: entry[1])[0],
     }  # fmt: skip
     if dist.get_rank() == 0:
-        print(MARK + json.dumps(told), flush=True)
+        print(MARK + json.dumps(result), flush=True)
     dist.barrier()
     handle.close()
     dist.destroy_process_group()
@@ -91,10 +95,10 @@ def measure(name: str, steps: int) -> dict[str, Any]:
             [sys.executable, __file__, "--worker", "--steps", str(steps)],
             env={"PYTHONPATH": str(folder)}, timeout=200, on_line=lambda host, line: lines.append(line),
         )  # fmt: skip
-    told = [json.loads(line.removeprefix(MARK)) for line in lines if line.startswith(MARK)]
-    if not told:
+    reports = [json.loads(line.removeprefix(MARK)) for line in lines if line.startswith(MARK)]
+    if not reports:
         sys.exit("\n".join(lines[-20:]))
-    found: dict[str, Any] = told[0]
+    found: dict[str, Any] = reports[0]
     pulses = (SIZE + HEADERS) * (WORLD - 1)
     plain = 2 * found["gradient"] * (WORLD - 1) / WORLD
     return {
@@ -104,22 +108,22 @@ def measure(name: str, steps: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def page(told: dict[str, Any]) -> str:
-    machine = told["machine"]
+def page(result: dict[str, Any]) -> str:
+    machine = result["machine"]
     head = (
         "network", "level in use", "ms a step", "in the training thread, ms", "own threads, ms", "of the step's time",
         "of plain DDP's bytes", "of the bytes sent",
     )  # fmt: skip
-    lines = ["# What sensing costs", "", "    python benchmarks/sensing.py --out docs/results", ""]
+    lines = ["# Cost of sensing", "", "    python benchmarks/sensing.py --out docs/results", ""]
     lines += [
-        f"Paced ResNet-18, {WORLD} hosts, `auto`; means over {told['steps']} steps on rank 0. Promised: less than "
+        f"Paced ResNet-18, {WORLD} hosts, `auto`; means over {result['steps']} steps on rank 0. Target: less than "
         "0.5 % of a step's time and less than 0.1 % of its bytes. "
         f"gradwire {machine['revision']}, {machine['cores']} cores, load {machine['load_before']} before.",
         "",
         f"| {' | '.join(head)} |",
         "|" + "---|" * len(head),
     ]
-    for row in told["rows"]:
+    for row in result["rows"]:
         cells = (
             row["network"], row["level"], f"{row['step_mean'] * 1e3:.0f}", f"{row['inside_mean'] * 1e3:.2f}",
             f"{row['threads'] * 1e3:.2f}", f"{row['of_time']:.2%}", f"{row['of_gradient']:.4%}",
@@ -128,16 +132,16 @@ def page(told: dict[str, Any]) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
-        f"A pulse is 256 bytes to every other rank and travels in a packet of its own: {told['rows'][0]['pulses']} "
-        "bytes a step here, whatever the model. Their share of what is sent grows as compression shrinks the rest.",
+        f"A pulse is 256 bytes to every other rank and is a separate packet: {result['rows'][0]['pulses']} "
+        "bytes a step here, for any model. Their share of the bytes sent grows as compression reduces the rest.",
     ]
-    missed = [row["network"] for row in told["rows"] if row["of_time"] >= 0.005]
+    missed = [row["network"] for row in result["rows"] if row["of_time"] >= 0.005]
     if missed:
         lines += [
             "",
-            f"The promise of time is missed on {', '.join(missed)}. The View and the decision are computed beside "
-            "training, in the pulses' thread; what is left in the training thread is 0.3 ms of work, which waits for "
-            f"the interpreter that it shares with encoding and for cores that it shares with {WORLD - 1} more ranks.",
+            f"The target for time is missed on {', '.join(missed)}. The View and the decision are computed in the "
+            "pulses' thread; 0.3 ms of work remain in the training thread, which shares the interpreter with encoding "
+            f"and the cores with {WORLD - 1} more ranks.",
         ]
     return "\n".join(lines) + "\n"
 
@@ -156,12 +160,12 @@ def main() -> None:
 
     machine = machine_facts()
     rows = [measure(name, options.steps) for name in options.nets.split(",")]
-    told = {"machine": machine, "steps": options.steps, "rows": rows, "load_after": os.getloadavg()[0]}
-    print(page(told))
+    result = {"machine": machine, "steps": options.steps, "rows": rows, "load_after": os.getloadavg()[0]}
+    print(page(result))
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "sensing.json").write_text(json.dumps(told, indent=1) + "\n")
-        (options.out / "sensing.md").write_text(page(told))
+        (options.out / "sensing.json").write_text(json.dumps(result, indent=1) + "\n")
+        (options.out / "sensing.md").write_text(page(result))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,11 +11,17 @@ from torch.futures import Future
 
 from gradwire.clock import MonotonicClock
 from gradwire.compress.base import Weights
+from gradwire.compress.codec_cache import CodecCache
 from gradwire.compress.error_feedback import ErrorFeedback, Place
 from gradwire.config import CompressConfig
 from gradwire.events import Event
 from gradwire.level import Level
+from gradwire.runtime.compressed_path import CompressedPath
+from gradwire.runtime.event_reporter import EventReporter
+from gradwire.runtime.loss_scaling import LossScaling
+from gradwire.runtime.path import PathContext
 from gradwire.runtime.pipeline import Pipeline
+from gradwire.runtime.plain_path import PlainPath
 from gradwire.runtime.session import Session, SessionParts
 from gradwire.sense.step_timer import StepTimer
 from gradwire.transport.lanes.base import AllReduce
@@ -24,27 +29,30 @@ from gradwire.transport.lanes.loopback import Loopback
 from gradwire.types import Bucket, Decision, ParameterSlice
 
 Shapes = Sequence[Sequence[tuple[str, tuple[int, ...]]]]
-LANES = 4  # the longest exchange takes so many operations in a row
+LANES = 4  # the longest exchange has this many operations in a row
 
 
-class Scripted:
-    """A governor that says what the test wrote down."""
+class ScriptedGovernor:
+    """A governor whose decision the test sets."""
 
     def __init__(self) -> None:
-        self.level = Level()
+        self.decision = Decision(Level(), "the test's level")
 
-    def decide(self, bucket: Bucket) -> Decision:
-        return Decision(self.level, "the test says so")
+    def begin_step(self, bucket: Bucket) -> None:
+        """The test sets the decision."""
+
+    def add_bucket(self, bucket: Bucket) -> None:
+        """The test sets the decision."""
 
     def finish(self) -> None:
-        """Nothing is told."""
+        """Nothing to report."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
 
-class Watched(ErrorFeedback):
-    """Knows which owners' residuals the exchanges of the last step asked for."""
+class ObservedFeedback(ErrorFeedback):
+    """Records which owners' residuals the exchanges of the last step asked for."""
 
     def __init__(self, rank: int, world_size: int) -> None:
         super().__init__(rank, world_size)
@@ -54,8 +62,8 @@ class Watched(ErrorFeedback):
         self.asked.setdefault(bucket.index, set()).add(place)
         return super().owner(bucket, place, device)
 
-    def within_reach(self) -> dict[str, Tensor]:
-        """By parameter, in units of this rank's gradient: its residual, and as an owner what it read lastly."""
+    def reachable(self) -> dict[str, Tensor]:
+        """By parameter, in units of this rank's gradient: its residual, and what it read last as an owner."""
         found = {name: value.double() for name, value in self._residual.state().items()}
         for index, bucket in self._residual._layouts.items():
             whole = torch.zeros(bucket.numel, dtype=torch.float64)
@@ -68,8 +76,8 @@ class Watched(ErrorFeedback):
         return found
 
 
-class Still:
-    """Weights that pruning may look at: the same on all ranks."""
+class ConstantWeights:
+    """Weights for pruning: the same on all ranks."""
 
     def __init__(self, numel: int) -> None:
         self._values = torch.randn(numel, generator=torch.Generator().manual_seed(99), dtype=torch.float32)
@@ -96,20 +104,49 @@ def buckets(shapes: Shapes, step: int) -> list[Bucket]:
 class Sessions:
     """`step(level, gradients)` is one backward on all ranks: gradients[rank][bucket] in, the restored means out."""
 
-    def __init__(self, world_size: int, shapes: Shapes, compress: CompressConfig | None = None, **rooms: Any) -> None:
+    def __init__(
+        self,
+        world_size: int,
+        shapes: Shapes,
+        compress: CompressConfig | None = None,
+        *,
+        own_wire: bool = False,
+        release: Callable[[], None] = lambda: None,
+    ) -> None:
         self.world_size, self.shapes = world_size, shapes
-        self.governors = [Scripted() for _ in range(world_size)]
-        self.feedbacks = [Watched(rank, world_size) for rank in range(world_size)]
+        self.governors = [ScriptedGovernor() for _ in range(world_size)]
+        self.feedbacks = [ObservedFeedback(rank, world_size) for rank in range(world_size)]
+        self.codecs = [CodecCache(compress is not None and compress.prune == "zero") for _ in range(world_size)]
         self.events: list[Event] = []
         self.sessions: list[Session] = []
         lanes, plain = [Loopback(world_size) for _ in range(LANES)], Loopback(world_size)
         for rank in range(world_size):
-            pipeline = Pipeline([lane.lane(rank) for lane in lanes], lambda timing: None)
+            context = self._context(rank, compress or CompressConfig(), lanes)
+            pipeline, governor = context.pipeline, self.governors[rank]
             parts = SessionParts(
-                self.governors[rank], self.feedbacks[rank], pipeline, _all_reduce(plain, rank), self, MonotonicClock(),
-                StepTimer(), lambda started, finished, nbytes: None, **rooms,
-            )  # fmt: skip
-            self.sessions.append(Session(rank, world_size, compress or CompressConfig(), parts))
+                governor=governor,
+                plain=PlainPath(context, _all_reduce(plain, rank), lambda *timing: None, own_wire=own_wire),
+                compressed=CompressedPath(context),
+                scaling=context.scaling,
+                reporter=context.reporter,
+                timer=context.timer,
+                closers=(pipeline.close, governor.close, release),
+            )
+            self.sessions.append(Session(parts))
+
+    def _context(self, rank: int, compress: CompressConfig, lanes: Sequence[Loopback]) -> PathContext:
+        feedback, codecs = self.feedbacks[rank], self.codecs[rank]
+        return PathContext(
+            rank=rank,
+            world_size=self.world_size,
+            compress=compress,
+            feedback=feedback,
+            codecs=codecs,
+            scaling=LossScaling(feedback, codecs),
+            pipeline=Pipeline([lane.lane(rank) for lane in lanes], lambda timing: None),
+            reporter=EventReporter(self, MonotonicClock()),
+            timer=StepTimer(),
+        )
 
     def emit(self, event: Event) -> None:
         self.events.append(event)
@@ -120,7 +157,7 @@ class Sessions:
         return results
 
     def each(self, work: Callable[[int], None]) -> None:
-        """Every rank in a thread of its own; the first error is raised."""
+        """Run every rank on its own thread; the first error is raised."""
         errors: list[BaseException] = []
 
         def run(rank: int) -> None:
@@ -139,10 +176,10 @@ class Sessions:
         assert not any(thread.is_alive() for thread in threads), "a rank did not end within 60 s"
 
     def waiting(self) -> dict[str, Tensor]:
-        """Over all ranks, what the exchanges of the last step could have sent and did not."""
+        """Over all ranks, what the exchanges of the last step could have sent but did not."""
         total: dict[str, Tensor] = {}
         for feedback in self.feedbacks:
-            for name, value in feedback.within_reach().items():
+            for name, value in feedback.reachable().items():
                 total[name] = total[name] + value if name in total else value
         return total
 
@@ -152,10 +189,10 @@ class Sessions:
 
     def _backward(self, rank: int, level: Level, gradients: list[Tensor]) -> None:
         session = self.sessions[rank]
-        self.governors[rank].level = level
+        self.governors[rank].decision = Decision(level, "the test's level")
         self.feedbacks[rank].asked.clear()
         for bucket, gradient in zip(buckets(self.shapes, session.step), gradients, strict=True):
-            weights: Weights = Still(bucket.numel)
+            weights: Weights = ConstantWeights(bucket.numel)
             if bucket.is_last:
                 session.step += 1
             session.synchronise(bucket, gradient, weights)

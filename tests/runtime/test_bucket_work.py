@@ -1,4 +1,4 @@
-"""A bucket whose plain all-reduce fails is told of before the training loop hears it."""
+"""Bucket work: a failed plain all-reduce is recorded before the training loop gets the error."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from torch.futures import Future
 from gradwire.clock import MonotonicClock
 from gradwire.errors import LinkError
 from gradwire.events import Event, Failed
-from gradwire.runtime.bucket_work import EventReporter, PlainWork
+from gradwire.runtime.bucket_work import PlainWork
+from gradwire.runtime.event_reporter import EventReporter
 from gradwire.types import Bucket
 
 
-class Kept(list[Event]):
+class EventList(list[Event]):
     def emit(self, event: Event) -> None:
         self.append(event)
 
 
 def test_a_failed_all_reduce_is_an_event_and_a_link_error() -> None:
-    told, done = Kept(), Future[list[Tensor]]()
+    events, done = EventList(), Future[list[Tensor]]()
     bucket = Bucket(index=0, step=7, numel=4, itemsize=4, slices=(), is_last=True)
-    joint = PlainWork(EventReporter(told, MonotonicClock()), done, bucket, torch.zeros(4), 16, 0.0)
+    work = PlainWork(EventReporter(events, MonotonicClock()), done, bucket, torch.zeros(4), 16, 0.0)
     done.set_exception(RuntimeError("connection closed by peer"))
     with pytest.raises(LinkError, match="connection closed by peer"):
-        joint.wait()
-    (failed,) = told
+        work.wait()
+    (failed,) = events
     assert isinstance(failed, Failed)
     assert failed.step == 7
     assert "connection closed by peer" in failed.error

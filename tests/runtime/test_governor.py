@@ -1,21 +1,22 @@
-"""A governor tells every step once, the last one too, and then what came meanwhile; an adaptive one's ranks agree."""
+"""Governor: every step is reported once, the last one too; the ranks of adaptive governors agree on every level."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
-from gradwire.clock import MonotonicClock
+from gradwire.clock import Clock, MonotonicClock
 from gradwire.decide.base import Job
 from gradwire.decide.fixed import Fixed
 from gradwire.errors import ConfigError, LinkError
 from gradwire.events import Event, Stepped, Transferred
 from gradwire.exchange.select import FootprintTable
 from gradwire.level import Level
-from gradwire.runtime.governor import AdaptiveGovernor, FixedGovernor, Instruments
+from gradwire.runtime.adaptive_governor import AdaptiveGovernor
+from gradwire.runtime.governor import FixedGovernor, FootprintOf, GovernorContext
 from gradwire.runtime.pipeline import Pipeline
 from gradwire.sense.step_timer import StepTimer
 from gradwire.transport.lanes.loopback import Loopback
@@ -24,8 +25,8 @@ from gradwire.transport.wires.ledger import Ledger
 from gradwire.types import Bucket, Decision, Footprint, StepFacts, View
 
 
-class Hand:
-    """A clock moved by hand, and a sink that keeps everything."""
+class ManualClock:
+    """A clock that the test moves, and a sink that keeps every event."""
 
     def __init__(self) -> None:
         self.time = 10.0
@@ -42,38 +43,68 @@ def bucket(step: int) -> Bucket:
     return Bucket(index=0, step=step, numel=1000, itemsize=4, slices=(), is_last=True)
 
 
+def governor_context(
+    timer: StepTimer,
+    sink: ManualClock,
+    footprint: FootprintOf,
+    *,
+    clock: Clock | None = None,
+    rank: int = 0,
+    world_size: int = 2,
+    sources: Sequence[Source] = (),
+) -> GovernorContext:
+    clock = clock or sink
+    traffic = Traffic(rank, sink, clock, sources)
+    return GovernorContext(
+        rank=rank, world_size=world_size, timer=timer, clock=clock, sink=sink, traffic=traffic, footprint=footprint
+    )
+
+
 def test_the_last_step_ends_when_its_gradient_is_restored() -> None:
-    hand, watch, ledger = Hand(), StepTimer(), Ledger()
-    traffic = Traffic(0, hand, hand, [Source(ledger)])
-    governor = FixedGovernor(Fixed(Level.parse("int8"), 2, 0), 2, Instruments(watch, hand, hand, traffic))
+    clock, timer, ledger = ManualClock(), StepTimer(), Ledger()
+    context = governor_context(timer, clock, FootprintTable(2), sources=[Source(ledger)])
+    governor = FixedGovernor(Fixed(Level.parse("int8"), 2, 0), context)
     for step in range(3):
-        governor.decide(bucket(step))
-        watch.bucket_ready(hand.time, 4000)
-        watch.operation(hand.time + 0.1, hand.time + 0.4, 1000)
-        ledger.came(1, 1000, 0.3)
-        hand.time += 1.0
-    hand.time += 50.0  # an evaluation before the end is nobody's step
+        governor.begin_step(bucket(step))
+        timer.bucket_ready(clock.time, 4000)
+        timer.operation(clock.time + 0.1, clock.time + 0.4, 1000)
+        ledger.add_received(1, 1000, 0.3)
+        clock.time += 1.0
+    clock.time += 50.0  # an evaluation before the end belongs to no step
     governor.finish()
     governor.finish()
-    steps = [event for event in hand.events if isinstance(event, Stepped)]
+    steps = [event for event in clock.events if isinstance(event, Stepped)]
     assert [(event.step, round(event.seconds, 3)) for event in steps] == [(0, 1.0), (1, 1.0), (2, 0.4)]
     assert all(abs(e.compute + e.encode + e.wire + e.wait - e.seconds) < 1e-9 for e in steps)
-    (moved,) = [event for event in hand.events if isinstance(event, Transferred)]
+    (moved,) = [event for event in clock.events if isinstance(event, Transferred)]
     assert (moved.step, moved.transfers, moved.nbytes) == (2, 3, 3000)
 
 
-def test_a_step_that_failed_is_not_told() -> None:
-    hand, watch = Hand(), StepTimer()
-    governor = FixedGovernor(Fixed(Level(), 2, 0), 2, Instruments(watch, hand, hand, Traffic(0, hand, hand)))
-    governor.decide(bucket(0))
-    watch.bucket_ready(hand.time, 4000)
-    watch.drop()
+def test_a_step_that_failed_is_not_reported() -> None:
+    clock, timer = ManualClock(), StepTimer()
+    governor = FixedGovernor(Fixed(Level(), 2, 0), governor_context(timer, clock, FootprintTable(2)))
+    governor.begin_step(bucket(0))
+    timer.bucket_ready(clock.time, 4000)
+    timer.drop()
     governor.finish()
-    assert not hand.events
+    assert not clock.events
 
 
-class Counting:
-    """Another level at every decision; keeps who asked, and fails when told to."""
+def test_a_fixed_level_changes_only_when_a_step_begins() -> None:
+    context = governor_context(StepTimer(), ManualClock(), FootprintTable(2))
+    governor = FixedGovernor(Fixed(Level.parse("topk:0.01"), 2, 4), context)
+    levels = []
+    for step in range(6):
+        governor.begin_step(bucket(step))
+        levels.append(governor.decision.level)
+        governor.add_bucket(replace(bucket(step), index=1))
+        assert governor.decision.level == levels[-1]
+    assert levels == [Fixed(Level.parse("topk:0.01"), 2, 4).at(step).level for step in range(6)]
+    assert len(set(levels)) > 1
+
+
+class CountingController:
+    """Another level at every decision; records which thread asked. Its decision `wrong_at` has an invalid level."""
 
     def __init__(self, wrong_at: int | None = None) -> None:
         self.threads: list[threading.Thread] = []
@@ -86,8 +117,8 @@ class Counting:
         return Decision(level, f"decision {count}", count)
 
 
-class Trees:
-    """Footprints of trees that another plan makes longer."""
+class TreeFootprint:
+    """Footprints of trees that grow with the plan's version."""
 
     def __init__(self) -> None:
         self.version = 1
@@ -96,93 +127,95 @@ class Trees:
         return Footprint(1000 * self.version, 2 * self.version)
 
 
-class Replanning(Counting):
-    """Keeps the bytes and hops that it was told, and sees another plan come into force at its fifth decision."""
+class ReplanningController(CountingController):
+    """Keeps the bytes and hops that it is given; at its fifth decision another plan comes into force."""
 
-    def __init__(self, trees: Trees) -> None:
+    def __init__(self, trees: TreeFootprint) -> None:
         super().__init__()
-        self.trees, self.told = trees, list[tuple[int, int]]()
+        self.trees, self.footprints = trees, list[tuple[int, int]]()
 
     def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
-        self.told.append((job.wire_bytes(Level()), facts.hops))
-        if len(self.told) == 5:
+        self.footprints.append((job.wire_bytes(Level()), facts.hops))
+        if len(self.footprints) == 5:
             self.trees.version = 2
         return Decision(Level(values="int8"), "always the same")
 
 
 def test_after_a_change_of_plan_bytes_and_hops_are_those_of_the_new_trees() -> None:
-    trees = Trees()
-    controllers: list[Counting] = [Replanning(trees), Counting()]
-    play(Loopback(2), controllers, 20, trees)
-    assert isinstance(controllers[0], Replanning)
-    assert controllers[0].told[0] == (1000, 2)
-    assert controllers[0].told[-1] == (2000, 4)
+    trees = TreeFootprint()
+    controllers: list[CountingController] = [ReplanningController(trees), CountingController()]
+    run(Loopback(2), controllers, 20, trees)
+    assert isinstance(controllers[0], ReplanningController)
+    assert controllers[0].footprints[0] == (1000, 2)
+    assert controllers[0].footprints[-1] == (2000, 4)
 
 
-def play(
-    world: Loopback, controllers: list[Counting], steps: int, trees: Trees | None = None
+def run(
+    world: Loopback, controllers: list[CountingController], steps: int, trees: TreeFootprint | None = None
 ) -> list[tuple[list[str], list[Event], str]]:
     """By rank: the levels of its steps, its events, and the error that ended it, if one did."""
-    told: list[tuple[list[str], list[Event], str]] = [([], [], "")] * len(controllers)
+    results: list[tuple[list[str], list[Event], str]] = [([], [], "")] * len(controllers)
 
     def one(rank: int) -> None:
-        hand, clock, watch, levels = Hand(), MonotonicClock(), StepTimer(), list[str]()
-        instruments = Instruments(watch, clock, hand, Traffic(rank, hand, clock))
+        sink, clock, timer, levels = ManualClock(), MonotonicClock(), StepTimer(), list[str]()
+        world_size = len(controllers)
+        footprint = trees or FootprintTable(world_size)
+        context = governor_context(timer, sink, footprint, clock=clock, rank=rank, world_size=world_size)
         if trees is not None:
-            instruments = replace(instruments, plan_version=lambda: trees.version)
-        parts = instruments, trees or FootprintTable(len(controllers))
-        line = Pipeline([world.lane(rank)], lambda timing: None)
+            context = replace(context, plan_version=lambda: trees.version)
+        pipeline = Pipeline([world.lane(rank)], lambda timing: None)
         start = Decision(Level(values="int8"), "start")
-        governor = AdaptiveGovernor(rank, controllers[rank], start, line, parts, len(controllers))
+        governor = AdaptiveGovernor(context, controllers[rank], start, pipeline)
         error = ""
         try:
             for step in range(steps):
-                levels.append(str(governor.decide(bucket(step)).level))
-                watch.bucket_ready(clock.now(), 4000)
-                watch.operation(clock.now() - 0.001, clock.now(), 1000)
-        except (ConfigError, LinkError) as trouble:
-            error = str(trouble)
+                governor.begin_step(bucket(step))
+                levels.append(str(governor.decision.level))
+                timer.bucket_ready(clock.now(), 4000)
+                timer.operation(clock.now() - 0.001, clock.now(), 1000)
+        except (ConfigError, LinkError) as failure:
+            error = str(failure)
         finally:
             governor.finish()
             governor.finish()
             governor.close()
-        told[rank] = levels, hand.events, error
+        results[rank] = levels, sink.events, error
 
     threads = [threading.Thread(target=one, args=(rank,)) for rank in range(len(controllers))]
     each: Callable[[threading.Thread], None]
     for each in (threading.Thread.start, lambda thread: thread.join(30)):
         for thread in threads:
             each(thread)
-    return told
+    return results
 
 
-def test_ranks_agree_at_every_step_and_tell_each_once() -> None:
-    controllers = [Counting() for _ in range(3)]
-    told = play(Loopback(3), controllers, 30)
-    assert told[0][0] == told[1][0] == told[2][0]
-    assert len(set(told[0][0])) == 3
-    for _, events, error in told:
+def test_ranks_agree_at_every_step_and_report_each_once() -> None:
+    controllers = [CountingController() for _ in range(3)]
+    results = run(Loopback(3), controllers, 30)
+    assert results[0][0] == results[1][0] == results[2][0]
+    assert len(set(results[0][0])) == 3
+    for _, events, error in results:
         assert not error
         assert [event.step for event in events if isinstance(event, Stepped)] == list(range(30))
 
 
-def test_the_controller_is_asked_beside_training_and_on_rank_0_only() -> None:
-    controllers = [Counting() for _ in range(2)]
-    play(Loopback(2), controllers, 10)
+def test_the_controller_is_asked_on_the_pulse_thread_and_on_rank_0_only() -> None:
+    controllers = [CountingController() for _ in range(2)]
+    run(Loopback(2), controllers, 10)
     assert controllers[0].threads
     assert all(thread.name.startswith("gradwire-") for thread in controllers[0].threads)
     assert not controllers[1].threads
 
 
-def test_a_controllers_mistake_is_an_error_on_its_rank_and_reaches_the_others() -> None:
-    told = play(Loopback(2, timeout=3.0), [Counting(wrong_at=4), Counting()], 30)
-    assert "fp64" in told[0][2]
-    assert "pulse" in told[1][2]
+def test_an_invalid_level_of_a_controller_is_an_error_on_its_rank_and_reaches_the_others() -> None:
+    results = run(Loopback(2, timeout=3.0), [CountingController(wrong_at=4), CountingController()], 30)
+    assert "fp64" in results[0][2]
+    assert "pulse" in results[1][2]
 
 
 @pytest.mark.parametrize("number", [1, 4])
 def test_a_link_that_fails_ends_both_with_an_error(number: int) -> None:
-    told = play(Loopback(2, faults={(1, number): LinkError("cut")}), [Counting(), Counting()], 30)
-    assert all("cut" in error for _, _, error in told)
-    for levels, events, _ in told:
+    results = run(Loopback(2, faults={(1, number): LinkError("cut")}), [CountingController(), CountingController()], 30)
+    assert all("cut" in error for _, _, error in results)
+    for levels, events, _ in results:
         assert [event.step for event in events if isinstance(event, Stepped)] == list(range(len(levels)))

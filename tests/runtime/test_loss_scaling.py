@@ -95,13 +95,13 @@ def test_an_overflow_reaches_every_rank_and_leaves_residuals_as_they_were(
 ) -> None:
     follow(world)
     world.step("topk:0.03" if level == "off" else level, gradients(0))
-    before, factors = state(world), world.sessions[0].codecs.factors()
+    before, factors = state(world), world.codecs[0].factors()
     assert level in ("fp16", "off") or any(value.any() for value in before[0].values())
     restored = world.step(level, overflowing(1, bucket))
     assert not any(own[bucket].isfinite().all() for own in restored)
     assert_same(before, state(world))
     for name, tensor in factors.get(level, {}).items():
-        assert torch.equal(tensor, world.sessions[2].codecs.factors()[level][name])
+        assert torch.equal(tensor, world.codecs[2].factors()[level][name])
 
 
 @pytest.mark.parametrize("level", LEVELS)

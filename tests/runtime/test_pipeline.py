@@ -99,7 +99,7 @@ def test_a_peer_that_never_comes_is_a_link_error() -> None:
     pipeline.submit(sums(torch.ones(1), 1), results)
     (outcome,) = results.wait()
     assert isinstance(outcome, LinkError)
-    assert "ranks [1] did not come" in str(outcome)
+    assert "ranks [1] did not start the operation" in str(outcome)
     with pytest.raises(StopIteration):
         next(sums(torch.ones(1), 0))
     pipeline.close()

@@ -1,4 +1,4 @@
-"""Sessions: they close as a whole, and an error in what follows a bucket reaches the training loop."""
+"""Session: it closes as a whole, and an error after a bucket's last chunk reaches the training loop."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import torch
 
 from gradwire.errors import LinkError
 from gradwire.events import Synchronised
-from gradwire.runtime.bucket_work import EventReporter
+from gradwire.runtime.event_reporter import EventReporter
 from gradwire.runtime.pipeline import Pipeline
-from tests.runtime.sessions import Scripted, Sessions
+from tests.runtime.sessions import ScriptedGovernor, Sessions
 
 SHAPES = [[("w", (60, 100))]]
 
@@ -27,7 +27,7 @@ def test_a_session_closes_everything_when_a_part_raises_and_can_be_closed_again(
         close(self)
 
     monkeypatch.setattr(Pipeline, "close", stuck_at_first)
-    monkeypatch.setattr(Scripted, "close", lambda self: closed.append("governor"))
+    monkeypatch.setattr(ScriptedGovernor, "close", lambda self: closed.append("governor"))
     (session,) = Sessions(1, SHAPES, release=lambda: closed.append("carrier")).sessions
     with pytest.raises(LinkError, match="stuck"):
         session.close()
@@ -42,11 +42,11 @@ def test_an_error_after_the_last_chunk_fails_the_bucket_and_not_the_thread(monke
     gradients = [[torch.randn(6000)] for _ in range(2)]
 
     def broken(self: EventReporter, *facts: object) -> Synchronised:
-        raise ValueError("no room for the event")
+        raise ValueError("the event cannot be written")
 
-    with monkeypatch.context() as spoilt:
-        spoilt.setattr(EventReporter, "synchronised", broken)
-        with pytest.raises(ValueError, match="no room"):
+    with monkeypatch.context() as patched:
+        patched.setattr(EventReporter, "synchronised", broken)
+        with pytest.raises(ValueError, match="cannot be written"):
             world.step("int8", gradients)
     assert world.step("int8", gradients)[0][0].isfinite().all()
     world.close()

@@ -1,4 +1,4 @@
-"""The first look: every rank gets the slowest rank's rate; more is sent only while latency hides the bytes."""
+"""Startup probe: every rank gets the slowest rank's rate; more is sent only while latency hides the bytes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 
 from gradwire.errors import LinkError
 from gradwire.runtime.pipeline import Pipeline
-from gradwire.runtime.startup_probe import SIZES, first_look
+from gradwire.runtime.startup_probe import SIZES, probe_bandwidth
 from gradwire.transport.lanes.base import Op, Pending, Timing
 from gradwire.transport.lanes.loopback import Loopback, LoopbackLane
 
 
 @dataclass
-class Timed:
-    """A lane whose operations take, by the clock of their timings, a latency and their bytes at a rate."""
+class TimedLane:
+    """A lane whose timings say that an operation takes a latency, and its bytes at a rate."""
 
     lane: LoopbackLane
     latency: float
@@ -24,13 +24,13 @@ class Timed:
     sent: list[int] = field(default_factory=list)
 
     def start(self, op: Op) -> Pending:
-        pending, told = self.lane.start(op), self
+        pending, lane = self.lane.start(op), self
 
         class Later:
             def wait(self) -> Timing:
                 timing = pending.wait()
-                told.sent.append(timing.nbytes)
-                return replace(timing, finished=timing.started + told.latency + timing.nbytes / told.rate)
+                lane.sent.append(timing.nbytes)
+                return replace(timing, finished=timing.started + lane.latency + timing.nbytes / lane.rate)
 
         return Later()
 
@@ -38,17 +38,17 @@ class Timed:
         self.lane.close()
 
 
-def look(lanes: list[Timed]) -> list[float | BaseException]:
+def probe(lanes: list[TimedLane]) -> list[float | BaseException]:
     found: list[float | BaseException] = [0.0] * len(lanes)
 
     def one(rank: int) -> None:
-        line = Pipeline([lanes[rank]], lambda timing: None)
+        pipeline = Pipeline([lanes[rank]], lambda timing: None)
         try:
-            found[rank] = first_look(line, len(lanes))
+            found[rank] = probe_bandwidth(pipeline, len(lanes))
         except BaseException as error:
             found[rank] = error
         finally:
-            line.close()
+            pipeline.close()
 
     threads = [threading.Thread(target=one, args=(rank,)) for rank in range(len(lanes))]
     for thread in threads:
@@ -61,19 +61,19 @@ def look(lanes: list[Timed]) -> list[float | BaseException]:
 @pytest.mark.parametrize(("latency", "rate"), [(0.0002, 1.25e6), (0.04, 1.25e6), (0.1, 12.5e6), (0.001, 125e6)])
 def test_all_ranks_find_the_slowest_ranks_rate(latency: float, rate: float) -> None:
     world = Loopback(3)
-    lanes = [Timed(world.lane(rank), latency, rate / 2 if rank == 2 else rate) for rank in range(3)]
-    found = look(lanes)
+    lanes = [TimedLane(world.lane(rank), latency, rate / 2 if rank == 2 else rate) for rank in range(3)]
+    found = probe(lanes)
     assert found[0] == found[1] == found[2] == pytest.approx(rate / 2, rel=0.02)
 
 
 def test_a_slow_network_is_not_sent_the_largest_part() -> None:
     world = Loopback(2)
-    lanes = [Timed(world.lane(rank), 0.001, 1e6) for rank in range(2)]
-    look(lanes)
+    lanes = [TimedLane(world.lane(rank), 0.001, 1e6) for rank in range(2)]
+    probe(lanes)
     assert sum(lanes[0].sent) < SIZES[-1]
 
 
-def test_a_rank_that_dies_meanwhile_is_one_clear_error_on_every_other() -> None:
+def test_a_rank_that_dies_during_the_probe_is_a_link_error_on_every_rank() -> None:
     world = Loopback(3, faults={(1, 3): LinkError("cut")})
-    found = look([Timed(world.lane(rank), 0.001, 1e9) for rank in range(3)])
-    assert all(isinstance(error, LinkError) and "first look" in str(error) for error in found)
+    found = probe([TimedLane(world.lane(rank), 0.001, 1e9) for rank in range(3)])
+    assert all(isinstance(error, LinkError) and "startup probe" in str(error) for error in found)

@@ -327,7 +327,7 @@ def join_with_scaler(rank: int, world: int, level: str) -> list[bool]:
     model = DistributedDataParallel(small_net(), bucket_cap_mb=0.02)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     handle = gradwire.attach(model, level, scaler=scaler)
-    feedback, found = handle._assembly.feedback, []
+    feedback, found = handle._built.feedback, []
     for _ in range(2):
         with model.join():
             for step in range(2 + 2 * rank):

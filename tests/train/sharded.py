@@ -129,11 +129,11 @@ def settles(rank: int, world: int, level: str | None, reentrant: bool) -> tuple[
         fully_shard(block, mesh=mesh_of(world))
     fully_shard(net, mesh=mesh_of(world))
     handle = gradwire.attach_fsdp(net, level) if level else None
-    under_way: list[int] = []
+    in_flight: list[int] = []
     gradients, original = [], Session.settle
 
     def settle(self: Session) -> None:
-        under_way.append(len(self._under_way))
+        in_flight.append(len(self._in_flight))
         original(self)
 
     Session.settle = settle  # type: ignore[method-assign]
@@ -147,7 +147,7 @@ def settles(rank: int, world: int, level: str | None, reentrant: bool) -> tuple[
     steps = handle.step if handle else 0
     if handle:
         handle.close()
-    return steps, under_way, torch.stack(gradients)
+    return steps, in_flight, torch.stack(gradients)
 
 
 def resume(rank: int, world: int, level: str) -> tuple[Tensor, Tensor, str]:

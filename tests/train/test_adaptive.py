@@ -39,28 +39,28 @@ def test_a_backend_named_by_device_adapts_as_well(ranks: Ranks) -> None:
 
 
 def fail_to_attach(rank: int, world: int) -> tuple[str, list[str]]:
-    """Rank 1 is cut off while the ranks look at the network; the error, and gradwire's threads that are left."""
+    """Rank 1 fails during the startup probe; the error, and gradwire's threads that are left."""
     import threading
 
-    from gradwire.runtime import builder as assemble
+    from gradwire.runtime import open_governor
 
-    def cut(line: Any, world_size: int) -> float:
+    def cut(pipeline: Any, world_size: int) -> float:
         raise gradwire.LinkError("cut off")
 
-    look = assemble.first_look
-    assemble.first_look = cut if rank == 1 else look
+    probe = open_governor.probe_bandwidth
+    open_governor.probe_bandwidth = cut if rank == 1 else probe
     try:
         gradwire.attach(DistributedDataParallel(jobs.small_net()), {"level": "auto", "transport": {"timeout": 3}})
     except gradwire.LinkError as error:
         return str(error), [thread.name for thread in threading.enumerate() if thread.name.startswith("gradwire")]
     finally:
-        assemble.first_look = look
+        open_governor.probe_bandwidth = probe
     return "attached", []
 
 
 def test_an_attach_that_fails_leaves_nothing_running(ranks: Ranks) -> None:
     (waited, here), (cut, there) = ranks.run(2, fail_to_attach)
-    assert "first look" in waited
+    assert "startup probe" in waited
     assert cut == "cut off"
     assert here == there == []
 

@@ -39,11 +39,11 @@ def _settles(
     """Buckets under way whenever the session settles, and the gradients of three steps."""
     model = DistributedDataParallel(Checkpointed(reentrant), bucket_cap_mb=0.006, **ddp)
     handle = gradwire.attach(model, level) if level else None
-    under_way: list[int] = []
+    in_flight: list[int] = []
     gradients, original = [], Session.settle
 
     def settle(self: Session) -> None:
-        under_way.append(len(self._under_way))
+        in_flight.append(len(self._in_flight))
         original(self)
 
     Session.settle = settle  # type: ignore[method-assign]
@@ -61,7 +61,7 @@ def _settles(
     assert handle is None or handle.step == 3
     if handle:
         handle.close()
-    return under_way, torch.stack(gradients)
+    return in_flight, torch.stack(gradients)
 
 
 def _static(rank: int, world: int, level: str | None) -> tuple[list[int], Tensor]:
@@ -73,20 +73,20 @@ ONCE_A_STEP = [1, BLOCKS, BLOCKS]
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_a_checkpointed_backward_settles_once_with_every_bucket_under_way(ranks: Ranks, reentrant: bool) -> None:
+def test_a_checkpointed_backward_settles_once_with_every_bucket_in_flight(ranks: Ranks, reentrant: bool) -> None:
     plain = ranks.run(2, _settles, None, reentrant)[0][1]
-    for under_way, gradients in ranks.run(2, _settles, "off", reentrant):
-        assert under_way == ONCE_A_STEP
+    for in_flight, gradients in ranks.run(2, _settles, "off", reentrant):
+        assert in_flight == ONCE_A_STEP
         assert torch.equal(gradients, plain)
-    for under_way, gradients in ranks.run(2, _settles, "int8", reentrant):
-        assert under_way == ONCE_A_STEP
+    for in_flight, gradients in ranks.run(2, _settles, "int8", reentrant):
+        assert in_flight == ONCE_A_STEP
         torch.testing.assert_close(gradients, plain, atol=0.05 * float(plain.abs().max()), rtol=0.1)
 
 
 def test_a_static_graph_with_reentrant_checkpointing_settles_once_a_step(ranks: Ranks) -> None:
     plain = ranks.run(2, _static, None)[0][1]
-    for under_way, gradients in ranks.run(2, _static, "off"):
-        assert under_way == [1, 1, BLOCKS], "DDP lays a static graph's buckets out after the second backward"
+    for in_flight, gradients in ranks.run(2, _static, "off"):
+        assert in_flight == [1, 1, BLOCKS], "DDP lays a static graph's buckets out after the second backward"
         assert torch.equal(gradients, plain)
 
 

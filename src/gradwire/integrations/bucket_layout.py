@@ -1,6 +1,6 @@
-"""Bucket order: in which order DDP puts a parameter's elements into a bucket.
+"""Bucket layout: in which order DDP puts a parameter's elements into a bucket.
 
-That of the parameter's memory (channels last), where it has no gaps, and else row by row.
+It is the order of the parameter's memory (channels last, for example) if that has no gaps, and row by row otherwise.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def as_parameter(flat: Tensor, parameter: Tensor) -> Tensor:
-    """A flat part of a bucket, seen with the parameter's shape."""
+    """A flat part of a bucket as a view with the parameter's shape."""
     span = 1 + sum((size - 1) * stride for size, stride in zip(parameter.shape, parameter.stride(), strict=True))
     stride = parameter.stride() if span == parameter.numel() else torch.empty(parameter.shape, device="meta").stride()
     return flat.as_strided(parameter.shape, stride)

@@ -1,12 +1,12 @@
-"""The first door: `attach(ddp_model)` registers a DDP communication hook over whatever process group exists.
+"""DDP integration: `attach(ddp_model)` registers a DDP communication hook, on the model's own process group.
 
     model = DistributedDataParallel(net)
     handle = gradwire.attach(model)            # or attach(model, "topk:0.01+int8"), a Config, a TOML file
     ... train as before ...
     print(handle.summary())
 
-DDP takes one hook per model and never gives it back, so there is no removing gradwire from a model; `handle.detach()`
-switches it to plain DDP from the next step on, and sends what still waits in the residuals with that step.
+DDP takes one hook per model and cannot remove it. `handle.detach()` switches to plain DDP from the next step on; that
+step also sends what is left in the residuals.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.config import Config, resolve, with_level, with_plan, with_record, with_transport
@@ -25,7 +26,7 @@ from gradwire.integrations.handle import Handle, close_with
 from gradwire.runtime.builder import build
 from gradwire.runtime.loss_scaling import Scaler, check_scaler
 
-# Which models have a handle; they vanish from here with the model.
+# The handles of attached models; an entry disappears with its model.
 _ATTACHED: WeakKeyDictionary[DistributedDataParallel, Handle] = WeakKeyDictionary()
 
 
@@ -41,63 +42,79 @@ def attach(
 ) -> Handle:
     """Let gradwire synchronise this model's gradients. Every rank calls it at the same point.
 
-    `level` is a level ("int8", "topk:0.01+int8", "off") or a controller that chooses one ("auto"); `config` may be that
+    `level` is a level ("int8", "topk:0.01+int8", "off") or a controller that chooses one ("auto"). `config` may be that
     too, or the path of a TOML file, a mapping of settings or a Config.
     `transport` is "group" (the collectives of the model's process group), "ltp" (gradwire's own, over UDP; TCP where
-    that is blocked) or "tcp". `plan` names a planner: gradients then travel its trees (docs/planning.md), over a wire
-    of ours. `record` names a directory for the ranks' event files, as GRADWIRE_RECORD and the setting do. `scaler` is
-    the loss scaler (torch.amp.GradScaler) of this model; where every rank's training loop has only one, it is found.
-    A model that is attached already (by `gradwire.run`) gives its handle back when no configuration is passed. What
-    `torch.compile` made of a DDP model is taken for that model: Accelerate compiles last.
+    UDP is blocked) or "tcp". `plan` names a planner: gradients then travel over its trees (docs/planning.md), on a wire
+    of gradwire's own. `record` names a directory for the ranks' event files, as GRADWIRE_RECORD and the setting do.
+    `scaler` is this model's loss scaler (torch.amp.GradScaler); if every rank's training loop has exactly one, gradwire
+    finds it.
+    If the model is attached already (by `gradwire.run`) and no configuration is passed, its handle is returned. A model
+    that `torch.compile` made from a DDP model counts as that DDP model: Accelerate compiles last.
     """
-    model = getattr(model, "_orig_mod", model)
-    if not isinstance(model, DistributedDataParallel):
-        raise ConfigError(
-            f"attach: {type(model).__name__} is not a DistributedDataParallel model; "
-            "wrap it first: attach(DistributedDataParallel(model)); for fully_shard there is attach_fsdp(model)"
-        )
+    model = _ddp_model(model)
     if scaler is not None:
         check_scaler(scaler)
     known = _ATTACHED.get(model)
     if known is not None:
-        if (config, transport, plan, record, level) == (None, None, None, None, None):
-            if scaler is not None:
-                known.follow(scaler)
-            return known
-        raise ConfigError(
-            "attach: gradwire is attached to this model already; it takes one configuration; under gradwire.run "
-            "that is the one of the GRADWIRE_* variables"
-        )
-    effective = given(config, level, record)
-    if plan is not None:
-        effective = with_plan(effective, plan)
-    if transport is not None:
-        effective = with_transport(effective, transport)
-    if effective.plan and effective.planning.elastic and (name := sparse_module(model.module)):
-        raise ConfigError(
-            f"planning.elastic: the gradient of {name!r} is sparse and goes through the model's process group, which "
-            "does not outlive a rank; make it nn.Embedding(..., sparse=False), or leave planning.elastic off"
-        )
+        _check_unconfigured(config, transport, plan, record, level)
+        handle = known
+    else:
+        effective = given(config, level, record)
+        effective = effective if plan is None else with_plan(effective, plan)
+        effective = effective if transport is None else with_transport(effective, transport)
+        _check_sparse(effective, model)
+        handle = _ATTACHED[model] = _attach(model, effective)
+    if scaler is not None:
+        handle.follow(scaler)
+    return handle
+
+
+def _attach(model: DistributedDataParallel, config: Config) -> Handle:
     parameters = sum(parameter.numel() for parameter in model.module.parameters() if parameter.requires_grad)
-    assembly = build(effective, model.process_group, parameters)
-    hook = DdpHook(model, assembly.session)
-    handle = Handle(assembly, effective, (model.module, hook.layout))
+    built = build(config, model.process_group, parameters)
+    hook = DdpHook(model, built.session)
+    handle = Handle(built, config, (model.module, hook.layout))
     try:
         register(model, hook)
     except RuntimeError as error:
         handle.close()
         raise ConfigError(f"attach: this model already has a communication hook ({error})") from error
-    if scaler is not None:
-        handle.follow(scaler)
-    _ATTACHED[model] = handle
     close_with(model, handle)
     return handle
+
+
+def _ddp_model(model: nn.Module) -> DistributedDataParallel:
+    """The DDP model itself, also where `torch.compile` wrapped it; ConfigError where there is none."""
+    model = getattr(model, "_orig_mod", model)
+    if not isinstance(model, DistributedDataParallel):
+        raise ConfigError(
+            f"attach: {type(model).__name__} is not a DistributedDataParallel model; "
+            "wrap it first: attach(DistributedDataParallel(model)); for a fully_shard model use attach_fsdp(model)"
+        )
+    return model
+
+
+def _check_unconfigured(*arguments: object) -> None:
+    if any(argument is not None for argument in arguments):
+        raise ConfigError(
+            "attach: gradwire is attached to this model already, and a model takes one configuration; "
+            "under gradwire.run set it by GRADWIRE_* variables"
+        )
+
+
+def _check_sparse(config: Config, model: DistributedDataParallel) -> None:
+    if config.plan and config.planning.elastic and (name := sparse_module(model.module)):
+        raise ConfigError(
+            f"planning.elastic: the gradient of {name!r} is sparse and goes through the model's process group, which "
+            "does not outlive a rank; make it nn.Embedding(..., sparse=False), or leave planning.elastic off"
+        )
 
 
 def given(
     config: Config | str | Path | Mapping[str, Any] | None, level: str | None, record: str | Path | None
 ) -> Config:
-    """The effective configuration, with the arguments that stand for one setting."""
+    """The effective configuration; `level` and `record` replace the settings of that name."""
     effective = resolve(config)
     if level is not None:
         effective = with_level(effective, level)

@@ -1,8 +1,8 @@
-"""The DDP communication hook: turns GradBuckets into Buckets, hands them to a session, counts steps.
+"""DDP communication hook: turns GradBuckets into Buckets, passes them to a session, counts steps.
 
-In: DDP's buckets, in their order, on the training thread. Out: a future with the bucket's mean for each. With the last
-bucket of a backward a callback is queued that waits for all of them, so that an error in a background thread reaches
-the training loop as itself. A copy of an attached model (deepcopy, pickle, torch.save) holds a `DetachedHook` hook.
+In: DDP's buckets, in their order, on the training thread. Out: a future with the mean for each bucket. With the last
+bucket of a backward, a callback is queued that waits for all of them, so that an error of a background thread reaches
+the training loop with its own type. A copy of an attached model (deepcopy, pickle, torch.save) has a `DetachedHook`.
 """
 
 from __future__ import annotations
@@ -48,55 +48,56 @@ class BucketWeights:
 
 
 class DdpHook:
-    """One attached model's way into its session."""
+    """Passes one model's buckets to its session."""
 
     def __init__(self, model: DistributedDataParallel, session: Session) -> None:
         self._names = {id(parameter): name for name, parameter in model.module.named_parameters()}
         self._session = session
         self._slices: dict[tuple[int, ...], tuple[ParameterSlice, ...]] = {}
         self.layout = BucketLayout()
-        # DDP lays its buckets out anew after the first backward. A rejoining rank's first backward is local.
-        self._rehearses = isinstance(model.process_group, PlaceholderGroup)
-        # DDP reduces a static graph's first backward when it has ended, and waits for that before any callback runs.
+        # DDP changes its bucket layout after the first backward. A rejoining rank runs its first backward locally, so
+        # that it has the other ranks' layout when it takes part.
+        self._first_is_local = isinstance(model.process_group, PlaceholderGroup)
+        # DDP reduces a static graph's first backward at its end, and waits for that before any callback runs.
         self._all_at_end = bool(model.static_graph)
         self._unused = UnusedParameters(session.scaling) if model.find_unused_parameters else None
-        self._begun = -1
-        self._void = False
+        self._step_begun = -1
+        self._forked = False
         void_in_child(self, DdpHook._in_child)
 
     def __reduce__(self) -> tuple[type[DetachedHook], tuple[()]]:
-        """A session has threads and sockets: there is one of it, and copies of the model have none."""
+        """A session has threads and sockets and cannot be copied; a copy of the model has no session."""
         return DetachedHook, ()
 
     def _in_child(self) -> None:
-        self._void = True
+        self._forked = True
 
     def __call__(self, bucket: GradBucket) -> Future[Tensor]:
-        if self._void:
+        if self._forked:
             raise ConfigError(
-                "attach: this process was forked from the one that attached the model and has none of its connections; "
-                "train in that one, or start processes by spawn and attach in each"
+                "attach: this process was forked from the one that attached the model and has no connections; "
+                "train in that process, or start processes by spawn and attach in each"
             )
-        if self._rehearses:
-            self._rehearses = not bucket.is_last()
+        if self._first_is_local:
+            self._first_is_local = not bucket.is_last()
             unchanged: Future[Tensor] = Future()
             unchanged.set_result(bucket.buffer())
             return unchanged
         parameters, buffer = bucket.parameters(), bucket.buffer()
-        noun = self._noun(bucket, parameters, buffer)
-        if noun.step != self._begun:
-            self._begun = noun.step
-            self._session.scaling.prepare(noun.step, self._done())
-        if self._unused is not None and noun.numel:
-            self._unused.note(noun, buffer, parameters)
-        if noun.is_last:
+        described = self._describe(bucket, parameters, buffer)
+        if described.step != self._step_begun:
+            self._step_begun = described.step
+            self._session.scaling.prepare(described.step, self._outside_backward())
+        if self._unused is not None and described.numel:
+            self._unused.add(described, buffer, parameters)
+        if described.is_last:
             self._session.step += 1
-        future = self._session.synchronise(noun, buffer, BucketWeights(parameters))
-        if noun.is_last:
+        future = self._session.synchronise(described, buffer, BucketWeights(parameters))
+        if described.is_last:
             self._settle_after_backward()
         return future
 
-    def _noun(self, bucket: GradBucket, parameters: Sequence[Tensor], buffer: Tensor) -> Bucket:
+    def _describe(self, bucket: GradBucket, parameters: Sequence[Tensor], buffer: Tensor) -> Bucket:
         """A sparse gradient has no elements that a level could compress; DDP gives it a bucket of its own."""
         slices = self._slices_of(parameters)
         self.layout.buckets[bucket.index()] = tuple(part.name for part in slices)
@@ -111,29 +112,31 @@ class DdpHook:
         )
 
     def _settle_after_backward(self) -> None:
-        """DDP hands out its buckets in order, and queues its own wait after the hook of the last one. Reentrant
-        checkpointing runs backwards inside backward, whose callbacks run when those end: one that is queued earlier
-        would wait in the middle of backward.
+        """Queue the wait for all buckets, at the last bucket of the backward.
+
+        DDP passes its buckets in order, and queues its own wait after the hook of the last one. Reentrant checkpointing
+        runs backwards inside backward, whose callbacks run when those end: a callback that is queued earlier would wait
+        in the middle of backward.
         """
-        if self._done() or self._all_at_end:
+        if self._outside_backward() or self._all_at_end:
             self._all_at_end = False
             self._session.settle()
             if self._unused is not None:
-                self._unused.drop()
+                self._unused.clear()
         else:
-            # Runs on the training thread before DDP's own wait: errors surface there with their type.
+            # Runs on the training thread before DDP's own wait: errors are raised there with their own type.
             torch.autograd.Variable._execution_engine.queue_callback(self._settle)
 
-    def _done(self) -> bool:
-        """A rank that is done before the others (`model.join()`) sends zeros for them, and has no backward."""
+    def _outside_backward(self) -> bool:
+        """A rank that ran out of data before the others (`model.join()`) sends zeros and runs no backward."""
         return torch._C._current_graph_task_id() == -1 and not self._all_at_end
 
     def _settle(self) -> None:
         self._session.settle()
         if self._unused is not None:
-            self._unused.watch()
-            # Behind DDP's own, which writes the gradients.
-            torch.autograd.Variable._execution_engine.queue_callback(self._unused.take_back)
+            self._unused.save_versions()
+            # Runs after DDP's own callback, which writes the gradients.
+            torch.autograd.Variable._execution_engine.queue_callback(self._unused.return_means)
 
     def _slices_of(self, parameters: Sequence[Tensor]) -> tuple[ParameterSlice, ...]:
         key = tuple(map(id, parameters))
@@ -149,8 +152,8 @@ class DdpHook:
 
 
 class DetachedHook:
-    """What a copy of an attached model has in the place of its hook. DDP builds copies without a communication hook,
-    and only remembers that there was one; code that calls it all the same gets what plain DDP does."""
+    """The hook of a copy of an attached model: does what plain DDP does. DDP builds copies without a communication hook
+    and only remembers that there was one; compiled autograd calls it all the same."""
 
     def __call__(self, bucket: GradBucket | tuple[Tensor, Tensor]) -> Future[Tensor] | None:
         if isinstance(bucket, tuple):  # compiled autograd passes (gradient, parameter) and reads the gradient
@@ -163,16 +166,16 @@ class DetachedHook:
 
 
 def call(state: Any, bucket: GradBucket) -> Future[Tensor]:
-    """What is registered with DDP; `state` is a Hook, or a Detached in copies of the model."""
+    """The function that is registered with DDP; `state` is a DdpHook, or a DetachedHook in copies of the model."""
     return state(bucket)  # type: ignore[no-any-return]
 
 
-# DDP checks these annotations by identity, so they must be types and not the strings this file's imports make them.
+# DDP checks these annotations by identity, so they must be types, not the strings that `annotations` makes of them.
 call.__annotations__ = {"state": Any, "bucket": GradBucket, "return": Future[Tensor]}
 
 
 def sparse_module(module: nn.Module) -> str | None:
-    """The first part of a model whose gradients are sparse, as DDP finds them out; None where there is none."""
+    """The first module with sparse gradients, by the test that DDP uses; None where there is none."""
     kinds = (nn.Embedding, nn.EmbeddingBag)
     return next(
         (name or "the model" for name, part in module.named_modules() if isinstance(part, kinds) and part.sparse), None
@@ -180,6 +183,6 @@ def sparse_module(module: nn.Module) -> str | None:
 
 
 def register(model: DistributedDataParallel, hook: DdpHook) -> None:
-    """Make the hook DDP's. RuntimeError where the model has one; that of an attached model's copy does not count."""
+    """Register the hook with DDP. RuntimeError where the model has one; a DetachedHook does not count."""
     model._comm_hooks[:] = [pair for pair in model._comm_hooks if not isinstance(pair[1], DetachedHook)]
     model.register_comm_hook(hook, call)

@@ -1,18 +1,18 @@
-"""The door for sharded training: `attach_fsdp(model)` takes over the replicate dimension of an HSDP model.
+"""FSDP2 integration: `attach_fsdp(model)` synchronises the replicate dimension of an HSDP model.
 
     mesh = init_device_mesh("cpu", (sites, ranks_per_site), mesh_dim_names=("replicate", "shard"))
     fully_shard(model, mesh=mesh)              # as before: FSDP2 on a two-dimensional mesh
     handle = gradwire.attach_fsdp(model)
     ... train as before ...
 
-Inside a site FSDP2 gathers parameters and reduce-scatters gradients as ever. What each rank then holds, the site's mean
-of its shard, is synchronised with the ranks that hold the same shard elsewhere: by a session over the replicate group
-instead of torch's all-reduce. In: the flat reduced shard of one FSDP unit, its parameters side by side, each padded to
+Inside a site FSDP2 gathers parameters and reduce-scatters gradients as before. Each rank then holds the site's mean of
+its shard. A session over the replicate group, instead of torch's all-reduce, synchronises it with the ranks that hold
+the same shard at other sites. In: the flat reduced shard of one FSDP unit, its parameters side by side, each padded to
 the shard size. Out: the same buffer with the mean over sites.
 
-FSDP2 makes the gradients views of that buffer, so where nothing else touches it in backward (`FsdpUnit.views_only`) the
-hook returns at once and communication overlaps with backward; the end of backward waits. `off` does the operation
-that HSDP does. As with DDP there is no removing gradwire from a model; `handle.detach()` means plain averages.
+FSDP2 makes the gradients views of that buffer. Where nothing else reads it in backward (`FsdpUnit.views_only`), the
+hook returns at once and communication overlaps with backward; the end of backward waits. `off` does the operation that
+HSDP does. As with DDP the hook cannot be removed; `handle.detach()` switches to plain averages.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from gradwire.errors import ConfigError, LinkError
 from gradwire.integrations.ddp import given
 from gradwire.integrations.fsdp_unit import FsdpUnit, after_backward, units_of
 from gradwire.integrations.handle import Handle, close_with
-from gradwire.runtime.builder import BuiltSession, average, build
+from gradwire.runtime.builder import BuiltSession, build
+from gradwire.runtime.plain_path import hsdp_all_reduce
 from gradwire.runtime.session import Session
 from gradwire.transport.lanes.collectives import explain
 from gradwire.types import Bucket
@@ -42,10 +43,10 @@ _ATTACHED: WeakKeyDictionary[nn.Module, Handle] = WeakKeyDictionary()
 
 
 class ShardHandle(Handle):
-    """A handle whose state belongs to one shard of the model: it loads where the model is cut the same way."""
+    """A handle whose state belongs to one shard of the model; it loads where the model has as many shards."""
 
-    def __init__(self, assembly: BuiltSession, config: Config, shard: tuple[int, int]) -> None:
-        super().__init__(assembly, config)
+    def __init__(self, built: BuiltSession, config: Config, shard: tuple[int, int]) -> None:
+        super().__init__(built, config)
         self._shard = shard
 
     def state_dict(self) -> dict[str, Any]:
@@ -53,18 +54,18 @@ class ShardHandle(Handle):
         return {**super().state_dict(), "shard": list(self._shard)}
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Take over this rank's own state or, when the number of replicas changed, a list with those of its shard."""
+        """Load this rank's own state or, when the number of replicas changed, a list with those of its shard."""
         super().load_state_dict(state)
 
     def _facts_to_load(self, states: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-        return {"the shard of the state to load": ", ".join(sorted({_in_words(_shard_of(one)) for one in states}))}
+        return {"the shard of the state to load": ", ".join(sorted({_shard_name(_shard_of(one)) for one in states}))}
 
     def _check_to_load(self, states: Sequence[Mapping[str, Any]]) -> None:
         for one in states:
             if _shard_of(one) != self._shard:
                 raise ConfigError(
-                    f"load_state_dict: the state is of shard {_in_words(_shard_of(one))}, this rank holds shard "
-                    f"{_in_words(self._shard)}; load each shard's own state, with as many shards as saved"
+                    f"load_state_dict: the state belongs to shard {_shard_name(_shard_of(one))}, this rank holds shard "
+                    f"{_shard_name(self._shard)}; load each shard's own state, with as many shards as saved"
                 )
 
 
@@ -73,59 +74,59 @@ def _shard_of(state: Mapping[str, Any]) -> tuple[int, int]:
     return int(index), int(count)
 
 
-def _in_words(shard: tuple[int, int]) -> str:
+def _shard_name(shard: tuple[int, int]) -> str:
     return f"{shard[0]} of {shard[1]}"
 
 
 class _FsdpHook:
-    """FSDP2's view of a session: turns reduced shards into Buckets, counts them and the steps.
+    """Turns reduced shards into Buckets, passes them to the session, counts buckets and steps.
 
-    The buckets of a backward are numbered in the order they come, which is the same on all replicas.
+    The buckets of a backward are numbered in the order in which units call, which is the same on all replicas.
     """
 
     def __init__(self, session: Session, replicas: int) -> None:
         self._session = session
         self._replicas = replicas
-        self._count = 0
+        self._buckets = 0
         self._partial: dict[FsdpUnit, Tensor] = {}
-        self._under_way: list[Future[Tensor]] = []
+        self._in_flight: list[Future[Tensor]] = []
 
     def __call__(self, unit: FsdpUnit, buffer: Tensor) -> None:
         if not self._synchronises_now(unit, buffer):
             return
         if unit.divides_itself:
-            buffer.mul_(self._replicas)  # the user's divisor is for the sum over replicas; a session gives the mean
+            buffer.mul_(self._replicas)  # the user's divisor expects the sum over replicas; a session gives the mean
         slices, weights = unit.layout(buffer.numel())
-        noun = Bucket(self._count, self._session.step, buffer.numel(), buffer.element_size(), slices, is_last=False)
-        self._count += 1
-        _quiesce(buffer.device)
-        self._under_way.append(self._session.synchronise(noun, buffer, weights))
+        bucket = Bucket(self._buckets, self._session.step, buffer.numel(), buffer.element_size(), slices, is_last=False)
+        self._buckets += 1
+        _synchronise_device(buffer.device)
+        self._in_flight.append(self._session.synchronise(bucket, buffer, weights))
         if not unit.views_only(buffer):
             self._settle()
-            _quiesce(buffer.device)
+            _synchronise_device(buffer.device)
 
     def _synchronises_now(self, unit: FsdpUnit, buffer: Tensor) -> bool:
-        """`set_requires_all_reduce(False)` keeps the site's mean back, to go along with the next that may go."""
-        held = self._partial.pop(unit, None)
-        if held is not None:
-            buffer.add_(held)
-        if unit.may_go:
+        """After `set_requires_all_reduce(False)` the site's mean is kept, and added to the unit's next one."""
+        kept = self._partial.pop(unit, None)
+        if kept is not None:
+            buffer.add_(kept)
+        if unit.requires_all_reduce:
             return True
         self._partial[unit] = buffer.clone()
         buffer.zero_()
         return False
 
     def end_of_backward(self) -> None:
-        """All units of this backward were here; a backward in which none may go is no step."""
-        if not self._count:
+        """End the step; a backward in which no unit was synchronised is no step."""
+        if not self._buckets:
             return
-        self._count = 0
+        self._buckets = 0
         self._session.step += 1
         self._settle()
 
     def _settle(self) -> None:
-        """Wait for what is under way; a session's errors keep their type."""
-        futures, self._under_way = self._under_way, []
+        """Wait for the buckets in flight; a session's errors keep their type."""
+        futures, self._in_flight = self._in_flight, []
         self._session.settle()
         for future in futures:
             try:
@@ -144,37 +145,37 @@ def attach_fsdp(
     """Let gradwire synchronise this model's gradients across the replicate dimension of its mesh.
 
     The model is wrapped by `fully_shard` on a mesh of (replicate, shard), or by `replicate` on one of (replicate,).
-    Every rank calls it at the same point, before the first backward. A second call without a configuration gives the
-    same handle back.
+    Every rank calls it at the same point, before the first backward. A second call without a configuration returns the
+    same handle.
     """
     known = _ATTACHED.get(model)
     if known is not None and (config, record, level) == (None, None, None):
         return known
     if known is not None:
-        raise ConfigError("attach_fsdp: gradwire is attached to this model already; it takes one configuration")
+        raise ConfigError("attach_fsdp: gradwire is attached to this model already; a model takes one configuration")
     if not isinstance(model, FSDPModule):
         raise ConfigError(
             f"attach_fsdp: {type(model).__name__} is not wrapped by FSDP2; wrap it first: "
             "fully_shard(model, mesh=mesh) with a mesh of (replicate, shard). "
-            "For a DistributedDataParallel model there is gradwire.attach"
+            "For a DistributedDataParallel model use gradwire.attach"
         )
     effective = given(config, level, record)
     if effective.plan:
         raise ConfigError(
-            f"plan: {effective.plan!r} cannot carry an FSDP2 model, whose backward names no unit as its last; "
+            f"plan: {effective.plan!r} cannot be used with FSDP2, whose backward does not say which unit is its last; "
             "leave plan (GRADWIRE_PLAN) empty for attach_fsdp"
         )
     units = units_of(model)
     group = _replicate_group(units)
     parameters = sum(unit.numel for unit in units)
-    assembly = build(effective, group, parameters, average(group))
+    built = build(effective, group, parameters, hsdp_all_reduce(group))
     if units[0].shard_group is not None:
-        assembly.session.scaling.agree = _any_shard(units[0].shard_group)
-    hook = _FsdpHook(assembly.session, group.size())
+        built.session.scaling.agree = _any_shard(units[0].shard_group)
+    hook = _FsdpHook(built.session, group.size())
     for unit in units:
-        unit.hand_over(hook)
+        unit.set_hook(hook)
     after_backward(model, hook.end_of_backward)
-    handle = _ATTACHED[model] = ShardHandle(assembly, effective, units[0].shard)
+    handle = _ATTACHED[model] = ShardHandle(built, effective, units[0].shard)
     close_with(model, handle)
     return handle
 
@@ -187,7 +188,8 @@ def _replicate_group(units: Sequence[FsdpUnit]) -> dist.ProcessGroup:
 
 
 def _any_shard(group: dist.ProcessGroup) -> Callable[[bool], bool]:
-    """Whether any rank of the site says so: a loss scaler looks at all shards before it skips a step."""
+    """A function that says whether any rank of the site passed True: a loss scaler checks all shards before it skips a
+    step."""
 
     def agree(own: bool) -> bool:
         device = dist.distributed_c10d._get_object_coll_device(group)
@@ -198,7 +200,7 @@ def _any_shard(group: dist.ProcessGroup) -> Callable[[bool], bool]:
     return agree
 
 
-def _quiesce(device: torch.device) -> None:
-    """A session's threads use streams of their own: off the CPU nothing may be in flight on either side."""
+def _synchronise_device(device: torch.device) -> None:
+    """Wait for the device: a session's threads use other streams than FSDP2."""
     if device.type != "cpu":
         getattr(torch, device.type).synchronize(device)

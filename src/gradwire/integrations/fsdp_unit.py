@@ -1,10 +1,10 @@
-"""Unit: one FSDP2 parameter group, as gradwire needs to know it. The only place that touches FSDP2's inner names.
+"""FSDP unit: one FSDP2 parameter group. The only module that uses FSDP2's private names.
 
-torch offers the hook (`set_all_reduce_hook`) but neither says whose gradients its buffer holds, nor lets native HSDP
-leave the all-reduce to the hook. So this reads a parameter group's list, and takes the replicate dimension out of what
-the group knows of its mesh: then it reduces as one-dimensional FSDP does, while parameters stay on the whole mesh. And
-it follows each state's `_root_post_backward_final_callback`, the only sign of a backward's end.
-Written against torch 2.13; `tests/train/test_fsdp.py` notices when those names change.
+torch offers a hook (`set_all_reduce_hook`), but does not say whose gradients its buffer holds, and native HSDP does its
+own all-reduce beside the hook. So this module reads a parameter group's list, and removes the replicate dimension from
+the group's mesh information: then the group reduces like one-dimensional FSDP, while parameters stay on the whole mesh.
+It also wraps each state's `_root_post_backward_final_callback`, the only sign of a backward's end.
+Written for torch 2.13; `tests/train/test_fsdp.py` fails when those names change.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class FsdpUnit:
             self.shard_group = mesh.shard_process_group
             self.shard = (mesh.shard_mesh_rank, mesh.shard_mesh_size)
 
-    def hand_over(self, hook: Callable[[FsdpUnit, Tensor], None]) -> None:
-        """From here on the group's reduced shards go to the hook and not through torch's all-reduce."""
-        whole = self._group.mesh_info
-        rest = _without_replicas(whole)
-        if self._group.post_forward_mesh_info is whole:  # the same object means: no mesh of its own after forward
-            self._group.post_forward_mesh_info = rest
-        self._group.mesh_info = rest
+    def set_hook(self, hook: Callable[[FsdpUnit, Tensor], None]) -> None:
+        """From now on the group's reduced shards go to the hook and not through torch's all-reduce."""
+        mesh = self._group.mesh_info
+        shard_mesh = _without_replicas(mesh)
+        if self._group.post_forward_mesh_info is mesh:  # the same object means: no other mesh after forward
+            self._group.post_forward_mesh_info = shard_mesh
+        self._group.mesh_info = shard_mesh
         self._module.set_all_reduce_hook(lambda buffer: hook(self, buffer))
 
     @property
@@ -62,13 +62,13 @@ class FsdpUnit:
         return sum(part.padded_sharded_param_size.numel() for part in self._trained())
 
     @property
-    def may_go(self) -> bool:
+    def requires_all_reduce(self) -> bool:
         """Whether the user wants this backward's gradients synchronised across replicas."""
         return bool(self._group.all_reduce_grads)
 
     @property
     def divides_itself(self) -> bool:
-        """Whether the user set a divisor of their own, which takes the replicas into account."""
+        """Whether the user set a gradient divisor, which takes the replicas into account."""
         return self._group.gradient_divide_factor is not None
 
     def layout(self, numel: int) -> tuple[tuple[ParameterSlice, ...], Weights]:
@@ -78,31 +78,31 @@ class FsdpUnit:
         for part in parts:
             shape = tuple(part.padded_sharded_param_size)
             size = part.padded_sharded_param_size.numel()
-            slices.append(ParameterSlice(self._key(part), offset, shape, size))
+            slices.append(ParameterSlice(self._name_of(part), offset, shape, size))
             offset += size
         if offset != numel:
             raise ConfigError(
                 f"attach_fsdp: some parameters of {self._name or 'the model'} got no gradient in this backward; "
-                "call model.set_reduce_scatter_unused_params(True), so that they count as zero on every rank"
+                "call model.set_reduce_scatter_unused_params(True), so that their gradient is zero on every rank"
             )
         return tuple(slices), BucketWeights([part._sharded_param_data for part in parts])
 
     def views_only(self, buffer: Tensor) -> bool:
         """Whether FSDP2, after the hook, only makes gradients that are views of the buffer: no cast, no division, no
-        adding to a gradient that is there, no copy to another device, no user's code."""
+        accumulation into an existing gradient, no copy to another device, no user hook."""
         group = self._group
         return (
             buffer.device.type == "cpu"
             and group._orig_dtype in (None, buffer.dtype)
             and buffer.dtype in (torch.float32, torch.bfloat16)
             and not group.force_sum_reduction_for_comms
-            and not any(_touched(part) for part in group.fsdp_params)
+            and not any(_reads_gradient(part) for part in group.fsdp_params)
         )
 
     def _trained(self) -> Iterator[Any]:
         return (part for part in self._group.fsdp_params if part.sharded_param.requires_grad)
 
-    def _key(self, part: Any) -> str:
+    def _name_of(self, part: Any) -> str:
         """The parameter's name in the model; with the shard, where there are several."""
         info = part._module_info
         prefix = self._prefixes[id(info.module)]
@@ -111,7 +111,7 @@ class FsdpUnit:
 
 
 def units_of(model: nn.Module) -> list[FsdpUnit]:
-    """All units of a wrapped model; ConfigError where this torch or this wrapping does not fit."""
+    """All units of a wrapped model; ConfigError where this torch or this wrapping is not supported."""
     prefixes = {id(module): name for name, module in model.named_modules()}
     units: list[FsdpUnit] = []
     for name, module in model.named_modules():
@@ -130,20 +130,20 @@ def units_of(model: nn.Module) -> list[FsdpUnit]:
     return units
 
 
-def after_backward(model: nn.Module, act: Callable[[], None]) -> None:
-    """Call `act` at the end of every backward, after FSDP2's own last callback, which may still reduce units whose
+def after_backward(model: nn.Module, callback: Callable[[], None]) -> None:
+    """Call `callback` at the end of every backward, after FSDP2's own last callback, which may still reduce units whose
     inputs needed no gradient.
 
-    FSDP2 queues that callback once, in the outermost backward, by whichever state is first in it. Reentrant
-    checkpointing runs each block's backward inside; a callback queued by a unit's hook would run when that one ends.
+    The first state in the outermost backward queues FSDP2's callback, once. Reentrant checkpointing runs each block's
+    backward inside it; a callback queued by a unit's hook would run when the inner backward ends.
     """
     for module in model.modules():
         if isinstance(module, FSDPModule):
             state: Any = module._get_fsdp_state()
-            state._root_post_backward_final_callback = _followed(state._root_post_backward_final_callback, act)
+            state._root_post_backward_final_callback = _in_turn(state._root_post_backward_final_callback, callback)
 
 
-def _followed(first: Callable[[], None], then: Callable[[], None]) -> Callable[[], None]:
+def _in_turn(first: Callable[[], None], then: Callable[[], None]) -> Callable[[], None]:
     def both() -> None:
         first()
         then()
@@ -151,18 +151,18 @@ def _followed(first: Callable[[], None], then: Callable[[], None]) -> Callable[[
     return both
 
 
-def _touched(part: Any) -> bool:
+def _reads_gradient(part: Any) -> bool:
     parameter = part.sharded_param
     return bool(
         part.offload_to_cpu or parameter.grad is not None or getattr(parameter, "_post_accumulate_grad_hooks", None)
     )
 
 
-def _without_replicas(whole: Any) -> common.DataParallelMeshInfo:
-    """The same mesh, of which the group reduces over the shard dimension alone; over none where there is none."""
-    known = {field.name: getattr(whole, field.name) for field in fields(whole) if field.init}
-    if not isinstance(whole, common.HSDPMeshInfo):
+def _without_replicas(mesh: Any) -> common.DataParallelMeshInfo:
+    """The same mesh, but the group reduces over the shard dimension alone, or not at all where there is none."""
+    known = {field.name: getattr(mesh, field.name) for field in fields(mesh) if field.init}
+    if not isinstance(mesh, common.HSDPMeshInfo):
         return common.DataParallelMeshInfo(**known)
-    rest = common.FSDPMeshInfo(**{**known, "replicate_mesh_dim": None})
-    rest.reduce_scatter_process_group = whole.reduce_scatter_process_group
-    return rest
+    shard_mesh = common.FSDPMeshInfo(**{**known, "replicate_mesh_dim": None})
+    shard_mesh.reduce_scatter_process_group = mesh.reduce_scatter_process_group
+    return shard_mesh

@@ -1,10 +1,9 @@
-"""Joint: the chunks of one bucket on their way; counts them back in, tells what they came to, completes the future."""
+"""Bucket work: one bucket in flight. Counts its chunks, reports the result, completes DDP's future."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from torch import Tensor
 from torch.futures import Future
@@ -12,185 +11,138 @@ from torch.futures import Future
 from gradwire.clock import Clock
 from gradwire.compress.base import Encoded
 from gradwire.errors import LinkError
-from gradwire.events import Failed, NonFinite, Sink, Synchronised
-from gradwire.exchange.buffer_pool import BufferLease, BufferPool
-from gradwire.exchange.dense_sum import mean, parts
+from gradwire.events import NonFinite
+from gradwire.exchange.buffer_pool import BufferLease
 from gradwire.level import Level
-from gradwire.runtime.pipeline import Pipeline
-from gradwire.transport.exit_wait import lend
+from gradwire.runtime.event_reporter import EventReporter
+from gradwire.transport.exit_wait import track
 from gradwire.transport.lanes.base import Op
 from gradwire.transport.lanes.collectives import explain
 from gradwire.types import Bucket
 
-Explain = Callable[[BaseException], BaseException]
-
-
-def as_it_is(error: BaseException) -> BaseException:
-    return error
-
-
-@dataclass(frozen=True, slots=True)
-class EventReporter:
-    """Writes down what became of buckets."""
-
-    sink: Sink
-    clock: Clock
-    # The same error, naming the rank that is gone where that can be found out.
-    explained: Explain = as_it_is
-
-    def synchronised(self, bucket: Bucket, level: Level, wire: int, sent: int, seconds: float) -> None:
-        now, size = self.clock.now(), bucket.nbytes
-        self.sink.emit(Synchronised(now, bucket.step, bucket.index, str(level), size, wire, sent, seconds))
-
-    def failed(self, step: int, error: BaseException) -> BaseException:
-        """The error to raise."""
-        error = self.explained(error)
-        self.sink.emit(Failed(self.clock.now(), step, f"{type(error).__name__}: {error}"))
-        return error
-
-
-def dense_bytes(buffer: Tensor, world_size: int) -> int:
-    """Bytes of the dense gradient whose all-reduce sends as much as this one's. Of a sparse one every rank sends its
-    indices and values to every other."""
-    if not buffer.is_sparse:
-        return buffer.nbytes
-    return (buffer.indices().nbytes + buffer.values().nbytes) * world_size // 2
-
-
-class ReplicaCheckWork:
-    """One exchange that the training thread waits for."""
-
-    def __init__(self, ops: Iterator[Op]) -> None:
-        self.ops = ops
-        self._done = threading.Event()
-        self._error: BaseException | None = None
-
-    def finished(self, error: BaseException | None) -> None:
-        self._error = error
-        self._done.set()
-
-    def wait(self) -> None:
-        self._done.wait()  # the lane's deadline ends it
-        if self._error is not None:
-            raise self._error
+# Start, end and bytes of an all-reduce.
+OnFinished = Callable[[float, float, int], None]
 
 
 class PlainWork:
-    """One bucket on its way through the backend's own all-reduce.
+    """One bucket in the backend's own all-reduce.
 
-    The time of completion is noted by the thread that completes the future, which is the backend's. It must hold no
-    reference to anything that owns a process group: dropping the last one there would make that thread join itself.
+    A backend thread completes the future and records the time. What that thread calls must not reference anything that
+    owns a process group: dropping the last reference there would make the thread join itself.
     """
 
     def __init__(
         self,
-        teller: EventReporter,
+        reporter: EventReporter,
         done: Future[list[Tensor]],
         bucket: Bucket,
         buffer: Tensor,
-        wire: int,
-        patience: float | None,
+        wire_bytes: int,
+        timeout: float | None,
+        on_finished: OnFinished = lambda started, finished, nbytes: None,
     ) -> None:
-        self._teller = teller
+        self._reporter = reporter
         self._bucket = bucket
-        self._stamps: list[float] = []
+        self._times: list[float] = []
         self._ended = threading.Event()
-        self._patience = patience
+        self._timeout = timeout
+        self._wire_bytes = wire_bytes
+        self._on_finished = on_finished
+        self._started = reporter.clock.now()
         self.restored = buffer
-        self.wire = wire
-        self.started = teller.clock.now()
-        self.future: Future[Tensor] = done.then(lend(_stamping(self._stamps, self._ended, teller.clock)))
-
-    @property
-    def finished(self) -> float:
-        return self._stamps[0]
+        self.future: Future[Tensor] = done.then(track(_record_time(self._times, self._ended, reporter.clock)))
 
     def wait(self) -> None:
-        """Until the backend has ended it, or patience has; without any, the backend's own timeout holds."""
-        if not self._ended.wait(self._patience):
-            late = LinkError(explain(RuntimeError(f"no answer for {self._patience:g} s"), "AllReduce"))
-            raise self._teller.failed(self._bucket.step, late)
+        """Wait until the backend has finished; without a timeout here, the backend's own timeout applies."""
+        if not self._ended.wait(self._timeout):
+            late = LinkError(explain(RuntimeError(f"no answer for {self._timeout:g} s"), "AllReduce"))
+            raise self._reporter.failed(self._bucket.step, late)
         try:
             self.future.wait()
         except RuntimeError as error:
             failure = LinkError(explain(error, "AllReduce"))
-            raise self._teller.failed(self._bucket.step, failure) from error
-        self._teller.synchronised(self._bucket, Level(), self.wire, self._bucket.numel, self.finished - self.started)
+            raise self._reporter.failed(self._bucket.step, failure) from error
+        finished = self._times[0]
+        seconds = finished - self._started
+        self._reporter.synchronised(self._bucket, Level(), self._wire_bytes, self._bucket.numel, seconds)
+        self._on_finished(self._started, finished, self._wire_bytes)
 
 
-def _stamping(stamps: list[float], ended: threading.Event, clock: Clock) -> Callable[[Future[list[Tensor]]], Tensor]:
-    def stamp(done: Future[list[Tensor]]) -> Tensor:
-        stamps.append(clock.now())
+def _record_time(times: list[float], ended: threading.Event, clock: Clock) -> Callable[[Future[list[Tensor]]], Tensor]:
+    def record(done: Future[list[Tensor]]) -> Tensor:
+        times.append(clock.now())
         ended.set()
         return done.value()[0]
 
-    return stamp
+    return record
 
 
 class BucketWork:
-    """`buffer` is DDP's, `work` the float32 values that chunks are views of; often the same."""
+    """One bucket in the lanes or in the trees.
+
+    `buffer` is DDP's. `values` are what chunks are views of, on the CPU or in float32 where the path needs that; often
+    the same tensor.
+    """
 
     def __init__(
-        self, teller: EventReporter, world_size: int, bucket: Bucket, level: Level, buffer: Tensor, work: Tensor
+        self, reporter: EventReporter, world_size: int, bucket: Bucket, level: Level, buffer: Tensor, values: Tensor
     ) -> None:
-        self._teller = teller
-        self.world_size = world_size
+        self._reporter = reporter
+        self._world_size = world_size
         self._bucket = bucket
         self._level = level
-        self._buffer = buffer
-        self._work = work
-        self._started = teller.clock.now()
+        self._values = values
+        self._started = reporter.clock.now()
         self._lock = threading.Lock()
-        self._left = 0
+        self._chunks_left = 0
         self._error: BaseException | None = None
-        self._wire = self._sent = self._nonfinite = 0
+        self._wire_bytes = self._sent = self._nonfinite = 0
         self._done: Future[Tensor] = Future()
+        self.restored = buffer
         self.velocity: Tensor | None = None
         # An exception set on a future becomes a cast error on the way through C++; raised here, its text survives.
         self.future: Future[Tensor] = self._done.then(self._result)
 
-    @property
-    def restored(self) -> Tensor:
-        return self._buffer
-
     def expect(self, chunks: int) -> None:
-        self._left = chunks
+        """Complete the future after this many calls of `finished`."""
+        self._chunks_left = chunks
         if chunks == 0:
-            self._done.set_result(self._buffer)
+            self._done.set_result(self.restored)
 
-    def carried(self, wire: int, sent: int) -> None:
-        """What a plan puts on the network for this bucket."""
-        self._wire, self._sent = wire, sent
+    def set_traffic(self, wire_bytes: int, sent: int) -> None:
+        """Bytes on the network and elements sent, where the path knows them beforehand."""
+        self._wire_bytes, self._sent = wire_bytes, sent
 
     def counted(self, ops: Iterator[Op], lease: BufferLease) -> Iterator[Op]:
-        """The chunk's operations, counted; what it borrowed is given back at the end."""
+        """The chunk's operations, with their bytes counted; ends the lease at the end."""
         for op in ops:
-            self._wire += op.wire_bytes(self.world_size)
+            self._wire_bytes += op.wire_bytes(self._world_size)
             yield op
         lease.end()
 
-    def report(self, start: int, encoded: Encoded) -> None:
+    def on_encoded(self, start: int, encoded: Encoded) -> None:
         self._sent += encoded.sent
         self._nonfinite += encoded.nonfinite
         if self.velocity is not None and encoded.places is not None:
             self.velocity[encoded.places.long() + start] = 0.0  # DGC's momentum factor masking
 
     def finished(self, error: BaseException | None) -> None:
+        """One chunk has ended; the last one completes the future."""
         with self._lock:
-            self._left -= 1
+            self._chunks_left -= 1
             self._error = self._error or error
-            if self._left:
+            if self._chunks_left:
                 return
         try:
-            if self._error is None and self._work is not self._buffer:
-                self._buffer.copy_(self._work)
-            self._tell()
-        except BaseException as trouble:  # somebody waits: the future must complete, and carries it on
-            self._error = self._error or trouble
-        self._done.set_result(self._buffer)
+            if self._error is None and self._values is not self.restored:
+                self.restored.copy_(self._values)
+            self._report()
+        except BaseException as failure:  # the training thread waits: the future must complete, and carries the error
+            self._error = self._error or failure
+        self._done.set_result(self.restored)
 
     def wait(self) -> None:
-        """Every operation below has a deadline, so this ends."""
+        """Wait for the future. Every operation has a deadline, so this ends."""
         self._done.wait()
         if self._error is not None:
             raise self._error
@@ -200,22 +152,12 @@ class BucketWork:
             raise self._error
         return done.value()
 
-    def _tell(self) -> None:
-        teller, bucket = self._teller, self._bucket
-        now = teller.clock.now()
+    def _report(self) -> None:
+        reporter, bucket = self._reporter, self._bucket
+        now = reporter.clock.now()
         if self._error is not None:
-            self._error = teller.failed(bucket.step, self._error)
+            self._error = reporter.failed(bucket.step, self._error)
             return
         if self._nonfinite:
-            teller.sink.emit(NonFinite(now, bucket.step, bucket.index, self._nonfinite))
-        teller.synchronised(bucket, self._level, self._wire, self._sent, now - self._started)
-
-
-def send_whole(joint: BucketWork, work: Tensor, pipeline: Pipeline, scratch: BufferPool, megabytes: float) -> None:
-    """Whole values through the lanes, in chunks of so many megabytes: every element of `work` becomes its mean."""
-    chunks = parts(work, joint.world_size, megabytes)
-    joint.carried(0, work.numel())  # the operations count the bytes
-    joint.expect(len(chunks))
-    for chunk in chunks:
-        lease = BufferLease(scratch, work.device)
-        pipeline.submit(joint.counted(mean(chunk, joint.world_size, lease), lease), joint.finished)
+            reporter.sink.emit(NonFinite(now, bucket.step, bucket.index, self._nonfinite))
+        reporter.synchronised(bucket, self._level, self._wire_bytes, self._sent, now - self._started)

@@ -127,7 +127,7 @@ class LossScaling:
         """Whether anything may wait for this bucket."""
         return self._feedback.pending(bucket)
 
-    def take_back(self, bucket: Bucket, part: ParameterSlice, mean: Tensor, kept: Tensor | None) -> None:
+    def return_mean(self, bucket: Bucket, part: ParameterSlice, mean: Tensor, kept: Tensor | None) -> None:
         """No rank applies this restored part of the step that ended: it goes on waiting, on every rank alike, but for
         the gradient from earlier steps that this rank `kept` and sent again."""
         if self._undone:

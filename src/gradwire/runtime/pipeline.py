@@ -1,8 +1,8 @@
-"""The pipeline: stations in a row, each one thread with one lane, through which exchanges pass in order.
+"""Pipeline: runs exchanges through stations in a row; each station is one thread with one lane.
 
-An exchange is a generator of operations. Station i runs it up to its i-th operation, starts that on lane i and hands it
-on; station i + 1 waits for the operation and goes on. Every station takes exchanges in the order they were submitted,
-so the operations of each lane have the same order on all ranks, while several exchanges are under way at once.
+An exchange is a generator of operations. Station i runs it up to its i-th operation and starts that on lane i; station
+i + 1 waits for the operation and continues. Every station takes exchanges in the order they were submitted, so the
+operations of each lane have the same order on all ranks, while several exchanges are in flight at once.
 
 The first failure stops the pipeline: every exchange still inside and every later one fails with the same error.
 """
@@ -61,22 +61,35 @@ class Pipeline:
         return len(self._lanes)
 
     def submit(self, exchange: Iterator[Op], done: Done, on_timing: OnTiming | None = None) -> None:
-        """Run an exchange to its end; `done` is called with the outcome, from a station's thread. What it raises on
-        success becomes the outcome: it is called a second time, with that error."""
+        """Run an exchange to its end; `done` is called with the outcome, on a station's thread. If `done` raises on
+        success, it is called a second time with that error as the outcome."""
         self._queues[0].put(_RunningExchange(exchange, done, on_timing or self._on_timing))
 
+    def run(self, exchange: Iterator[Op], on_timing: OnTiming | None = None) -> None:
+        """Run an exchange and wait for its end; raises its error. The lane's deadline ends the wait."""
+        ended, errors = threading.Event(), list[BaseException]()
+
+        def done(error: BaseException | None) -> None:
+            errors.extend([error] if error else [])
+            ended.set()
+
+        self.submit(exchange, done, on_timing)
+        ended.wait()
+        if errors:
+            raise errors[0]
+
     def close(self, timeout: float = 10.0) -> None:
-        """Let what is inside finish or fail, stop the threads, release the lanes. After an error, call it again."""
+        """Let exchanges in flight finish or fail, stop the threads, close the lanes. After an error, call it again."""
         self._queues[0].put(None)
         for thread in self._threads:
             thread.join(timeout)
         stuck = [thread.name for thread in self._threads if thread.is_alive()]
         if stuck:
-            raise LinkError(f"{', '.join(stuck)} still wait for a peer after {timeout:g} s")
+            raise LinkError(f"threads {', '.join(stuck)} still wait for a peer after {timeout:g} s")
         self._open.close()
 
     def _work(self, exchange: Iterator[Op]) -> Op:
-        """Run an exchange up to its next operation, and tell how long that took."""
+        """Run an exchange up to its next operation, and report how long that took."""
         began = time.monotonic()
         try:
             with span("encode"):
@@ -105,7 +118,7 @@ class Pipeline:
             item.pending = self._lanes[index].start(op)
         except StopIteration:
             _report(item.done, None)
-        except BaseException as error:  # the top of this thread: the caller's future carries it on
+        except BaseException as error:  # the top of this thread: the caller's future carries the error
             self._failure = self._failure or error
             _report(item.done, error)
         else:
@@ -113,7 +126,7 @@ class Pipeline:
 
 
 def _report(done: Done, outcome: BaseException | None) -> None:
-    """Call `done`; its own error must not end the station's thread, on which every later exchange waits."""
+    """Call `done`; its own error must not end the station's thread, which every later exchange needs."""
     try:
         done(outcome)
     except BaseException as error:

@@ -1,8 +1,9 @@
-"""PlanGovernor: which level all ranks use where ranks come and go: the one that the plan in force names.
+"""PlanGovernor: reads the level from the plan in force, for jobs whose ranks may fail and rejoin.
 
-A change of level is a change of plan: the coordinator's controller wishes for it, and it is announced, acknowledged and
-voted on as every plan is (`plan.policy`). So all members change at the same step or none does, whoever is lost on the
-way, and a rank that joins is told the level with the plan. No pulses: the controller sees the coordinator's own steps.
+A change of level is a change of plan: the coordinator's controller proposes it, and it is announced, acknowledged and
+voted on like every plan (`plan.membership`). So all members change at the same step or none does, even if a member is
+lost meanwhile, and a rank that joins receives the level with the plan. There are no pulses: the controller sees the
+coordinator's own steps.
 """
 
 from __future__ import annotations
@@ -12,86 +13,77 @@ from dataclasses import replace
 from gradwire.decide.base import Controller, Job
 from gradwire.decide.cost_model import predict
 from gradwire.decide.ladder import LADDER
-from gradwire.events import Sensed, Stepped
+from gradwire.events import Sensed
 from gradwire.level import Level
-from gradwire.runtime.governor import FootprintOf, Instruments, merge, sendable
+from gradwire.runtime.governor import GovernorContext, merge, sendable
 from gradwire.sense.estimator import Estimator, StepObservation
 from gradwire.sites.reducer import TreeReducer
 from gradwire.types import Bucket, Decision, StepFacts
 
 
 class PlanGovernor:
-    """Reads the level from the plan; on the coordinator, asks a controller which one to wish for."""
+    """Reads the level from the plan; on the coordinator, asks a controller which level to propose."""
 
-    def __init__(
-        self,
-        controller: Controller,
-        start: Decision,
-        planned: TreeReducer,
-        parts: tuple[Instruments, FootprintOf],
-        world_size: int,
-    ) -> None:
-        self._controller, self._planned, self._world_size = controller, planned, world_size
-        self._decision = self._wish = start
-        self._instruments, self._footprint = parts
+    def __init__(self, context: GovernorContext, controller: Controller, start: Decision, reducer: TreeReducer) -> None:
+        self._context, self._controller, self._reducer = context, controller, reducer
+        self._proposal = start
         self._estimator = Estimator()
         self._buckets: dict[int, Bucket] = {}
         self._ready = 0.0
         self._step = 0
+        self.decision = start
         self.loss = 0.0
 
-    def decide(self, bucket: Bucket) -> Decision:
-        now = self._instruments.clock.now()
-        if bucket.index == 0:
-            self._turn(bucket.step, now)
+    def begin_step(self, bucket: Bucket) -> None:
+        step, now = bucket.step, self._context.clock.now()
+        facts = self._context.timer.lap(now, self._hops, self._take_loss())
+        self._context.report_step(step - 1, facts, self._used)
+        if facts is not None and self._reducer.is_coordinator:
+            self._ask_controller(step, facts, now)
+        self._context.traffic.step_ended(step - 1)
+        level = self._reducer.level
+        if level is not None and level != self.decision.level:
+            own = level == self._proposal.level
+            reason = self._proposal.reason if own else "the coordinator of the plan chose this level"
+            self.decision = Decision(level, reason, self.decision.version + 1)
+        self._step, self._buckets, self._ready = step, {bucket.index: bucket}, now
+
+    def add_bucket(self, bucket: Bucket) -> None:
         self._buckets[bucket.index] = bucket
-        self._ready = now
-        return self._decision
+        self._ready = self._context.clock.now()
 
     def finish(self) -> None:
-        self._tell(self._step, self._instruments.stopwatch.finish(self._hops, self._noted()))
-        self._instruments.traffic.finish(self._step)
+        facts = self._context.timer.finish(self._hops, self._take_loss())
+        self._context.report_step(self._step, facts, self._used)
+        self._context.traffic.finish(self._step)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
     @property
     def _hops(self) -> int:
-        return max((self._footprint(self._decision.level, b).hops for b in self._buckets.values()), default=0)
+        level, footprint = self.decision.level, self._context.footprint
+        return max((footprint(level, bucket).hops for bucket in self._buckets.values()), default=0)
 
     @property
     def _used(self) -> Level:
-        """The level of the step that ended: the trees' own, where this rank knows it."""
-        return self._planned.used or self._decision.level
+        """The level of the step that ended: the one the trees used, where this rank knows it."""
+        return self._reducer.used_level or self.decision.level
 
-    def _noted(self) -> float:
+    def _take_loss(self) -> float:
+        """The loss that the user noted; each note counts for one step."""
         loss, self.loss = self.loss, 0.0
         return loss
 
-    def _turn(self, step: int, now: float) -> None:
-        facts = self._instruments.stopwatch.lap(now, self._hops, self._noted())
-        self._tell(step - 1, facts)
-        if facts is not None and self._planned.coordinates:
-            self._consider(step, facts, now)
-        self._instruments.traffic.ended(step - 1)
-        self._step, self._buckets = step, {}
-        level = self._planned.level
-        if level is not None and level != self._decision.level:
-            reason = self._wish.reason if level == self._wish.level else "the coordinator of the plan decided so"
-            self._decision = Decision(level, reason, self._decision.version + 1)
-
-    def _consider(self, step: int, facts: StepFacts, now: float) -> None:
-        """What the controller makes of this rank's step."""
+    def _ask_controller(self, step: int, facts: StepFacts, now: float) -> None:
+        """Propose the level that the controller chooses after this rank's step."""
+        context = self._context
         view = self._estimator.update([StepObservation(facts, self._ready)], [], now)
         facts = replace(merge([facts], facts), level=self._used)
-        job = Job(self._world_size, tuple(bucket for _, bucket in sorted(self._buckets.items())), self._footprint)
+        buckets = tuple(bucket for _, bucket in sorted(self._buckets.items()))
+        job = Job(context.world_size, buckets, context.footprint)
         plain = predict(LADDER[0], job, view, facts, self._used, scale=1.0)
-        self._wish = sendable(self._controller.decide(job, view, facts, now))
-        self._planned.wish(self._wish)
+        self._proposal = sendable(self._controller.decide(job, view, facts, now))
+        self._reducer.request_level(self._proposal)
         known = view.group.bandwidth is not None
-        self._instruments.sink.emit(Sensed.of(now, step, view, facts, plain.step if known else None))
-
-    def _tell(self, step: int, facts: StepFacts | None) -> None:
-        if facts is not None:
-            now, level = self._instruments.clock.now(), str(self._used)
-            self._instruments.sink.emit(Stepped.of(now, step, facts, level, self._world_size))
+        context.sink.emit(Sensed.of(now, step, view, facts, plain.step if known else None))

@@ -1,7 +1,7 @@
-"""Trace: named ranges, so that gradwire shows up in torch.profiler's traces. Free where nobody profiles.
+"""Profiling: named ranges for torch.profiler's traces. They cost nothing while no profiler runs.
 
-Ranges in gradwire's own threads show with `experimental_config=_ExperimentalConfig(profile_all_threads=True)`; those of
-the training thread (`gradwire::hook`, `gradwire::settle`) always do.
+Ranges of the training thread (`gradwire::hook`, `gradwire::settle`) always appear; those of gradwire's own threads with
+`experimental_config=_ExperimentalConfig(profile_all_threads=True)`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _NOTHING: Final[AbstractContextManager[None]] = nullcontext()
 
 
 def span(name: str) -> AbstractContextManager[object]:
-    """A range called gradwire::NAME while a profiler runs, nothing otherwise: making one costs some microseconds."""
+    """A range called gradwire::NAME while a profiler runs, nothing otherwise: a range costs some microseconds."""
     if not profiler._is_profiler_enabled:
         return _NOTHING
     return profiler.record_function(f"gradwire::{name}")

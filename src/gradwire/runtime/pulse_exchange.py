@@ -1,4 +1,4 @@
-"""Pulses: one round of records from every rank to every other, under way beside a step's gradients."""
+"""Pulse exchange: one round of pulses from every rank to every other, while a step's gradients are in flight."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ from gradwire.types import Acks, Bucket, Decision, LinkView, StepFacts
 
 
 class RankReport(NamedTuple):
-    """What a rank wishes, and of the step that ended: its level, its facts, when its gradient was ready."""
+    """A rank's next decision, and of the step that ended: its level, its facts, when its gradient was ready."""
 
-    wish: Decision
+    next_decision: Decision
     level: Level
     facts: StepFacts | None
     ready: float
 
 
-Hear = Callable[["PulseRound", dict[int, Pulse]], None]
+OnPulses = Callable[["PulseRound", dict[int, Pulse]], None]
 
 
 class PulseRound:
-    """What this rank sent, and what came. `hear` is called with it from the line's thread, unless nobody wants it any
-    more; whoever waits for the result waits for that, too."""
+    """What this rank sent, and what arrived. `on_pulses` is called on the lane's thread unless the round was cancelled;
+    `result` waits for that call too."""
 
-    def __init__(self, step: int, told: RankReport, buckets: tuple[Bucket, ...], hear: Hear) -> None:
+    def __init__(self, step: int, report: RankReport, buckets: tuple[Bucket, ...], on_pulses: OnPulses) -> None:
         self.step, self.buckets = step, buckets
-        self.wish, self.level, self.facts, self.ready = told
+        self.next_decision, self.level, self.facts, self.ready = report
         self.links: dict[int, LinkView] = {}
         self.acks = Acks()
         self.sent = 0.0
         self.arrivals: dict[int, float] = {}
-        self._hear = hear
+        self._on_pulses = on_pulses
         self._claimed = threading.Lock()
-        self._hearing: threading.Thread | None = None
+        self._handler_thread: threading.Thread | None = None
         self._done = threading.Event()
         self._error: BaseException | None = None
         self._pulses: dict[int, Pulse] = {}
         self._received: Tensor | None = None
         self._rank = 0
 
-    def begin(self, line: Pipeline, rows: Callable[[], list[bytes]], rank: int, count: int) -> None:
+    def begin(self, pipeline: Pipeline, rows: Callable[[], list[bytes]], rank: int, world_size: int) -> None:
         self._rank = rank
-        self._received = torch.empty(SIZE * count, dtype=torch.uint8)
-        line.submit(self._ops(rows, self._received), self._finish, self._note)
+        self._received = torch.empty(SIZE * world_size, dtype=torch.uint8)
+        pipeline.submit(self._ops(rows, self._received), self._finish, self._record_arrivals)
 
     def result(self) -> dict[int, Pulse]:
         """The other ranks' pulses; the lane's deadline ends the wait."""
@@ -61,11 +61,11 @@ class PulseRound:
             raise self._error
         return self._pulses
 
-    def give_up(self) -> bool:
-        """Nothing will be heard of this round any more; False when it was, and then that is over."""
+    def cancel(self) -> bool:
+        """True: `on_pulses` will not be called for this round. False: it was called, and has returned."""
         if self._claimed.acquire(blocking=False):
             return True
-        if self._hearing is not threading.current_thread():
+        if self._handler_thread is not threading.current_thread():
             self._done.wait()
         return False
 
@@ -76,7 +76,7 @@ class PulseRound:
     def _ops(self, rows: Callable[[], list[bytes]], received: Tensor) -> Iterator[Op]:
         yield AllToAll(torch.frombuffer(bytearray(b"".join(rows())), dtype=torch.uint8), received)
 
-    def _note(self, timing: Timing) -> None:
+    def _record_arrivals(self, timing: Timing) -> None:
         self.arrivals = dict(timing.arrivals)
 
     def _finish(self, error: BaseException | None) -> None:
@@ -85,10 +85,10 @@ class PulseRound:
                 raise LinkError(f"pulse: {error}") from error
             self._pulses = self._unpacked()
             if self._claimed.acquire(blocking=False):
-                self._hearing = threading.current_thread()
-                self._hear(self, self._pulses)
-        except BaseException as trouble:  # the training thread raises it, when it asks for the result
-            self._error = trouble
+                self._handler_thread = threading.current_thread()
+                self._on_pulses(self, self._pulses)
+        except BaseException as failure:  # `result` raises it on the training thread
+            self._error = failure
         self._done.set()
 
     def _unpacked(self) -> dict[int, Pulse]:

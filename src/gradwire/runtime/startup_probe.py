@@ -1,22 +1,21 @@
-"""A first look: what the network carries, before the first step is sent.
+"""Startup probe: measures what the network carries, before the first step is sent.
 
-What a step shows of the network is in force three steps later, and on a slow network those steps would be the slowest
-of all. So ranks that will adapt exchange a little when they attach:
+What a step shows of the network takes effect three steps later, and on a slow network those steps would be the slowest
+of all. So ranks with an adaptive level exchange a little data when they attach:
 
-    1. nothing but a record from everyone to everyone, three times: the first gathers the ranks, the quicker of the
-       others gives the latency
-    2. ever larger parts, until bytes and not latency take the time, or enough went through; the rate is the last one's,
-       by which TCP's window has had some time to open
+    1. three rounds of nothing but a record from every rank to every other; the first gathers the ranks, the quicker of
+       the others gives the latency
+    2. larger and larger parts, until bytes and not latency take the time, or the largest was sent; the last part gives
+       the rate: by then TCP's window has had some time to open
 
-Every record begins with what the round before it took its sender, so after each round all ranks know the slowest one's
-time, and they stop together and get the same answer.
+Every record begins with the time that the previous round took on its sender. So after each round all ranks know the
+slowest rank's time; they stop together and get the same result.
 """
 
 from __future__ import annotations
 
 import math
 import struct
-import threading
 from collections.abc import Iterator
 from typing import Final
 
@@ -34,12 +33,12 @@ JITTER: Final = 0.002
 _RECORD: Final = struct.Struct("<d")
 
 
-def first_look(line: Pipeline, world_size: int) -> float:
+def probe_bandwidth(pipeline: Pipeline, world_size: int) -> float:
     """Bytes per second that the slowest rank sends; the same number on every rank."""
-    rounds = _Rounds(line, world_size)
+    rounds = _ProbeRounds(pipeline, world_size)
     rounds.run(0)
     rounds.run(0)
-    latency = min(rounds.run(0), rounds.run(SIZES[0]))  # each tells what the one before it took
+    latency = min(rounds.run(0), rounds.run(SIZES[0]))  # each returns the time of the round before it
     sent = SIZES[0]
     for size in SIZES[1:]:
         took = rounds.run(size)
@@ -49,37 +48,32 @@ def first_look(line: Pipeline, world_size: int) -> float:
     return sent / max(rounds.run(0) - latency, 1e-6)
 
 
-class _Rounds:
-    """Records from everyone to everyone over one lane."""
+class _ProbeRounds:
+    """Records from every rank to every other over one lane."""
 
-    def __init__(self, line: Pipeline, world_size: int) -> None:
-        self._line, self._world_size = line, world_size
-        self._took = 0.0
+    def __init__(self, pipeline: Pipeline, world_size: int) -> None:
+        self._pipeline, self._world_size = pipeline, world_size
+        self._seconds = 0.0
 
     def run(self, size: int) -> float:
-        """Send `size` bytes to the others; what the round before took the slowest rank."""
+        """Send `size` bytes to the others; the seconds that the previous round took on the slowest rank."""
         part = max(_RECORD.size, size // (self._world_size - 1))
-        row = _RECORD.pack(self._took).ljust(part, b"\0")
+        row = _RECORD.pack(self._seconds).ljust(part, b"\0")
         send = torch.frombuffer(bytearray(row * self._world_size), dtype=torch.uint8)
         receive = torch.empty_like(send)
-        done, errors = threading.Event(), list[BaseException]()
 
         def ops() -> Iterator[Op]:
             yield AllToAll(send, receive)
 
-        def finished(error: BaseException | None) -> None:
-            errors.extend([error] if error else [])
-            done.set()
-
-        self._line.submit(ops(), finished, self._timed)
-        done.wait()  # the lane's deadline ends it
-        if errors:
-            raise LinkError(f"first look at the network: {errors[0]}") from errors[0]
+        try:
+            self._pipeline.run(ops(), self._record_time)
+        except Exception as error:
+            raise LinkError(f"startup probe: {error}") from error
         rows = bytes(receive.numpy())
-        told: list[float] = [_RECORD.unpack_from(rows, part * rank)[0] for rank in range(self._world_size)]
-        if not all(math.isfinite(seconds) and seconds >= 0 for seconds in told):
-            raise LinkError("first look at the network: a rank's record cannot be read; another gradwire version?")
-        return max(told)
+        reports: list[float] = [_RECORD.unpack_from(rows, part * rank)[0] for rank in range(self._world_size)]
+        if not all(math.isfinite(seconds) and seconds >= 0 for seconds in reports):
+            raise LinkError("startup probe: a rank's record cannot be read; does every rank run the same gradwire?")
+        return max(reports)
 
-    def _timed(self, timing: Timing) -> None:
-        self._took = timing.finished - timing.started
+    def _record_time(self, timing: Timing) -> None:
+        self._seconds = timing.finished - timing.started

@@ -1,0 +1,235 @@
+"""AdaptiveGovernor: lets rank 0's controller choose the level, and all ranks change to it at the same step.
+
+Ranks exchange pulses. At the first bucket of step k every rank
+
+    1. sums up step k - 1
+    2. waits for the pulses that were sent at step k - 1, and takes rank 0's decision from them
+    3. sends a pulse to every other rank, with its facts of step k - 1 and (rank 0) its next decision
+
+When the others' pulses have arrived, on the pulses' own thread, while training continues,
+
+    4. every rank reports step k - 1; rank 0 updates its View with what all ranks measured, and asks the controller for
+       the next decision
+
+So a change of the network in step s is decided on during s + 1 and in force at s + 3 on every rank. A pulse has a whole
+step to arrive; waiting for a late one keeps ranks from using different levels. The wait has a deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from gradwire.decide.base import Controller, Job, alike, same_job
+from gradwire.decide.bucket_advice import advise
+from gradwire.decide.cost_model import predict
+from gradwire.decide.ladder import LADDER
+from gradwire.errors import LinkError
+from gradwire.events import Advised, Faulted, Sensed
+from gradwire.level import Level
+from gradwire.runtime.event_reporter import EventReporter
+from gradwire.runtime.governor import GovernorContext, merge, sendable
+from gradwire.runtime.pipeline import Pipeline
+from gradwire.runtime.pulse_exchange import PulseRound, RankReport
+from gradwire.sense.ack_stats import AckedTotals, AckMeter, AckStats
+from gradwire.sense.clock_sync import ClockSync
+from gradwire.sense.estimator import Estimator, StepObservation
+from gradwire.sense.pulse import Pulse, Stamps, pack
+from gradwire.sense.stragglers import StragglerDetector
+from gradwire.transport.traffic import Trips
+from gradwire.types import Bucket, Decision, LinkView, StepFacts, View
+from gradwire.units import Seconds
+
+# By this step buckets have their final layout and the estimates are stable; bucket advice is given at powers of two.
+SETTLED = 16
+
+
+@dataclass(frozen=True, slots=True)
+class AckSource:
+    """What the transport's acknowledgements say of each link, and what moved over it; empty where there are none."""
+
+    links: Callable[[], dict[int, LinkView]] = dict
+    moved: Callable[[], dict[int, AckedTotals]] = dict
+
+
+class AdaptiveGovernor:
+    """Pulses, a View and, on rank 0, a controller. `pipeline` has one lane, for pulses alone."""
+
+    def __init__(
+        self,
+        context: GovernorContext,
+        controller: Controller,
+        start: Decision,
+        pipeline: Pipeline,
+        acks: AckSource | None = None,
+    ) -> None:
+        self._context = context
+        self._controller = controller
+        self._pipeline = pipeline
+        self._acks = acks or AckSource()
+        self._ack_meter, self._ack_stats = AckMeter(), AckStats()
+        self._stragglers = StragglerDetector()
+        self._estimator = Estimator()
+        self._peers = {peer: ClockSync() for peer in range(context.world_size) if peer != context.rank}
+        self._buckets: dict[int, Bucket] = {}
+        self._job: Job | None = None
+        self._most_hops: tuple[tuple[Level, int], tuple[Bucket, ...], int] | None = None
+        self._last_facts: StepFacts | None = None
+        self._ready = 0.0
+        self._round: PulseRound | None = None
+        self._pulses_sent = self._step = 0
+        self._next_decision = start
+        self.decision = start
+        self.view = View.unknown()
+        self.loss = 0.0
+
+    def begin_step(self, bucket: Bucket) -> None:
+        """May block until the pulses of the step before have arrived."""
+        step, now = bucket.step, self._context.clock.now()
+        self._step = step
+        self._last_facts = self._context.timer.lap(now, self._hops, self._take_loss())  # 1
+        ended = self.decision.level
+        if self._round is not None:
+            pulses = self._wait_for(self._round, step)  # 2
+            self.decision = pulses[0].decision if self._context.rank else self._round.next_decision
+            self._context.traffic.step_ended(step - 1, self._trips)
+        self._round = self._send(step, ended)  # 3
+        self._buckets[bucket.index] = bucket
+        self._ready = now
+
+    def add_bucket(self, bucket: Bucket) -> None:
+        self._buckets[bucket.index] = bucket
+        self._ready = self._context.clock.now()
+
+    def finish(self) -> None:
+        last_round, self._round = self._round, None
+        if last_round is not None and last_round.cancel():
+            self._context.report_step(last_round.step - 1, last_round.facts, last_round.level)
+        if last_round is not None and last_round.step < self._step:
+            # The round before failed, so no pulse was sent at this step.
+            self._context.report_step(self._step - 1, self._last_facts, self.decision.level)
+        facts = self._context.timer.finish(self._hops, self._take_loss())
+        self._context.report_step(self._step, facts, self.decision.level)
+        self._context.traffic.finish(self._step, self._trips)
+
+    def close(self) -> None:
+        self._pipeline.close()
+
+    @property
+    def _hops(self) -> int:
+        """The most latencies in a row of any bucket of this step."""
+        level, buckets = self.decision.level, tuple(self._buckets.values())
+        known, key = self._most_hops, (level, self._context.plan_version())
+        if known is None or known[0] != key or not alike(known[1], buckets):
+            hops = max((self._context.footprint(level, bucket).hops for bucket in buckets), default=0)
+            known = self._most_hops = key, buckets, hops
+        return known[2]
+
+    def _take_loss(self) -> float:
+        """The loss that the user noted; each note counts for one step."""
+        loss, self.loss = self.loss, 0.0
+        return loss
+
+    def _trips(self) -> Trips:
+        return {peer: (path.last, path.rtprop) for peer, path in self._peers.items()}
+
+    def _wait_for(self, pulse_round: PulseRound, step: int) -> dict[int, Pulse]:
+        try:
+            return pulse_round.result()
+        except LinkError as error:
+            context = self._context
+            failure = EventReporter(context.sink, context.clock, context.explain).failed(step, error)
+            raise failure from failure.__cause__
+
+    def _send(self, step: int, ended: Level) -> PulseRound:
+        self._pulses_sent += 1
+        last = self._round
+        report = RankReport(self._next_decision, ended, self._last_facts, self._ready)
+        number, world_size = self._pulses_sent, self._context.world_size
+        buckets = tuple(bucket for _, bucket in sorted(self._buckets.items()))
+        self._buckets = {}
+        pulse_round = PulseRound(step, report, buckets, self._on_pulses)
+
+        def rows() -> list[bytes]:
+            """Runs on the lane's thread: a query to a wire waits for the wire's thread, and training must not."""
+            pulse_round.links = self._acks.links()
+            pulse_round.acks = self._ack_meter.take(pulse_round.links, self._acks.moved())
+            pulse_round.sent = self._context.clock.now()
+            pulses = []
+            for peer in range(world_size):
+                stamps = Stamps(pulse_round.sent, report.ready)
+                if last is not None and peer in last.arrivals:
+                    stamps = replace(stamps, echo=last.sent, arrived=last.arrivals[peer])
+                pulses.append(pack(Pulse(number, report.facts, stamps, report.next_decision, pulse_round.acks)))
+            return pulses
+
+        pulse_round.begin(self._pipeline, rows, self._context.rank, world_size)
+        return pulse_round
+
+    def _on_pulses(self, pulse_round: PulseRound, pulses: dict[int, Pulse]) -> None:  # 4
+        for peer, pulse in pulses.items():
+            stamps = pulse.stamps
+            if stamps.echo and peer in pulse_round.arrivals:
+                self._peers[peer].take(stamps.echo, stamps.arrived, stamps.sent, pulse_round.arrivals[peer])
+        ready = self._ready_elsewhere(pulses)
+        late = pulse_round.lateness(ready)
+        self._context.report_step(pulse_round.step - 1, pulse_round.facts, pulse_round.level, late)
+        if self._context.rank:
+            return
+        now = self._context.clock.now()
+        facts = self._update_view(pulse_round, pulses, ready, now)
+        if facts is not None:
+            self._ask_controller(pulse_round, facts, ready, now)
+
+    def _ready_elsewhere(self, pulses: dict[int, Pulse]) -> dict[int, float]:
+        """When the others had their gradients ready, on this rank's clock, where the clock offset is known."""
+        known = ((peer, self._peers[peer], pulse) for peer, pulse in pulses.items())
+        return {peer: pulse.stamps.ready - path.offset for peer, path, pulse in known if path.last is not None}
+
+    def _update_view(
+        self, pulse_round: PulseRound, pulses: dict[int, Pulse], ready: dict[int, float], now: float
+    ) -> StepFacts | None:
+        """Estimate the network from what all ranks measured; the job's step, where this rank measured it."""
+        observed = [StepObservation(p.facts, ready.get(peer)) for peer, p in pulses.items() if p.facts is not None]
+        if pulse_round.facts is not None:
+            observed.append(StepObservation(pulse_round.facts, pulse_round.ready))
+        view = self._estimator.update(observed, list(self._peers.values()), now)
+        acks = [pulse_round.acks, *(pulse.acks for pulse in pulses.values())]
+        self.view = self._ack_stats.update(view, self._context.rank, pulse_round.links, acks, now)
+        if pulse_round.facts is None:
+            return None
+        return replace(merge([seen.facts for seen in observed], pulse_round.facts), level=pulse_round.level)
+
+    def _ask_controller(self, pulse_round: PulseRound, facts: StepFacts, ready: dict[int, float], now: float) -> None:
+        context, step = self._context, pulse_round.step
+        job = Job(context.world_size, pulse_round.buckets, context.footprint, context.plan_version())
+        job = self._job = same_job(self._job, job)
+        plain = predict(LADDER[0], job, self.view, facts, pulse_round.level, scale=1.0)
+        self._next_decision = sendable(self._controller.decide(job, self.view, facts, now))
+        if self._next_decision.guarded:
+            context.sink.emit(Faulted(now, step, "guard", self._next_decision.reason))
+        self._report_straggler(pulse_round, ready, now)
+        known = self.view.group.bandwidth is not None
+        context.sink.emit(Sensed.of(now, step, self.view, facts, plain.step if known else None))
+        if step >= SETTLED and step & (step - 1) == 0:
+            self._advise(step, facts, now)
+
+    def _report_straggler(self, pulse_round: PulseRound, ready: dict[int, float], now: float) -> None:
+        assert pulse_round.facts is not None
+        all_ready = {self._context.rank: pulse_round.ready, **ready}
+        found = self._stragglers.detect(all_ready, pulse_round.facts.seconds, now)
+        if found is not None:
+            rank, late = found
+            text = f"rank {rank} had its gradient ready {Seconds(late)} after the others"
+            self._context.sink.emit(Faulted(now, pulse_round.step - 1, "late_rank", text, rank))
+
+    def _advise(self, step: int, facts: StepFacts, now: float) -> None:
+        """Advise another bucket size, where it would hide more of the exchange at the level in use."""
+        link, gradient = self.view.group, sum(nbytes for _, nbytes in facts.buckets)
+        if link.bandwidth is None or not facts.wire_bytes:
+            return
+        rate = link.bandwidth * gradient / facts.wire_bytes
+        latency = max(facts.hops * (link.rtprop or 0.0) / 2, link.overhead)
+        advice = advise(facts.buckets, rate, latency, facts.seconds)
+        if advice is not None:
+            self._context.sink.emit(Advised(now, step, advice.bucket_cap_mb, advice.gain))

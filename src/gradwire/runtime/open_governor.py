@@ -1,0 +1,69 @@
+"""Open governor: chooses the governor of a session from its configuration."""
+
+from __future__ import annotations
+
+from gradwire.decide.fixed import Fixed
+from gradwire.decide.initial_level import initial_level
+from gradwire.decide.registry import is_controller, make_controller
+from gradwire.decide.summable_controller import SummableController
+from gradwire.errors import GradwireError
+from gradwire.exchange.select import FootprintTable
+from gradwire.level import Level
+from gradwire.runtime.adaptive_governor import AckSource, AdaptiveGovernor
+from gradwire.runtime.connections import BuildContext, Connections, quietly
+from gradwire.runtime.governor import FixedGovernor, Governor, GovernorContext
+from gradwire.runtime.pipeline import Pipeline
+from gradwire.runtime.plan_governor import PlanGovernor
+from gradwire.runtime.startup_probe import probe_bandwidth
+from gradwire.transport.carrier import Carrier
+from gradwire.transport.traffic import Source, Traffic
+from gradwire.tree.setup import decided_by_plan
+from gradwire.types import Bucket
+
+
+def governor_context(context: BuildContext, connections: Connections) -> GovernorContext:
+    reducer, own_wire = connections.reducer, connections.wire is not None
+    trees = reducer.source() if reducer is not None else None
+    sources = [source for source in (Source(connections.meter.ledger), connections.wire, trees) if source is not None]
+    flat = FootprintTable(context.world_size, own_wire=own_wire)
+    return GovernorContext(
+        rank=context.rank,
+        world_size=context.world_size,
+        timer=context.timer,
+        clock=context.clock,
+        sink=context.event_bus,
+        traffic=Traffic(context.rank, context.event_bus, context.clock, sources),
+        footprint=reducer.footprint if reducer is not None else flat,
+        explain=context.liveness.explained,
+        plan_version=reducer.version if reducer is not None else lambda: 0,
+    )
+
+
+def open_governor(context: BuildContext, connections: Connections, governor: GovernorContext) -> Governor:
+    """The plan's level, a controller with pulses, or a fixed level. All ranks call this at the same point."""
+    config, world_size, reducer = context.config, context.world_size, connections.reducer
+    if reducer is not None and decided_by_plan(config):
+        controller = SummableController(make_controller(config.level))
+        return PlanGovernor(governor, controller, initial_level(None, lambda _: 0), reducer)
+    if is_controller(config.level) and world_size > 1:
+        return _open_adaptive(context, connections.carrier, governor)
+    level = Level() if is_controller(config.level) else Level.parse(config.level)
+    return FixedGovernor(Fixed(level, world_size, config.compress.warmup), governor)
+
+
+def _open_adaptive(context: BuildContext, carrier: Carrier, governor: GovernorContext) -> AdaptiveGovernor:
+    """A controller with a lane for its pulses, and a first level that suits this network."""
+    config = context.config
+    pipeline = Pipeline(carrier.open(1, host=True), lambda timing: None)
+    # With a plan this lane carries pulses alone, so its bandwidth is not that of the trees: the steps will show that.
+    try:
+        rate = None if config.plan else probe_bandwidth(pipeline, context.world_size)
+    except GradwireError:
+        quietly(pipeline.close)
+        raise
+    whole = Bucket(index=-1, step=0, numel=context.parameters, itemsize=4, slices=(), is_last=True)
+    first = initial_level(rate, lambda level: governor.footprint(level, whole).wire_bytes)
+    controller = make_controller(config.level)
+    acks = AckSource(carrier.links, dict if config.plan else carrier.moved)
+    chooser = SummableController(controller) if config.plan else controller
+    return AdaptiveGovernor(governor, chooser, first, pipeline, acks)

@@ -1,0 +1,81 @@
+"""Rank agreement: what the ranks of a session compare through torch's store, beside their gradients.
+
+Without a store, and in a group of one rank, there is nobody to ask. A rank that rejoins a running job asks nobody
+either: the others are training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import Store
+
+from gradwire.clock import Clock
+from gradwire.config import Config
+from gradwire.events import Event, Faulted, Warned
+from gradwire.observe.event_bus import EventBus, host_name
+from gradwire.sites.job_record import model_name
+from gradwire.sites.placeholder_group import PlaceholderGroup
+from gradwire.transport.bootstrap.config_check import require_same_settings
+from gradwire.transport.bootstrap.replica_check import ReplicaCheck
+from gradwire.transport.bootstrap.store_exchange import StoreExchange
+from gradwire.transport.liveness import Liveness
+
+CheckFacts = Callable[[Mapping[str, str]], None]
+
+
+def fact_checker(config: Config, group: dist.ProcessGroup) -> CheckFacts:
+    """A function that takes facts; ConfigError on every rank when one rank's facts differ. All ranks call it at the
+    same points."""
+
+    def check(facts: Mapping[str, str]) -> None:
+        if _shared_store(group) is not None and not isinstance(group, PlaceholderGroup):
+            require_same_settings(StoreExchange.for_group(group, "alike", config.transport.timeout), facts)
+
+    return check
+
+
+def all_ranks(config: Config, group: dist.ProcessGroup) -> Callable[[bool], bool]:
+    """A function that says whether something holds on every rank; all ranks call it at the same step. With an elastic
+    plan each rank answers for itself."""
+
+    def holds(here: bool) -> bool:
+        if _shared_store(group) is None or config.planning.elastic:
+            return here
+        exchange = StoreExchange.for_group(group, "everybody", config.transport.timeout)
+        return all(exchange.gather("answer", here, bool))
+
+    return holds
+
+
+def replica_check(config: Config, group: dist.ProcessGroup, bus: EventBus, clock: Clock) -> ReplicaCheck | None:
+    """Compares replicas where ranks may fail and rejoin; None where all ranks stay and a collective compares them."""
+    store = _shared_store(group)
+    if store is None or not (config.plan and config.planning.elastic and config.observe.verify):
+        return None
+    name = model_name(f"verify/{group.group_name}")
+
+    def warn(text: str) -> None:
+        bus.emit(Warned(clock.now(), text))
+
+    return ReplicaCheck(store, name, group.rank(), warn, joined=isinstance(group, PlaceholderGroup))
+
+
+def open_liveness(liveness: Liveness, config: Config, group: dist.ProcessGroup, bus: EventBus) -> None:
+    """Let errors name the lost rank. Call this last, so that wires have the first choice of ports."""
+    if _shared_store(group) is None or isinstance(group, PlaceholderGroup):
+        return
+    liveness.open(StoreExchange.for_group(group, "presence", config.transport.timeout), host_name())
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, Faulted) and event.kind == "peer_back" and event.peer is not None:
+            liveness.forget(event.peer)
+
+    if config.planning.elastic:
+        bus.add(on_event)
+
+
+def _shared_store(group: dist.ProcessGroup) -> Store | None:
+    """The job's store; None where the group has one rank or the job has no store."""
+    return dist.distributed_c10d._get_default_store() if group.size() > 1 else None

@@ -1,0 +1,37 @@
+"""ReplicaVerifier: checks every few steps that all ranks restored the same gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from gradwire.exchange.verify import digest_of, verify
+from gradwire.runtime.event_reporter import EventReporter
+from gradwire.runtime.pipeline import Pipeline
+
+# A step, and a digest of what it restored.
+Compare = Callable[[int, int], None]
+
+
+class ReplicaVerifier:
+    """Compares digests over the lanes; by `compare` where ranks may fail and rejoin, so that no collective is safe."""
+
+    def __init__(self, every: int, reporter: EventReporter, pipeline: Pipeline, compare: Compare | None = None) -> None:
+        self._every = every
+        self._reporter = reporter
+        self._pipeline = pipeline
+        self._compare = compare
+
+    def check(self, step: int, restored: list[Tensor]) -> None:
+        """IntegrityError where ranks restored different bytes. Acts at multiples of `every` only."""
+        if step % self._every:
+            return
+        try:
+            if self._compare is not None:
+                self._compare(step, digest_of(restored))
+            else:
+                self._pipeline.run(verify(restored, step))
+        except BaseException as error:
+            failure = self._reporter.failed(step, error)
+            raise failure from failure.__cause__

@@ -1,0 +1,58 @@
+"""TreePath: sums a bucket over the trees of the plan in force; `off` sends every bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gradwire.compress.base import Weights
+from gradwire.compress.energy import energies
+from gradwire.level import Level
+from gradwire.runtime.bucket_work import BucketWork
+from gradwire.runtime.path import PathContext
+from gradwire.sites.reducer import TreeReducer
+from gradwire.tree.request import BucketRequest
+from gradwire.tree.state_transfer import TransferableState
+from gradwire.types import Bucket
+
+
+class TreePath:
+    """Hands buckets to the reducer as float32 values on the CPU."""
+
+    def __init__(self, context: PathContext, reducer: TreeReducer) -> None:
+        self._context = context
+        self._reducer = reducer
+
+    def submit(self, bucket: Bucket, buffer: Tensor, level: Level, weights: Weights) -> BucketWork:
+        return self._submit(bucket, buffer, level)
+
+    def end_step(self, bucket: Bucket) -> BucketWork:
+        """The trees' step ends with the bucket that is the last one, but this one is sparse and travels by the process
+        group: one element takes its place."""
+        return self._submit(replace(bucket, numel=1), torch.zeros(1), Level())
+
+    def set_replica_state(self, state: TransferableState) -> None:
+        """Set the state that a rejoining member receives."""
+        self._reducer.set_replica_state(state)
+
+    def _submit(self, bucket: Bucket, buffer: Tensor, level: Level) -> BucketWork:
+        context, reducer = self._context, self._reducer
+        plain = buffer.dtype == torch.float32 and buffer.device.type == "cpu"
+        values = buffer if plain else buffer.float().cpu()
+        work = context.work(bucket, level, buffer, values)
+        residual = context.feedback.worker(bucket, values.device)
+        context.scaling.save(bucket)
+        context.timer.energies(*energies(bucket.step, residual, values, reducer.energy_ratio))
+        wire_bytes, clock = reducer.footprint(level, bucket).wire_bytes, context.reporter.clock
+        started = clock.now()
+        work.expect(1)
+        work.set_traffic(wire_bytes, bucket.numel)
+
+        def done(error: BaseException | None) -> None:
+            context.timer.operation(started, clock.now(), wire_bytes)
+            work.finished(error)
+
+        reducer.submit(BucketRequest(bucket, level, values, residual, done))
+        return work
