@@ -1,4 +1,4 @@
-"""CUDA tensors beside gradwire, without a GPU: tensors of float64 stand in for those on a GPU, gloo for NCCL."""
+"""CUDA tensors beside gradwire, without a GPU: float64 tensors take the place of CUDA ones, gloo that of NCCL."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMIT = timedelta(seconds=60)
 CUDA = torch.device("cuda")
 
 
-def _stand_in(tensor: Tensor | None) -> str:
+def _fake_device_type(tensor: Tensor | None) -> str:
     return "cuda" if tensor is not None and tensor.dtype == torch.float64 else "cpu"
 
 
@@ -32,7 +32,7 @@ def _stand_in(tensor: Tensor | None) -> str:
 def gpus(choice: str | None = "gloo") -> Iterator[None]:
     """A process that has a GPU, as far as the group can see; `choice` is GRADWIRE_CUDA."""
     with (
-        mock.patch.object(device_routing, "device_type", _stand_in),
+        mock.patch.object(device_routing, "device_type", _fake_device_type),
         mock.patch("torch.cuda.is_available", return_value=True),
         mock.patch.dict(os.environ, {"GRADWIRE_CUDA": choice} if choice else {}),
     ):
@@ -40,14 +40,14 @@ def gpus(choice: str | None = "gloo") -> Iterator[None]:
 
 
 def started(group: Any) -> int:
-    """How many operations gradwire itself has carried out."""
+    """How many operations gradwire itself has run."""
     return int(group._get_sequence_number_for_group())
 
 
 def both_devices(rank: int, size: int) -> None:
     group: Any = dist.group.WORLD
     with gpus():
-        assert not group.cuda.made, "made before the first tensor came"
+        assert not group.cuda.made, "made before the first CUDA tensor"
         near = torch.full((3,), float(rank))
         dist.all_reduce(near)
         assert not group.cuda.made
@@ -97,11 +97,11 @@ def every_collective(rank: int, size: int, dtype: torch.dtype) -> None:
         for one in sums:
             dist.all_reduce(one)
     assert all((one == total).all() for one in sums)
-    there, back = (rank + 1) % size, (rank - 1) % size
-    box = torch.zeros(2, dtype=dtype)
-    for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, box, back), dist.P2POp(dist.isend, own(), there)]):
+    target, source = (rank + 1) % size, (rank - 1) % size
+    buffer = torch.zeros(2, dtype=dtype)
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, buffer, source), dist.P2POp(dist.isend, own(), target)]):
         work.wait()
-    assert (box == back).all()
+    assert (buffer == source).all()
 
 
 def a_model(rank: int, size: int) -> bool:
@@ -118,7 +118,7 @@ def a_model(rank: int, size: int) -> bool:
 
 
 def sub_groups(rank: int, size: int) -> None:
-    """Each group has a backend of its own, made when it is needed."""
+    """Each group has its own backend, created when it is needed."""
     group: Any = dist.new_group([0, 1])
     parts: list[Any] = [dist.group.WORLD.split_group([0, 1]) for _ in range(2)]  # type: ignore[union-attr]
     if rank > 1:
@@ -146,7 +146,7 @@ def staged(rank: int, size: int) -> None:
 
 
 def by_name(rank: int, size: int, port: int, name: str, kind: str) -> str:
-    """A map of devices in place of a name: who serves CUDA tensors."""
+    """A device map in place of a name: which backend serves CUDA tensors."""
     store = dist.PrefixStore(f"{name}/{kind}", dist.TCPStore("127.0.0.1", port, is_master=False, timeout=LIMIT))
     dist.init_process_group(name, store=store, rank=rank, world_size=size, timeout=LIMIT)
     group: Any = dist.group.WORLD
@@ -160,7 +160,7 @@ def by_name(rank: int, size: int, port: int, name: str, kind: str) -> str:
 
 
 def nccl(rank: int, size: int) -> dict[str, Any]:
-    """How NCCL would be made: with what torch itself would give to it."""
+    """The arguments with which NCCL would be created."""
     given: dict[str, Any] = {}
 
     class Options:
@@ -190,8 +190,8 @@ def no_nccl(rank: int, size: int) -> str:
     return ""
 
 
-def ends_in_spite_of_the_other(rank: int, size: int) -> tuple[str, int, list[str]]:
-    """The second backend cannot be shut down at first: what the caller is told, threads left, and what is called."""
+def ends_after_a_failed_shutdown(rank: int, size: int) -> tuple[str, int, list[str]]:
+    """The second backend's first shutdown fails: the caller's error, threads left, and the calls."""
     before = threading.active_count()
     group: Any = dist.group.WORLD.split_group(list(range(size)))  # type: ignore[union-attr]
     calls: list[str] = []
@@ -202,15 +202,15 @@ def ends_in_spite_of_the_other(rank: int, size: int) -> tuple[str, int, list[str
             raise RuntimeError("not now")
 
     group.cuda._inner = SimpleNamespace(shutdown=shutdown, _get_backend=lambda device: None)
-    told = ""
+    error_text = ""
     try:
         group.shutdown()
     except RuntimeError as error:
-        told = str(error)
+        error_text = str(error)
     left = threading.active_count() - before
     group.shutdown()
     group.shutdown()
-    return told, left, calls
+    return error_text, left, calls
 
 
 def older_torch(rank: int, size: int) -> list[str]:
@@ -234,17 +234,17 @@ def older_torch(rank: int, size: int) -> list[str]:
 
 
 def point_to_point_first(rank: int, size: int) -> str:
-    """Ranks 0 and 1 send and receive while the others are elsewhere; then all meet, and do it again."""
-    told, box = "", torch.full((1,), float(rank), dtype=torch.float64)
+    """Ranks 0 and 1 send and receive without the others; then all run a collective, and the two try again."""
+    error_text, buffer = "", torch.full((1,), float(rank), dtype=torch.float64)
     exchange = [dist.send, dist.recv]
     with gpus():
         if rank < 2:
             try:
-                exchange[rank](box, 1 - rank)
+                exchange[rank](buffer, 1 - rank)
             except ConfigError as error:
-                told = str(error)
+                error_text = str(error)
         dist.all_reduce(torch.zeros(1, dtype=torch.float64))
         if rank < 2:
-            exchange[rank](box, 1 - rank)
-            assert box.item() == 0
-    return told
+            exchange[rank](buffer, 1 - rank)
+            assert buffer.item() == 0
+    return error_text

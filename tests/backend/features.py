@@ -180,9 +180,9 @@ def objects(rank: int, size: int) -> None:
     collected: list[Any] | None = [None] * size if rank == 1 else None
     dist.gather_object(("from", rank), collected, dst=1)
     assert rank != 1 or collected == [("from", other) for other in range(size)]
-    told = [f"rank {rank}", rank]
-    dist.broadcast_object_list(told, src=2)
-    assert told == ["rank 2", 2]
+    values = [f"rank {rank}", rank]
+    dist.broadcast_object_list(values, src=2)
+    assert values == ["rank 2", 2]
     mine: list[Any] = [None]
     dist.scatter_object_list(mine, [f"for {other}" for other in range(size)] if rank == 0 else None, src=0)
     assert mine == [f"for {rank}"]
@@ -194,13 +194,13 @@ def objects(rank: int, size: int) -> None:
         assert received == ["one", 2]
 
 
-def letters(rank: int, size: int) -> None:
-    there, back = (rank + 1) % size, (rank - 1) % size
-    box = torch.zeros(5)
-    batch = [dist.P2POp(dist.irecv, box, back), dist.P2POp(dist.isend, torch.full((5,), float(rank)), there)]
+def batched_p2p(rank: int, size: int) -> None:
+    target, source = (rank + 1) % size, (rank - 1) % size
+    buffer = torch.zeros(5)
+    batch = [dist.P2POp(dist.irecv, buffer, source), dist.P2POp(dist.isend, torch.full((5,), float(rank)), target)]
     for work in dist.batch_isend_irecv(batch):
         work.wait()
-    assert (box == back).all()
+    assert (buffer == source).all()
 
 
 def coalescing(rank: int, size: int) -> None:
@@ -211,12 +211,12 @@ def coalescing(rank: int, size: int) -> None:
         for tensor in sums:
             dist.all_reduce(tensor)
     assert all((tensor == TOTAL).all() for tensor in sums)
-    rooms = [torch.zeros(4 * 3) for _ in range(2)]
+    outputs = [torch.zeros(4 * 3) for _ in range(2)]
     with _coalescing_manager(async_ops=True) as window:
-        for room in rooms:
-            dist.all_gather_into_tensor(room, torch.full((3,), float(rank)))
+        for output in outputs:
+            dist.all_gather_into_tensor(output, torch.full((3,), float(rank)))
     window.wait()
-    assert all(torch.equal(room, torch.arange(4.0).repeat_interleave(3)) for room in rooms)
+    assert all(torch.equal(output, torch.arange(4.0).repeat_interleave(3)) for output in outputs)
     shares = [torch.zeros(3) for _ in range(2)]
     with _coalescing_manager(async_ops=True) as window:
         for share in shares:
@@ -276,6 +276,6 @@ def older_wrappers(rank: int, size: int) -> None:
 
 
 JOBS = (
-    mesh, distributed_tensors, tensor_parallel, fsdp, whole_state, functional, differentiable, objects, letters,
+    mesh, distributed_tensors, tensor_parallel, fsdp, whole_state, functional, differentiable, objects, batched_p2p,
     coalescing, subgroups, compiled, older_wrappers,
 )  # fmt: skip

@@ -157,7 +157,7 @@ def part_of_a_part(rank: int, size: int) -> list[float] | None:
 
 
 def split_by_torch(rank: int, size: int) -> list[Any]:
-    """`dist.split_group` refuses to run without an accelerator; here the CPU stands in for one."""
+    """`dist.split_group` refuses to run without an accelerator; here the CPU is used as one."""
     from unittest import mock
 
     pg: Any = dist.group.WORLD
@@ -230,31 +230,31 @@ def strided(rank: int, size: int) -> list[str]:
 
 def _on_layout(rank: int, size: int, layout: Callable[[Tensor], Tensor]) -> dict[str, Any]:
     own = lambda: layout(torch.arange(12.0).view(3, 4) + 100 * rank)  # noqa: E731
-    room = lambda: layout(torch.zeros(3, 4))  # noqa: E731
-    summed, told, reduced, scattered, shared = own(), own(), own(), room(), room()
-    gathered, collected, turned = ([room() for _ in range(size)] for _ in range(3))
+    output = lambda: layout(torch.zeros(3, 4))  # noqa: E731
+    summed, sent, reduced, scattered, shared = own(), own(), own(), output(), output()
+    gathered, collected, turned = ([output() for _ in range(size)] for _ in range(3))
     dist.all_reduce(summed)
-    dist.broadcast(told, 1)
+    dist.broadcast(sent, 1)
     dist.reduce(reduced, 0)
     dist.all_gather(gathered, own())
     dist.gather(own(), collected if rank == 0 else None, 0)
     dist.scatter(scattered, [own() for _ in range(size)] if rank == 0 else None, 0)
     dist.reduce_scatter(shared, [own() for _ in range(size)])
     dist.all_to_all(turned, [own() + r for r in range(size)])
-    letter = room()
+    received = output()
     if rank == 0:
         dist.send(own(), 1)
     elif rank == 1:
-        dist.recv(letter, 0)
+        dist.recv(received, 0)
     answers = {
-        "all_reduce": summed, "broadcast": told, "reduce": reduced if rank == 0 else None, "all_gather": gathered,
-        "gather": collected, "scatter": scattered, "reduce_scatter": shared, "all_to_all": turned, "recv": letter,
+        "all_reduce": summed, "broadcast": sent, "reduce": reduced if rank == 0 else None, "all_gather": gathered,
+        "gather": collected, "scatter": scattered, "reduce_scatter": shared, "all_to_all": turned, "recv": received,
     }  # fmt: skip
     return {name: _plain(answer) for name, answer in answers.items()}
 
 
 def late(rank: int, size: int, wait_all: bool) -> str:
-    """`dist.monitored_barrier`, to which the last rank does not come in time."""
+    """`dist.monitored_barrier`, which the last rank does not reach in time."""
     dist.monitored_barrier(timeout=LIMIT)
     if rank == size - 1:
         dist.barrier()

@@ -1,4 +1,4 @@
-"""What the ranks of the backend's tests do. Every function runs in each rank's own process, on a gradwire group."""
+"""Jobs of the backend's tests. Every function runs in each rank's own process, on a gradwire group."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPS = {name: getattr(dist.ReduceOp, name) for name in ("SUM", "AVG", "PRODUCT", 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 # In float32: nothing, one element, inside the opening, beyond it, beyond the direct path, several chunks and a rest;
-# around a share and around a slot of the board.
+# around a share and around a slot of the shared memory.
 SIZES = (0, 1, 1000, INLINE // 4 + 1, DIRECT // 4 + 3, CHUNK + 7, SHARDED // 4, SLOT // 4, SLOT // 4 + 1)
 LIMIT = timedelta(seconds=60)
 
@@ -122,23 +122,23 @@ def in_place(rank: int, world_size: int) -> None:
         everyone = torch.stack([torch.stack([given(7 * r + s, count, torch.float32) for s in ranks]) for r in ranks])
         summed, turned = everyone[:, rank].sum(0), everyone[:, rank]
         for shift in (0, 1):
-            place = (rank + shift) % world_size
+            index = (rank + shift) % world_size
             gathered = torch.stack([everyone[r, (r + shift) % world_size] for r in ranks])
             rows = everyone[rank].clone()
-            dist.reduce_scatter_tensor(rows[place], rows.view(-1))
-            assert torch.equal(rows[place], summed), (count, shift)
+            dist.reduce_scatter_tensor(rows[index], rows.view(-1))
+            assert torch.equal(rows[index], summed), (count, shift)
             rows = everyone[rank].clone()
-            dist.reduce_scatter(rows[place], list(rows))
-            assert torch.equal(rows[place], summed), (count, shift)
+            dist.reduce_scatter(rows[index], list(rows))
+            assert torch.equal(rows[index], summed), (count, shift)
             rows = everyone[rank].clone()
-            dist.all_gather_into_tensor(rows.view(-1), rows[place])
+            dist.all_gather_into_tensor(rows.view(-1), rows[index])
             assert torch.equal(rows, gathered), (count, shift)
             rows = everyone[rank].clone()
-            dist.gather(rows[place], list(rows) if rank == 0 else None, 0)
+            dist.gather(rows[index], list(rows) if rank == 0 else None, 0)
             assert torch.equal(rows, gathered if rank == 0 else everyone[rank]), (count, shift)
             rows = everyone[rank].clone()
-            dist.scatter(rows[place], list(rows) if rank == 0 else None, 0)
-            assert torch.equal(rows[place], everyone[0, rank]), (count, shift)
+            dist.scatter(rows[index], list(rows) if rank == 0 else None, 0)
+            assert torch.equal(rows[index], everyone[0, rank]), (count, shift)
         rows = everyone[rank].clone()
         dist.all_to_all_single(rows, rows)
         assert torch.equal(rows, turned), count
@@ -148,24 +148,24 @@ def in_place(rank: int, world_size: int) -> None:
 
 
 def coalesced(rank: int, world_size: int) -> None:
-    """Torch's window, whose work is done when everything asked for in it is. The root comes late."""
+    """Torch's coalescing window, whose work is done when all its operations are. The root is late."""
     root = world_size - 1
     peers = (rank + 1) % world_size, (rank - 1) % world_size
     for futures in (False, True):
-        told, heard = torch.full((INLINE,), float(rank)), torch.zeros(3)
+        sent, received = torch.full((INLINE,), float(rank)), torch.zeros(3)
         if rank == root:
             time.sleep(0.3)
         with dist.distributed_c10d._coalescing_manager(device=torch.device("cpu"), async_ops=True) as window:
-            dist.broadcast(told, root, async_op=True)
+            dist.broadcast(sent, root, async_op=True)
             dist.isend(torch.full((3,), float(rank)), peers[0])
-            dist.irecv(heard, peers[1])
+            dist.irecv(received, peers[1])
         (work,) = window.works
         if futures:
             work.get_future().wait()
         else:
             work.wait()
-        assert (told == root).all()
-        assert (heard == peers[1]).all()
+        assert (sent == root).all()
+        assert (received == peers[1]).all()
         sums = [torch.ones(2), torch.ones(INLINE)]
         with dist.distributed_c10d._coalescing_manager(device=torch.device("cpu"), async_ops=True) as window:
             for tensor in sums:
@@ -234,7 +234,7 @@ def another_dtype(rank: int, world_size: int, count: int) -> str:
 
 
 def a_rank_far_ahead(rank: int, world_size: int, count: int) -> None:
-    """Rank 1 comes first and then cannot look; rank 0 ends the sum and calls much that it need not wait for."""
+    """Rank 1 calls first and then blocks its threads; rank 0 ends the sum and makes calls that it need not wait for."""
     total, numbers = torch.ones(10), torch.randperm(3_000_000).tolist()
     dist.barrier()
     if rank == 0:
@@ -263,7 +263,7 @@ def many_at_once(rank: int, world_size: int) -> None:
 
 
 def sums_inside_callbacks(rank: int, world_size: int, hidden: bool) -> list[int]:
-    """Callbacks that wait for another sum of the same group, begun inside of them or, hidden from us, before."""
+    """Callbacks that wait for another sum of the same group, started inside of them or, with `hidden`, before."""
     order: list[int] = []
     results = []
     for turn in range(3):
@@ -278,19 +278,19 @@ def sums_inside_callbacks(rank: int, world_size: int, hidden: bool) -> list[int]
         future = begun[0] if begun else dist.all_reduce(first, async_op=True).get_future()
         results.append(future.then(nested).then(lambda done: done.value() * 10))
         if not hidden:
-            results[-1].wait()  # else what callbacks begin and what we do would race, on any backend
+            results[-1].wait()  # otherwise sums of callbacks and of this thread would race, on any backend
     assert all((result.wait() == 20.0 * world_size).all() for result in results)
     return order
 
 
-def a_letters_callback(rank: int, world_size: int) -> bool:
-    """A receive's callback that waits for whoever waits for the receive."""
-    box, waited = torch.zeros(3), threading.Event()
+def receive_callback(rank: int, world_size: int) -> bool:
+    """A receive's callback that waits for the thread that waits for the receive."""
+    buffer, waited = torch.zeros(3), threading.Event()
     if rank == 1:
         time.sleep(0.2)
-        dist.send(box + 1, 0)
+        dist.send(buffer + 1, 0)
         return True
-    work = dist.irecv(box, 1)
+    work = dist.irecv(buffer, 1)
     assert work is not None
     future = work.get_future().then(lambda _: waited.wait(20))
     work.wait()
@@ -299,7 +299,7 @@ def a_letters_callback(rank: int, world_size: int) -> bool:
 
 
 def late_errors(rank: int, world_size: int) -> list[str]:
-    """What a future of an operation that failed says, also inside a callback."""
+    """The errors of a failed operation's future, also inside a callback."""
     group = dist.new_group(range(world_size), timeout=timedelta(seconds=1))
     if rank == world_size - 1:
         time.sleep(2.5)
@@ -309,7 +309,7 @@ def late_errors(rank: int, world_size: int) -> list[str]:
     for one in (future, future.then(lambda done: done.value())):
         try:
             one.wait()
-        except RuntimeError as error:  # torch's, around ours
+        except RuntimeError as error:  # torch's, around gradwire's
             errors.append(str(error))
     return errors
 
@@ -317,7 +317,7 @@ def late_errors(rank: int, world_size: int) -> list[str]:
 def power_sgd(rank: int, world_size: int, alike: bool) -> Tensor:
     """Torch's hook, which waits for two more sums inside the callback of the first; the weights at the end.
 
-    Ranks see data of their own or, `alike`, the same."""
+    Ranks have different data or, with `alike`, the same."""
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as hook
 
     torch.manual_seed(1)
@@ -353,12 +353,12 @@ def two_groups_in_two_threads(rank: int, world_size: int) -> None:
     assert not wrong
 
 
-def letters(rank: int, world_size: int) -> list[int]:
-    """Everybody writes to rank 0, with tags out of order and from any source, small and large."""
+def tagged_messages(rank: int, world_size: int) -> list[int]:
+    """All ranks send to rank 0, with tags out of order and received from any source, small and large."""
     if rank:
         for tag, count in ((2, 10), (1, INLINE), (3, 20)):
             dist.send(torch.full((count,), float(rank * 10 + tag)), 0, tag=tag)
-        dist.barrier()  # a rank that leaves takes along what was not yet asked for
+        dist.barrier()  # what a leaving rank sent is lost where no receive was posted
         return []
     for peer in range(1, world_size):
         large = torch.empty(INLINE)
@@ -366,14 +366,14 @@ def letters(rank: int, world_size: int) -> list[int]:
         assert (large == peer * 10 + 1).all()
     sources = []
     for _ in range(1, world_size):
-        box = torch.empty(10)
-        source = dist.recv(box, tag=2)
-        assert (box == source * 10 + 2).all()
+        buffer = torch.empty(10)
+        source = dist.recv(buffer, tag=2)
+        assert (buffer == source * 10 + 2).all()
         sources.append(source)
     for peer in range(1, world_size):
-        box = torch.empty(20)
-        dist.irecv(box, peer, tag=3).wait()
-        assert (box == peer * 10 + 3).all()
+        buffer = torch.empty(20)
+        dist.irecv(buffer, peer, tag=3).wait()
+        assert (buffer == peer * 10 + 3).all()
     dist.barrier()
     return sorted(sources)
 
@@ -406,7 +406,7 @@ def disagreement(rank: int, world_size: int, kind: str) -> str:
 
 
 def absent_rank(rank: int, world_size: int, asynchronous: bool) -> tuple[str, float]:
-    """The last rank does not call; the others hear of it after the timeout and no later than soon."""
+    """The last rank does not call; the others raise soon after the timeout."""
     group = dist.new_group(range(world_size), timeout=timedelta(seconds=1))
     begun = time.monotonic()
     if rank == world_size - 1:
@@ -416,7 +416,7 @@ def absent_rank(rank: int, world_size: int, asynchronous: bool) -> tuple[str, fl
 
 
 def lost_rank(rank: int, world_size: int) -> str:
-    """The last rank's process is gone in the middle; a chain of receives leads to it."""
+    """The last rank's process ends in the middle of a collective."""
     dist.all_reduce(torch.ones(1))
     if rank == world_size - 1:
         os._exit(17)
@@ -435,7 +435,7 @@ def gone_from_sums(rank: int, world_size: int) -> tuple[str, float]:
     return error_of(dist.all_reduce, torch.ones(5), group=group), time.monotonic() - begun
 
 
-def told(rank: int, world_size: int, port: int) -> list[str]:
+def logged(rank: int, world_size: int, port: int) -> list[str]:
     """What is logged at INFO while a group and a sub-group are made."""
     lines: list[str] = []
     handler = logging.Handler()
@@ -457,7 +457,7 @@ def _sub_group(rank: int, world_size: int) -> None:
 
 
 def kept_group(rank: int, world_size: int, folder: str) -> bool:
-    """A group that is still referred to when its store's file is gone."""
+    """A group that is still referenced when its store's file is gone."""
     method = f"file://{folder}/store"
     dist.init_process_group("gradwire", init_method=method, rank=rank, world_size=world_size, timeout=LIMIT)
     kept = dist.group.WORLD
@@ -478,7 +478,7 @@ def aborted(rank: int, world_size: int) -> str:
     return error_of(dist.all_reduce, torch.ones(3), group=group)
 
 
-def roll_call(rank: int, world_size: int) -> tuple[str, str]:
+def monitored_barriers(rank: int, world_size: int) -> tuple[str, str]:
     first = error_of(dist.monitored_barrier, timeout=timedelta(seconds=30))
     if rank == world_size - 1:
         time.sleep(2)
@@ -488,7 +488,7 @@ def roll_call(rank: int, world_size: int) -> tuple[str, str]:
 
 
 def cycles(rank: int, world_size: int, folder: str, count: int) -> list[tuple[int, int]]:
-    """Groups made and destroyed over and over; what is left after each."""
+    """Groups made and destroyed repeatedly; the threads and sockets left after each."""
     left = []
     for turn in range(count):
         dist.init_process_group("gradwire", init_method=f"file://{folder}/{turn}", rank=rank, world_size=world_size,
@@ -526,7 +526,7 @@ def _sum(rank: int, world_size: int, turn: int) -> None:
 
 
 def _counted() -> tuple[int, int]:
-    """Threads and sockets of this process once they stand still: a thread that was joined is listed a moment longer."""
+    """Threads and sockets of this process once the counts are stable: a joined thread is listed a moment longer."""
     seen = [_count(), _count()]
     while len(seen) < 40 and len({*seen[-3:]}) > 1:
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""The group as a backend written in Python, on a stand-in for the base class that this torch does not have."""
+"""The group as a backend written in Python, with a substitute for the base class that this torch does not have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradwire.backend import backend_base
 from gradwire.errors import ConfigError
 from tests.train.ranks import Ranks
 
-# What torch's PyBackend looks up on a backend written in Python, as far as gradwire has an answer of its own.
+# What torch's PyBackend looks up on a backend written in Python and gradwire implements.
 LOOKED_UP = (
     "supports_splitting", "supports_coalescing", "supports_time_estimate", "set_timeout", "start_coalescing",
     "end_coalescing", "getBackendName", "options", "broadcast", "allreduce", "allreduce_sparse", "allreduce_coalesced",
@@ -29,7 +29,7 @@ class Base:
     """In place of dist.BackendBase."""
 
     def __init__(self, rank: int, size: int) -> None:
-        self.place = rank, size
+        self.rank_and_size = rank, size
 
 
 def calls(rank: int, size: int) -> list[Any]:
@@ -51,17 +51,17 @@ def calls(rank: int, size: int) -> list[Any]:
     third = torch.full((2,), float(rank))
     if part is not None:
         part.allreduce([third], opts).wait()
-    return [missing, backend.place, first.tolist(), second.tolist(), third.tolist(), options.backend,
+    return [missing, backend.rank_and_size, first.tolist(), second.tolist(), third.tolist(), options.backend,
             list(options.global_ranks_in_group)]  # fmt: skip
 
 
-def test_a_backend_answers_what_torch_looks_up_and_its_group_does_the_work(ranks: Ranks) -> None:
+def test_a_backend_has_what_torch_looks_up_and_its_group_runs_the_calls(ranks: Ranks) -> None:
     for rank, answers in enumerate(ranks.on("gradwire").run(3, calls)):
         summed = [3.0, 3.0] if rank else [0.0, 0.0]
         assert answers == [[], (rank, 3), [3.0] * 3, [0.0] * 2, summed, "gradwire", [0, 1, 2]]
 
 
-def test_a_group_of_torchs_own_type_leads_to_the_group_behind_its_backend() -> None:
+def test_the_gradwire_group_of_a_torch_group_is_that_of_its_backend() -> None:
     behind = object()
 
     class Holder:
@@ -69,16 +69,16 @@ def test_a_group_of_torchs_own_type_leads_to_the_group_behind_its_backend() -> N
 
     store = dist.HashStore()
     group: Any = dist.ProcessGroup(store, 0, 1)
-    assert backend_base.group_behind(group) is group
+    assert backend_base.gradwire_group_of(group) is group
     with mock.patch.object(dist.ProcessGroup, "_get_backend", return_value=Holder()):
-        assert backend_base.group_behind(group) is behind
+        assert backend_base.gradwire_group_of(group) is behind
 
 
 def test_a_torch_without_the_base_class_is_an_error_that_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not backend_base.asked()
+    assert not backend_base.requested()
     monkeypatch.setenv(backend_base.VARIABLE, "1")
     with mock.patch.object(dist, "BackendBase", Base, create=True):
-        assert backend_base.asked()
+        assert backend_base.requested()
     if not hasattr(dist, "BackendBase"):
         with pytest.raises(ConfigError, match="GRADWIRE_BACKEND_BASE"):
-            backend_base.asked()
+            backend_base.requested()

@@ -1,4 +1,4 @@
-"""Gradwire's group answers every call that torch's bindings allow as gloo's does: with and without options, bare
+"""A gradwire group supports every call that torch's bindings allow, with gloo's results: with and without options, bare
 tensors, subgroups, lookups of backends and stores, splits, and tensors that do not fit."""
 
 from __future__ import annotations

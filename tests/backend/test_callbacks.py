@@ -1,4 +1,4 @@
-"""Callbacks in order, on threads of their own, also when one of them waits for a later one."""
+"""Callbacks run in submission order, on their own threads, also when one of them waits for a later one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def test_callbacks_run_in_order_and_not_on_the_callers_thread() -> None:
     callbacks = Callbacks("test")
     ran: list[tuple[int, threading.Thread]] = []
 
-    def note(index: int) -> None:
+    def record(index: int) -> None:
         ran.append((index, threading.current_thread()))
 
     for index in range(100):
-        callbacks.run(partial(note, index))
+        callbacks.run(partial(record, index))
     callbacks.close()
     assert [index for index, _ in ran] == [*range(100)]
     assert threading.current_thread() not in {thread for _, thread in ran}
@@ -33,16 +33,16 @@ def test_no_thread_is_started_where_there_is_no_callback() -> None:
     callbacks.close()
 
 
-@pytest.mark.parametrize("aside", [True, False])
-def test_every_callback_may_wait_for_the_next(aside: bool) -> None:
-    """As many threads as there are callbacks in the middle; all of them end."""
+@pytest.mark.parametrize("yields", [True, False])
+def test_every_callback_may_wait_for_the_next(yields: bool) -> None:
+    """As many threads as there are running callbacks; all of them end."""
     callbacks = Callbacks("waiting")
     done = [threading.Event() for _ in range(6)]
     waited: list[bool] = []
 
     def wait_for_next(index: int) -> None:
-        if aside:
-            callbacks.step_aside()
+        if yields:
+            callbacks.yield_turn()
         waited.append(index == 5 or done[index + 1].wait(LIMIT))
         done[index].set()
 
@@ -53,12 +53,12 @@ def test_every_callback_may_wait_for_the_next(aside: bool) -> None:
     assert not [thread for thread in threading.enumerate() if "waiting" in thread.name]
 
 
-def test_what_comes_while_one_waits_still_runs_in_order() -> None:
+def test_callbacks_submitted_while_one_waits_still_run_in_order() -> None:
     callbacks, go = Callbacks("test"), threading.Event()
     ran: list[int] = []
 
     def wait() -> None:
-        callbacks.step_aside()
+        callbacks.yield_turn()
         go.wait(LIMIT)
         ran.append(0)
 

@@ -1,5 +1,5 @@
 """One group, two devices: CPU tensors over gradwire's wires, CUDA tensors by another backend of the same group. No GPU
-takes part: `accelerated` says what stands in for one."""
+is needed: see `accelerated`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_map_of_devices_names_the_second_backend(bare: Ranks, name: str, varia
     assert bare.run(2, accelerated.by_name, bare.port, name, variable) == [choice, choice]
 
 
-def test_nccl_gets_what_torch_would_give_it(ours: Ranks) -> None:
+def test_nccl_gets_the_arguments_that_torch_would_give_it(ours: Ranks) -> None:
     for rank, given in enumerate(ours.run(2, accelerated.nccl)):
         assert given == {
             "rank": rank, "size": 2, "store": "PrefixStore", "global_ranks_in_group": [0, 1], "group_name": "0",
@@ -66,17 +66,17 @@ def test_nccl_that_torch_does_not_have_is_an_error_that_names_the_variable(ours:
         assert "GRADWIRE_CUDA=gradwire" in error
 
 
-def test_a_second_backend_that_cannot_end_keeps_nothing_else_open_and_is_tried_again(ours: Ranks) -> None:
-    for told, left, calls in ours.run(2, accelerated.ends_in_spite_of_the_other):
-        assert (told, left, calls) == ("not now", 0, ["shutdown", "shutdown"])
+def test_a_failed_shutdown_of_the_second_backend_leaves_nothing_else_open_and_is_tried_again(ours: Ranks) -> None:
+    for error_text, left, calls in ours.run(2, accelerated.ends_after_a_failed_shutdown):
+        assert (error_text, left, calls) == ("not now", 0, ["shutdown", "shutdown"])
 
 
 def test_where_torchs_groups_lack_a_method_that_of_the_backend_is_called(ours: Ranks) -> None:
     assert ours.run(2, accelerated.older_torch)[0] == ["_set_default_timeout", "_shutdown"]
 
 
-def test_gloo_is_not_made_by_two_ranks_of_four_which_would_wait_for_the_others(ours: Ranks) -> None:
+def test_gloo_is_not_created_by_two_ranks_of_four_which_would_wait_for_the_others(ours: Ranks) -> None:
     first, second, *others = ours.run(4, accelerated.point_to_point_first)
-    for told in (first, second):
-        assert "a CUDA tensor; call one on every rank before the first send or receive" in told
+    for error_text in (first, second):
+        assert "a CUDA tensor; call one on every rank before the first send or receive" in error_text
     assert others == ["", ""]

@@ -17,7 +17,7 @@ def ours(ranks: Ranks) -> Ranks:
 
 
 @pytest.mark.parametrize("job", features.JOBS, ids=lambda job: job.__name__)
-def test_a_gradwire_group_carries(ours: Ranks, job: Any) -> None:
+def test_a_gradwire_group_runs(ours: Ranks, job: Any) -> None:
     ours.run(4, job)
 
 

@@ -25,8 +25,8 @@ OPTIONS = ("AllgatherOptions", "AllreduceCoalescedOptions", "AllreduceOptions", 
 
 
 @pytest.mark.parametrize("name", SINCE_2_5 + SINCE_2_13)
-def test_the_group_answers_to_old_and_new_names(name: str) -> None:
-    assert name in _ours(), "torch's own, which knows nothing of a group in Python"
+def test_the_group_has_old_and_new_names(name: str) -> None:
+    assert name in _ours(), "torch's own method, which does not work for a group in Python"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`init_process_group("gradwire")` on real processes and real sockets: right answers, and errors instead of hangs."""
+"""`init_process_group("gradwire")` on real processes and real sockets: correct results, and errors instead of hangs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_every_sum_is_right(ranks: Ranks, world_size: int) -> None:
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_everything_moved_is_where_it_belongs(ranks: Ranks, world_size: int) -> None:
+def test_every_move_is_right(ranks: Ranks, world_size: int) -> None:
     ranks.run(world_size, jobs.moves)
 
 
@@ -63,12 +63,12 @@ def test_a_callback_may_wait_for_another_sum(ranks: Ranks, hidden: bool) -> None
     assert ranks.run(2, jobs.sums_inside_callbacks, hidden, timeout=30) == [[0, 1, 2]] * 2
 
 
-def test_a_callback_of_a_receive_may_wait_for_who_asked(ranks: Ranks) -> None:
-    assert all(ranks.run(2, jobs.a_letters_callback))
+def test_a_callback_of_a_receive_may_wait_for_its_caller(ranks: Ranks) -> None:
+    assert all(ranks.run(2, jobs.receive_callback))
 
 
 def test_torchs_power_sgd_trains(ranks: Ranks) -> None:
-    """Alike on all ranks; and two that see the same data go where one alone does."""
+    """The same weights on all ranks; two ranks with the same data get the weights of one alone."""
     first, second = ranks.run(2, jobs.power_sgd, False, timeout=30)
     assert torch.equal(first, second)
     both, alone = ranks.run(2, jobs.power_sgd, True, timeout=30)[0], ranks.run(1, jobs.power_sgd, True, timeout=30)[0]
@@ -76,7 +76,7 @@ def test_torchs_power_sgd_trains(ranks: Ranks) -> None:
     assert not torch.equal(first, both)
 
 
-def test_a_future_says_why_its_operation_failed(ranks: Ranks) -> None:
+def test_a_future_raises_the_error_of_its_operation(ranks: Ranks) -> None:
     for errors in ranks.run(3, jobs.late_errors)[:2]:
         assert all("rank 2" in error for error in errors), errors
 
@@ -95,8 +95,8 @@ def test_small_and_large_tensors_are_added_in_the_same_order(ranks: Ranks) -> No
     assert torch.equal(small, (rows[0] + rows[1]) + rows[2])
 
 
-def test_messages_meet_by_tag_and_from_any_source(ranks: Ranks) -> None:
-    assert ranks.run(4, jobs.letters)[0] == [1, 2, 3]
+def test_messages_are_matched_by_tag_and_received_from_any_source(ranks: Ranks) -> None:
+    assert ranks.run(4, jobs.tagged_messages)[0] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("count", [3, INLINE])
@@ -129,13 +129,13 @@ def test_an_absent_rank_is_named_after_the_timeout(ranks: Ranks, asynchronous: b
         *waited, (late, _seconds) = ranks.run(3, jobs.absent_rank, asynchronous)
         for error, seconds in waited:
             assert "rank 2" in error
-            assert 0.8 < seconds < 3.4, "after its own timeout, before the late rank came"
+            assert 0.8 < seconds < 3.4, "after its own timeout, before the late rank called"
         assert late
 
     decide(trial)
 
 
-def test_a_lost_process_is_an_error_on_all_that_live() -> None:
+def test_a_lost_process_is_an_error_on_all_others() -> None:
     pool = Ranks("gradwire")
     try:
         with pytest.raises(AssertionError, match="exit code 17") as caught:
@@ -152,12 +152,12 @@ def test_a_rank_that_leaves_early_is_an_error_on_the_others(ranks: Ranks) -> Non
         assert seconds < 20, "the group's timeout is 30 s"
 
 
-def test_an_abort_is_heard_by_the_others(ranks: Ranks) -> None:
+def test_an_abort_ends_operations_of_the_others(ranks: Ranks) -> None:
     assert all("aborted" in error for error in ranks.run(3, jobs.aborted))
 
 
-def test_a_monitored_barrier_names_who_did_not_come(ranks: Ranks) -> None:
-    *came, (first, _) = ranks.run(3, jobs.roll_call)
+def test_a_monitored_barrier_names_the_missing_rank(ranks: Ranks) -> None:
+    *came, (first, _) = ranks.run(3, jobs.monitored_barriers)
     assert first == ""
     for passed, missed in came:
         assert passed == ""
@@ -165,15 +165,15 @@ def test_a_monitored_barrier_names_who_did_not_come(ranks: Ranks) -> None:
 
 
 def test_nothing_is_left_when_groups_are_destroyed(bare: Ranks, tmp_path: Path) -> None:
-    """What leaks grows from cycle to cycle; threads of torch's own that come late do not."""
+    """A leak grows from cycle to cycle; late threads of torch do not."""
     for left in bare.run(2, jobs.cycles, str(tmp_path), 12):
         for last, *first in zip(left[-1], *left[:4], strict=True):
             assert last <= max(first), left
 
 
-def test_nothing_is_left_where_torch_only_drops_a_group(bare: Ranks) -> None:
+def test_nothing_is_left_where_torch_destroys_a_group_without_shutdown(bare: Ranks) -> None:
     for left in bare.run(2, jobs.dropped, bare.port):
-        # Less may be left: what an earlier test left behind goes away in its own time.
+        # Less may be left: what an earlier test left behind may end meanwhile.
         assert all(last <= first for last, first in zip(left[-1], left[1], strict=True)), left
 
 
@@ -182,15 +182,15 @@ def test_a_destroyed_group_holds_no_store(bare: Ranks, tmp_path: Path) -> None:
     assert bare.run(1, jobs.kept_group, str(tmp_path)) == [True]
 
 
-def test_the_address_is_told_once(bare: Ranks) -> None:
-    for rank, lines in enumerate(bare.run(2, jobs.told, bare.port)):
+def test_the_address_is_logged_once(bare: Ranks) -> None:
+    for rank, lines in enumerate(bare.run(2, jobs.logged, bare.port)):
         assert len(lines) == 1
         assert f"rank {rank} of 2" in lines[0]
         assert "127.0.0.1" in lines[0]
         assert f"shared memory to rank {1 - rank}" in lines[0]
 
 
-def test_ddp_trains_alike_on_every_rank(ranks: Ranks) -> None:
+def test_ddp_gives_the_same_weights_on_every_rank(ranks: Ranks) -> None:
     first, *others = ranks.run(3, jobs.train, None)
     assert all(torch.equal(first, other) for other in others)
 

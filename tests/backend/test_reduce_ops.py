@@ -1,4 +1,4 @@
-"""Folding rows into a place that may be one of them."""
+"""Reducing rows into an output that may be one of them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 from gradwire.backend.reduce_ops import fold
 
 
-@pytest.mark.parametrize("place", [None, 0, 1, 2, 3])
-@pytest.mark.parametrize("how", ["sum", "avg", "max"])
-def test_a_result_may_lie_where_one_of_its_rows_does(how: str, place: int | None) -> None:
+@pytest.mark.parametrize("index", [None, 0, 1, 2, 3])
+@pytest.mark.parametrize("reduce_op", ["sum", "avg", "max"])
+def test_the_output_may_be_one_of_the_rows(reduce_op: str, index: int | None) -> None:
     rows = torch.tensor([[1.0, 8.0], [20.0, 40.0], [300.0, 0.0], [7.0, 4000.0]])
-    wanted = {"sum": rows.sum(0), "avg": rows.mean(0), "max": rows.max(0).values}[how]
-    out = torch.empty(2) if place is None else rows[place]
-    fold(how, [*rows], out)  # every row and `out` are tensors of their own over the same memory
+    wanted = {"sum": rows.sum(0), "avg": rows.mean(0), "max": rows.max(0).values}[reduce_op]
+    out = torch.empty(2) if index is None else rows[index]
+    fold(reduce_op, [*rows], out)  # every row and `out` are tensors of their own over the same memory
     assert torch.equal(out, wanted)

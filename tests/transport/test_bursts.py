@@ -1,4 +1,4 @@
-"""Losses in bursts: what a burst takes of a transfer, its tail above all, costs round trips and not timeouts in a row.
+"""Burst losses: packets lost in a burst, also at the tail of a transfer, cost round trips and not repeated timeouts.
 
 Virtual time, the lab's link model, the real LTP: 1 ms, 5 % of the packets lost in bursts of five.
 """

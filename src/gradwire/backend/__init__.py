@@ -1,1 +1,1 @@
-"""Collectives over a wire: who sends which part of a tensor to whom, who adds up, and in which order."""
+"""Backend: the process group behind `init_process_group("gradwire")`, its collectives over wires and shared memory."""

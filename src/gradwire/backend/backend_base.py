@@ -1,8 +1,8 @@
-"""AsBackend: a group as one of torch's backends, where torch lets a backend be written in Python (`dist.BackendBase`).
+"""Backend base: a group as one of torch's backends, where torch has a base class for those (`dist.BackendBase`).
 
-Torch then keeps a group of its own, holds gradwire beside the backends of other devices, and calls these methods from
-C++ under the names that torch's PyBackend looks for. Taken with GRADWIRE_BACKEND_BASE=1 only: the torch that is tested
-has no BackendBase, so this ran on a stand-in for it.
+Torch then makes a group of its own, keeps gradwire beside the backends of other devices, and calls these methods from
+C++ by the names that torch's PyBackend looks for. Used with GRADWIRE_BACKEND_BASE=1 only: the tested torch has no
+BackendBase, so this was run with a substitute for it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _SAME: Final = (
 )  # fmt: skip
 
 
-def asked() -> bool:
-    """Whether groups are to be made as backends; ConfigError where this torch has no base for them."""
+def requested() -> bool:
+    """Whether the variable asks for backends; ConfigError where this torch has no base class for them."""
     if os.environ.get(VARIABLE, "") in ("", "0"):
         return False
     if not hasattr(dist, "BackendBase"):
@@ -39,11 +39,11 @@ def asked() -> bool:
 
 
 def as_backend(group: Any) -> Any:
-    """A backend whose calls `group` carries out."""
+    """A backend that forwards its calls to `group`."""
     return _kind(dist.BackendBase)(group)  # type: ignore[attr-defined, unused-ignore]
 
 
-def group_behind(group: Any) -> Any:
+def gradwire_group_of(group: Any) -> Any:
     """The gradwire group that serves the CPU tensors of one of torch's groups; the group itself where there is none."""
     if type(group) is not dist.ProcessGroup:
         return group

@@ -1,4 +1,4 @@
-"""Named: the names that torch asks of a process group written in Python, under all the names it has had for them."""
+"""Base group: the name methods of a process group written in Python, in the spelling of every torch version."""
 
 # torch's stub says GroupName, a str that only type checkers know.
 # mypy: disable-error-code="override"

@@ -1,4 +1,8 @@
-"""Boxes: memory for small messages and for sums, used over and over so that no operation pays for fresh pages."""
+"""Buffers: reused memory for small messages and for sums, so that no operation pays for page faults.
+
+Not `exchange/buffer_pool.py`: that keeps every tensor by exact size and device for leases; here are message buffers of
+one fixed size and at most two large CPU buffers, taken by any size up to theirs.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,14 @@ from torch import Tensor
 
 from gradwire.backend.call import HEADER
 
-# A payload up to this many bytes travels inside the opening message, in one piece with its header.
+# A payload up to this many bytes is sent inside the opening message, together with the header.
 INLINE: Final = 32 << 10
+# Large scratch buffers that are kept.
 _SCRATCHES_KEPT: Final = 2
 
 
 class MessageBuffer:
-    """One small message: `memory` is what travels, `head` its header, `body` the payload's place."""
+    """One small message: `memory` is sent, `head` is its header, `body` its payload."""
 
     __slots__ = ("body", "head", "memory")
 
@@ -35,7 +40,7 @@ class MessageBuffer:
 
 
 class MessageBuffers:
-    """A pool of boxes and of large scratch buffers, for any thread."""
+    """A pool of message buffers and of large scratch buffers, for any thread."""
 
     def __init__(self) -> None:
         self._free: list[MessageBuffer] = []
@@ -48,8 +53,8 @@ class MessageBuffers:
         except IndexError:
             return MessageBuffer()
 
-    def give(self, box: MessageBuffer) -> None:
-        self._free.append(box)
+    def give(self, buffer: MessageBuffer) -> None:
+        self._free.append(buffer)
 
     def take_scratch(self, count: int, dtype: torch.dtype) -> Tensor:
         """A flat buffer of `count` elements with unknown contents."""

@@ -1,4 +1,4 @@
-"""Overloads: torch calls a collective in several forms; each becomes the one form that a group implements.
+"""Call forms: turns the several forms in which torch calls a collective into the one that a group implements.
 
 In: what torch's own bindings take: lists of tensors and an options object, or bare tensors with a root, an operator and
 a timeout; options may be left out. Out: lists of tensors and an options object.
@@ -48,7 +48,7 @@ def collective(options: type, *names: str) -> Callable[[Method], Method]:
             other = self.backend_for(first_tensor(given))
             if other is None:
                 return method(self, *given, opts)
-            return theirs(other, method.__name__)(*given, opts)
+            return torch_method(other, method.__name__)(*given, opts)
 
         return call
 
@@ -63,13 +63,13 @@ def routed(method: Method) -> Method:
         other = self.backend_for(first_tensor(tensors), all_ranks=False)
         if other is None:
             return method(self, tensors, *args, **named)
-        return theirs(other, method.__name__)(tensors, *args, **named)
+        return torch_method(other, method.__name__)(tensors, *args, **named)
 
     return call
 
 
-def theirs(group: Any, name: str) -> Method:
-    """The method `name` of one of torch's own groups, under the name that this torch has for it."""
+def torch_method(group: Any, name: str) -> Method:
+    """The method `name` of one of torch's own groups, by the name that this torch version uses."""
     found: Method = getattr(group, name, None) or getattr(group, OLD_NAMES[name])
     return found
 

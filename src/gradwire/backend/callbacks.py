@@ -1,7 +1,7 @@
-"""Callbacks: what hangs on a group's futures runs here, one after another, never on the thread that moves operations.
+"""Callbacks: runs the callbacks of a group's futures, in submission order, never on the engine's thread.
 
-A callback may wait for another operation of its group: torch's PowerSGD does. One that asks for a future lets the next
-callbacks go ahead while it waits; so does one that takes long, for whatever reason. No other ever overtakes an elder.
+A callback may wait for another operation of its group: torch's PowerSGD does. When a callback asks for a future, or
+runs for longer than `_TURN`, the next callbacks start beside it on another thread.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-# Longer than a callback that only computes on a bucket takes; it may also wait for what nobody here sees.
-_PATIENCE: Final = 0.05
-_STOP: Final = 10.0
+# Seconds until the next callback starts beside a running one: longer than a callback that only computes on a bucket.
+_TURN: Final = 0.05
+_CLOSE_TIMEOUT: Final = 10.0
 
 
 class Callbacks:
-    """Threads that start with the first callback; one more only where all others are in the middle of one."""
+    """Threads that start with the first callback; another one only where all others are running one."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -26,40 +26,40 @@ class Callbacks:
         self._queue: deque[Callable[[], None]] = deque()
         self._threads: list[threading.Thread] = []
         self._idle = 0
-        self._elder: threading.Thread | None = None  # the one whose callback the next have to wait for
-        self._patience = 0.0  # until when
+        self._current: threading.Thread | None = None  # the next callback waits for this thread's one
+        self._turn_ends = 0.0  # but not longer than this
         self._closing = False
 
     def run(self, callback: Callable[[], None]) -> None:
-        """Have it run after those that came before."""
+        """Queue it behind those submitted before."""
         with self._changed:
             self._queue.append(callback)
-            self._staff()
+            self._ensure_thread()
             self._changed.notify_all()
 
-    def step_aside(self) -> None:
-        """Called inside a callback that may wait: the next need not wait for this one."""
-        if self._elder is threading.current_thread():
+    def yield_turn(self) -> None:
+        """Called inside a callback that may wait: the next one need not wait for it."""
+        if self._current is threading.current_thread():
             with self._changed:
-                self._elder = None
+                self._current = None
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Run what is left, then end the threads."""
+        """Run what is queued, then end the threads."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        deadline = time.monotonic() + _STOP  # a callback may wait for somebody else for ever
+        deadline = time.monotonic() + _CLOSE_TIMEOUT  # a callback may wait for ever
         while (thread := self._running()) is not None and (left := deadline - time.monotonic()) > 0:
             thread.join(left)
 
     def _running(self) -> threading.Thread | None:
-        """A thread other than this one that has not ended; what is left in the queue may have started it just now."""
+        """A thread other than this one that has not ended; a queued callback may have started it just now."""
         with self._changed:
             others = (thread for thread in self._threads if thread is not threading.current_thread())
             return next((thread for thread in others if thread.is_alive()), None)
 
-    def _staff(self) -> None:
+    def _ensure_thread(self) -> None:
         if self._queue and not self._idle:
             self._idle += 1
             thread = threading.Thread(target=self._serve, name=f"gradwire-{self._name}-callbacks", daemon=True)
@@ -71,22 +71,22 @@ class Callbacks:
             callback()
             with self._changed:
                 self._idle += 1
-            self.step_aside()
+            self.yield_turn()
 
     def _next(self) -> Callable[[], None] | None:
-        """The next callback, once its elder is done or has used up our patience; None at the end."""
+        """The next callback, once the one before is done or its turn has ended; None at the end."""
         with self._changed:
-            while not self._queue or self._held():
+            while not self._queue or self._must_wait():
                 if self._closing and not self._queue:
                     self._idle -= 1
                     return None
-                self._changed.wait(self._patience - time.monotonic() if self._queue else None)
+                self._changed.wait(self._turn_ends - time.monotonic() if self._queue else None)
             self._idle -= 1
             callback = self._queue.popleft()
-            self._elder = threading.current_thread()
-            self._patience = time.monotonic() + _PATIENCE
-            self._staff()
+            self._current = threading.current_thread()
+            self._turn_ends = time.monotonic() + _TURN
+            self._ensure_thread()
             return callback
 
-    def _held(self) -> bool:
-        return self._elder is not None and time.monotonic() < self._patience
+    def _must_wait(self) -> bool:
+        return self._current is not None and time.monotonic() < self._turn_ends

@@ -1,7 +1,7 @@
-"""OwnBackend: a group that is its own backend for CPU tensors.
+"""CPU backend: a group that is its own backend for CPU tensors.
 
-Torch keeps a backend for each device inside a group, looks it up by device and asks it what it can do. A group written
-in Python stands in for both; here are its answers. They hold no algorithm.
+Torch keeps a backend for each device inside a group, looks it up by device and queries its abilities. A group written
+in Python is both; here are the answers to those queries. They hold no algorithm.
 """
 
 # torch's stubs say that these answers come from C++ objects.

@@ -1,9 +1,9 @@
-"""Devices: which backend serves a group's tensors of which device.
+"""Device routing: chooses the backend of a group's tensors by their device.
 
 CPU tensors go over gradwire's wires. CUDA tensors go to NCCL where torch has it: a backend of the same ranks,
-registered on the same group, made when the first of them comes, so that a job without CUDA tensors never starts it. A
-map such as `cpu:gradwire,cuda:gloo` or the variable GRADWIRE_CUDA names another choice; `gradwire` means copies through
-host memory.
+registered on the same group, created with the first CUDA tensor, so that a job without CUDA tensors never starts it. A
+map such as `cpu:gradwire,cuda:gloo` or the variable GRADWIRE_CUDA selects another one; `gradwire` copies through host
+memory.
 """
 
 # torch's stubs say that these answers come from C++ objects.
@@ -35,7 +35,7 @@ _ALL_RANKS_FIRST: Final = (
 
 
 def device_type(tensor: Tensor | None) -> str:
-    """The kind of device that a call is about; one without tensors is about the CPU."""
+    """The device type of a call; "cpu" for a call without tensors."""
     return "cpu" if tensor is None else tensor.device.type
 
 
@@ -63,19 +63,19 @@ class CudaBackend:
         return group
 
     def choice(self) -> str | None:
-        """nccl, gloo or gradwire; None where the group has nothing to do with CUDA."""
+        """nccl, gloo or gradwire; None where the group has no CUDA backend."""
         if not torch.cuda.is_available():
             return None
         named = _named_backend(self._group)
         if ":" in named:
             devices = dict(pair.split(":") for pair in named.split(","))
             return _known(devices["cuda"], named) if "cuda" in devices else None
-        asked = os.environ.get(VARIABLE, "").lower()
-        return _known(asked, VARIABLE) if asked else "nccl" if dist.is_nccl_available() else "gradwire"
+        chosen = os.environ.get(VARIABLE, "").lower()
+        return _known(chosen, VARIABLE) if chosen else "nccl" if dist.is_nccl_available() else "gradwire"
 
     def inner(self, *, all_ranks: bool = True) -> Any:
-        """One of torch's own groups that holds the backend; None where CUDA tensors are gradwire's as well. `all_ranks`
-        says whether every rank of the group makes this call: gloo's constructor waits for all of them."""
+        """The torch group with the backend; None where gradwire serves CUDA tensors too. `all_ranks`: every rank of the
+        group makes this call (gloo's constructor waits for all of them)."""
         if self._inner is None:
             with self._lock:
                 choice = self.choice()
@@ -134,8 +134,8 @@ class DeviceRoutedGroup(CpuBackend):
 
 
 def _first_of(inner: Any, *names: str) -> Callable[..., object]:
-    """The first method that there is of the group or, before torch 2.6, of its backend; where neither has one, as gloo
-    then has no shutdown, there is nothing to do."""
+    """The first method that exists on the group or, before torch 2.6, on its backend; a no-op where neither has one
+    (gloo then has no shutdown)."""
     owners = (inner, inner._get_backend(CUDA))
     found = (getattr(owner, name, None) for owner in owners for name in names)
     return next((method for method in found if method is not None), lambda *_: None)
@@ -155,7 +155,7 @@ def _backend(choice: str, store: Any, rank: int, size: int, options: Any, given:
 
 
 def _named_backend(group: CpuBackend) -> str:
-    """What `init_process_group` or `new_group` was called with; torch does not know parts made by the group itself."""
+    """The backend given to `init_process_group` or `new_group`; torch does not know groups made by `split_group`."""
     try:
         return str(dist.get_backend(group))
     except ValueError:

@@ -1,8 +1,8 @@
-"""Engine: carries out a group's operations in the order they were asked for.
+"""Engine: starts a group's operations in call order and runs them to completion.
 
-A caller that waits anyway carries its operation out itself: no thread has to wake up. Others are started on the
-caller's thread (everything is posted and sent) and carried on by one thread per group, several at a time: each moves
-whenever what it needs has arrived, and none has to wait for an earlier one to end. Callbacks of futures run elsewhere.
+A blocking call runs on the caller's thread: no other thread has to wake up. Asynchronous operations are started on the
+caller's thread (everything is posted and sent) and continued by one thread per group, several at a time: each goes on
+when what it needs has arrived, and none waits for an earlier one to end. Callbacks of futures run elsewhere.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from gradwire.backend.shm_allreduce import ShmAllreduce, ShmOperation
 from gradwire.backend.work import CollectiveWork, Outputs
 from gradwire.errors import ConfigError, LinkError
 
-# Operations under way at once: enough to fill a long link with a model's buckets, few enough to bound their scratch.
+# Concurrent operations: enough to fill a long link with a model's buckets, few enough to bound their scratch.
 WINDOW: Final = 8
-# A waiting thread listens this often for signals and for word that the group has failed.
-_LISTEN: Final = 0.1
-# With several operations under way, how long one is waited for before the others are looked at again.
-_GLANCE: Final = 0.001
-_STOP: Final = 10.0
+# Seconds between two checks of a waiting thread for signals and for a failure of the group.
+_CHECK: Final = 0.1
+# Seconds to wait for one of several running operations before the others are looked at again.
+_TURN: Final = 0.001
+_CLOSE_TIMEOUT: Final = 10.0
 
 
 class OperationEngine:
-    """Runs the operations of one circle."""
+    """Runs the operations of one peer group; sums between ranks of one host use `shm`."""
 
-    def __init__(self, circle: PeerGroup, name: str, board: ShmAllreduce | None = None) -> None:
-        self._circle = circle
-        self._board = board
+    def __init__(self, group: PeerGroup, name: str, shm: ShmAllreduce | None = None) -> None:
+        self._group = group
+        self._shm = shm
         self._name = name
         self.callbacks = Callbacks(name)
         self._number = 0
-        self._order = threading.RLock()  # held while an operation is numbered and started, or carried out at once
+        self._order = threading.RLock()  # held while an operation is numbered and started, or run to its end
         self._changed = threading.Condition()
         self._queue: list[Operation] = []
         self._closing = False
@@ -49,39 +49,39 @@ class OperationEngine:
 
     @property
     def started(self) -> int:
-        """How many operations were taken on."""
+        """How many operations were submitted."""
         return self._number
 
     def run(
-        self, call: Call, algorithm: Callable[[OpTransfers], Steps], outputs: Outputs, timeout: float, *, at_once: bool,
-        settle: Callable[[], None] = lambda: None, summed: Tensor | None = None,
+        self, call: Call, algorithm: Callable[[OpTransfers], Steps], outputs: Outputs, timeout: float, *,
+        blocking: bool, on_complete: Callable[[], None] = lambda: None, summed: Tensor | None = None,
     ) -> CollectiveWork:  # fmt: skip
-        """Take an operation on. With `at_once` it is done when this returns, if nothing else is under way.
+        """Submit an operation. With `blocking` it is done when this returns, if no other operation is running.
 
-        `summed` is what becomes the sum of all ranks' memory; on one host that goes over the board.
+        `summed` is the memory that becomes the sum over all ranks; on one host it goes through shared memory.
         """
         work = CollectiveWork(outputs, self.callbacks)
         with self._order:
-            # Who comes after a failure must not take what the others left on the board for success.
-            self._circle.check()
+            # After a failure, what other ranks left in shared memory must not count as success.
+            self._group.check()
             operation: Operation
-            if self._board is not None and summed is not None:
-                operation = ShmOperation(self._board, call, self._number, summed, work, timeout, settle)
+            if self._shm is not None and summed is not None:
+                operation = ShmOperation(self._shm, call, self._number, summed, work, timeout, on_complete)
             else:
-                flight = OpTransfers(self._circle, call, self._number)
-                operation = WireOperation(flight, algorithm(flight), work, timeout, settle, self._board)
+                transfers = OpTransfers(self._group, call, self._number)
+                operation = WireOperation(transfers, algorithm(transfers), work, timeout, on_complete, self._shm)
             self._number += 1
-            if at_once and not self._queue:
-                self._carry_out(operation)
+            if blocking and not self._queue:
+                self._run_now(operation)
             else:
                 self._enqueue(operation)
         return work
 
-    def _carry_out(self, operation: Operation) -> None:
+    def _run_now(self, operation: Operation) -> None:
         try:
             operation.start()
             while not operation.finished:
-                operation.block(_LISTEN)
+                operation.block(_CHECK)
         except BaseException as error:
             self._fail(operation, error)
         else:
@@ -91,9 +91,9 @@ class OperationEngine:
         with self._changed:
             if self._closing:
                 raise CollectiveError("the process group was destroyed")
-            begin = len(self._queue) < WINDOW
+            start = len(self._queue) < WINDOW
         try:
-            if begin:
+            if start:
                 operation.start()
         except BaseException as error:
             self._fail(operation, error)
@@ -112,10 +112,10 @@ class OperationEngine:
                 if not self._queue:
                     return
                 window = self._queue[:WINDOW]
-            self._turn(window)
+            self._advance(window)
 
-    def _turn(self, window: list[Operation]) -> None:
-        """Look at every operation once; wait for the oldest when none could move."""
+    def _advance(self, window: list[Operation]) -> None:
+        """Advance every operation once; wait for the oldest when none could go on."""
         moved = False
         for operation in window:
             try:
@@ -126,7 +126,7 @@ class OperationEngine:
                 return
         if not moved:
             try:
-                window[0].block(_GLANCE if len(window) > 1 else 5 * _GLANCE)
+                window[0].block(_TURN if len(window) > 1 else 5 * _TURN)
             except BaseException as error:
                 self._remove(window[0])
                 self._fail(window[0], error)
@@ -151,13 +151,13 @@ class OperationEngine:
             self._changed.notify_all()
 
     def _fail(self, operation: Operation, error: BaseException) -> None:
-        """The group cannot go on: tell the others, end everything under way with the same words."""
+        """The group cannot go on: notify the others, end all running operations with the same message."""
         if isinstance(error, LinkError) and not isinstance(error, CollectiveError):
             error = CollectiveError(f"{operation.call}, number {operation.number} of this group: {error}")
         if isinstance(error, ConfigError) and not operation.started:
             operation.work.finish(error)
             return
-        failure = self._circle.fail(str(error) or type(error).__name__)
+        failure = self._group.fail(str(error) or type(error).__name__)
         operation.abandon()
         operation.work.finish(failure if isinstance(error, CollectiveError) else error)
         self._drop(failure)
@@ -173,16 +173,16 @@ class OperationEngine:
             operation.work.finish(failure)
 
     def close(self, *, abort: bool = False) -> None:
-        """End the threads: after what is under way, or at once."""
+        """End the threads: after the running operations, or at once."""
         if abort:
-            self._drop(self._circle.fail("the process group was aborted"))
+            self._drop(self._group.fail("the process group was aborted"))
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(_STOP)
+            self._thread.join(_CLOSE_TIMEOUT)
             if self._thread.is_alive():
-                self._drop(self._circle.fail("the process group was destroyed with operations under way"))
+                self._drop(self._group.fail("the process group was destroyed while operations were running"))
                 self._thread.join()
         self.callbacks.close()
-        self._board = None  # its memory goes with its last operation
+        self._shm = None  # its memory is freed with its last operation

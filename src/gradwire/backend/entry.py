@@ -1,4 +1,4 @@
-"""What torch calls when it is imported (entry point `torch.backends`): makes the name known and loads nothing.
+"""Entry point `torch.backends`: registers the backend's name when torch is imported, and loads nothing.
 
 Nothing else of torch changes. In particular the list of backends that torch keeps for out-of-tree ones stays as it was:
 where that list is not empty, torch gives a group of several devices ("cpu:gloo,cuda:nccl") no default backend, and such
@@ -26,14 +26,14 @@ def register() -> None:
 
 
 def create(options: Any, backend_options: object = None) -> Any:
-    """The group itself is loaded when the first one is made: importing torch stays as quick as it was."""
+    """Loads the group's module with the first group: importing torch takes no longer than without gradwire."""
     from gradwire.backend.process_group import create as create_group
 
     return create_group(options, backend_options)
 
 
 class _Unlisted(dict[str, Any]):
-    """Torch's out-of-tree backends. Ours is found by its name and is not among those that are listed."""
+    """Torch's out-of-tree backends. gradwire is found by name but is not listed."""
 
     def __init__(self, listed: dict[str, Any], plugin: Any) -> None:
         super().__init__(listed)

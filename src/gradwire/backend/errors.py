@@ -1,4 +1,4 @@
-"""Failure: why a group can no longer be used, the same words on every rank that hears of it."""
+"""Errors: why a group can no longer be used, with the same message on every rank."""
 
 from __future__ import annotations
 

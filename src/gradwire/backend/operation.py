@@ -1,4 +1,4 @@
-"""Operation: one collective under way, as the engine sees it, and the kind that goes over the wire."""
+"""Operation: the interface of a running collective for the engine, and the implementation over the wire."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gradwire.transport.wires.base import Delivery, Transfer
 
 
 class Operation(Protocol):
-    """What an engine carries out. Raises CollectiveError or LinkError where it cannot go on."""
+    """What an engine runs. Raises CollectiveError or LinkError where it cannot go on."""
 
     call: Call
     number: int
@@ -25,11 +25,11 @@ class Operation(Protocol):
     finished: bool
 
     def start(self) -> None:
-        """Post and send whatever can be without waiting."""
+        """Post and send whatever is possible without waiting."""
         ...
 
     def advance(self) -> bool:
-        """Go on as far as possible without waiting; tells whether anything moved."""
+        """Go on as far as possible without waiting; returns whether anything happened."""
         ...
 
     def block(self, seconds: float) -> None:
@@ -37,38 +37,38 @@ class Operation(Protocol):
         ...
 
     def abandon(self) -> None:
-        """It failed: afterwards nobody reads or writes its buffers."""
+        """The operation failed: afterwards nobody reads or writes its buffers."""
         ...
 
 
 class WireOperation:
-    """An operation over the wire: its steps, the transfer they wait for, and until when."""
+    """An operation over the wire: its steps, the transfer they wait for, and the deadline."""
 
     def __init__(
-        self, flight: OpTransfers, steps: Steps, work: CollectiveWork, timeout: float, settle: Callable[[], None],
-        board: ShmAllreduce | None,
+        self, transfers: OpTransfers, steps: Steps, work: CollectiveWork, timeout: float,
+        on_complete: Callable[[], None], shm: ShmAllreduce | None,
     ) -> None:  # fmt: skip
-        self.flight, self.work = flight, work
-        self.call, self.number = flight.call, flight.number
-        self._board = board
+        self.transfers, self.work = transfers, work
+        self.call, self.number = transfers.call, transfers.number
+        self._shm = shm
         self._steps = steps
         self._timeout = timeout
-        self._settle = settle
+        self._on_complete = on_complete
         self._awaited: Transfer | None = None
         self._deadline = 0.0
         self.started = False
         self.finished = False
 
     def start(self) -> None:
-        """Post and send whatever can be without waiting."""
+        """Post and send whatever is possible without waiting."""
         self.started = True
         self._deadline = time.monotonic() + self._timeout
-        if self._board is not None:
-            self._board.announce(self.call, self.number)
+        if self._shm is not None:
+            self._shm.announce(self.call, self.number)
         self._resume(None)
 
     def advance(self) -> bool:
-        """Go on as far as possible without waiting; tells whether anything moved."""
+        """Go on as far as possible without waiting; returns whether anything happened."""
         moved = False
         while not self.finished and self._awaited is not None and self._awaited.done:
             self.block(0.0)
@@ -81,41 +81,41 @@ class WireOperation:
         try:
             delivery = self._awaited.wait(max(0.0, min(seconds, self._deadline - time.monotonic())))
         except TimeoutError:
-            self.flight.circle.check()
+            self.transfers.group.check()
             if time.monotonic() >= self._deadline:
                 raise CollectiveError(self._late()) from None
         except LinkError:
-            self.flight.circle.check_patiently()
+            self.transfers.group.check_after_loss()
             raise
         else:
             self._resume(delivery)
 
     def abandon(self) -> None:
-        self.flight.abandon()
+        self.transfers.abandon()
 
     def _resume(self, delivery: Delivery | None) -> None:
         if delivery is not None and delivery.reason == "cancelled":
-            self.flight.circle.check_patiently()
-            raise CollectiveError(f"rank {self._peer()} withdrew from {self.flight.call}, number {self.flight.number}")
+            self.transfers.group.check_after_loss()
+            raise CollectiveError(f"rank {self._peer()} cancelled {self.call}, number {self.number}")
         if delivery is not None and delivery.reason == "refused" and delivery.arrived != delivery.size:
             raise CollectiveError(
-                f"{self.flight.call}, number {self.flight.number}: rank {self._peer()} and rank "
-                f"{self.flight.circle.rank} disagree about its size"
+                f"{self.call}, number {self.number}: rank {self._peer()} and rank "
+                f"{self.transfers.group.rank} disagree about its size"
             )
         try:
             self._awaited = next(self._steps) if delivery is None else self._steps.send(delivery)
         except StopIteration:
             self.finished = True
-            self._settle()
-            self.flight.land()
+            self._on_complete()
+            self.transfers.complete()
 
     def _peer(self) -> int:
         assert self._awaited is not None
-        return self.flight.circle.members.index(self._awaited.peer)
+        return self.transfers.group.members.index(self._awaited.peer)
 
     def _late(self) -> str:
         return (
-            f"{self.flight.call}, number {self.flight.number} of this group: rank {self.flight.circle.rank} waited "
+            f"{self.call}, number {self.number} of this group: rank {self.transfers.group.rank} waited "
             f"{self._timeout:g} s for rank {self._peer()}, which did not take part; is it alive, and did it make the "
             "same call? (init_process_group's timeout sets the limit)"
         )

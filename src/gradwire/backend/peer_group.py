@@ -1,7 +1,7 @@
-"""Circle: the ranks of one group on a wire, the memory they share out, and the word that the group has failed.
+"""Peer group: the ranks of one group on a wire, its message buffers, and the notice that the group has failed.
 
-In: group ranks and tensors. Out: transfers. A rank whose operation fails tells every other member once; each hears it
-while it waits for something, so that all of them raise the same message instead of each its own timeout.
+In: group ranks and tensors. Out: transfers. A rank whose operation fails sends a notice to every other member; they
+read it while they wait, so that all of them raise the same message instead of each its own timeout.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from gradwire.errors import LinkError
 from gradwire.transport.wires.base import Transfer, Wire
 
 _NOTICE_BYTES: Final = 1024
-# How long a closing group waits for its last small messages to be acknowledged.
+# Seconds that a closing group waits for its last small messages to be acknowledged.
 _LINGER: Final = 5.0
-# A member that fails says why before it withdraws; over a wire without order the word may come this much later.
-_WORD: Final = 1.0
+# A failing member sends its notice before it cancels transfers; over LTP the notice may arrive this many seconds later.
+_NOTICE_WAIT: Final = 1.0
 
 
 class PeerGroup:
-    """`rank` and peers are ranks of the group; `members` are their ranks on the wire."""
+    """`number` is the group's in tags; `rank` and `peers` are ranks of the group, `members` their ranks on the wire."""
 
-    def __init__(self, wire: Wire, group: int, rank: int, members: Sequence[int]) -> None:
-        self.wire, self.group, self.rank = wire, group, rank
+    def __init__(self, wire: Wire, number: int, rank: int, members: Sequence[int]) -> None:
+        self.wire, self.number, self.rank = wire, number, rank
         self.members = tuple(members)
         self.size = len(members)
-        # Every rank begins with another peer, so that not all send to the same one at once.
+        # Every rank starts with a different peer, so that not all send to the same one first.
         self.peers = tuple((rank + shift) % self.size for shift in range(1, self.size))
-        self.boxes = MessageBuffers()
+        self.buffers = MessageBuffers()
         self.failure: CollectiveError | None = None
-        self._told = threading.Lock()
-        self._reaping = threading.Lock()
-        self._trailing: deque[tuple[list[Transfer], MessageBuffer]] = deque()
-        self._last_words: list[Transfer] = []
+        self._failing = threading.Lock()
+        self._reclaiming = threading.Lock()
+        self._unfinished: deque[tuple[list[Transfer], MessageBuffer]] = deque()
+        self._notice_sends: list[Transfer] = []
         self._notices = {peer: self._post_notice(peer) for peer in self.peers}
 
     def send(self, peer: int, buffer: Tensor, tag: int) -> Transfer:
@@ -52,37 +52,37 @@ class PeerGroup:
     def post(self, peer: int, buffer: Tensor, tag: int) -> Transfer:
         return self.wire.post(self.members[peer], buffer, tag)
 
-    def trail(self, transfers: list[Transfer], box: MessageBuffer) -> None:
-        """Nobody waits for these sends; their box is free once all are done."""
-        self._trailing.append((transfers, box))
+    def release_when_sent(self, transfers: list[Transfer], buffer: MessageBuffer) -> None:
+        """Nobody waits for these sends; `buffer` is free once all are done."""
+        self._unfinished.append((transfers, buffer))
 
-    def reap(self) -> None:
-        """Take back the boxes whose sends are done, oldest first."""
-        trailing = self._trailing
-        with self._reaping:
-            while trailing and all(transfer.done for transfer in trailing[0][0]):
-                self.boxes.give(trailing.popleft()[1])
+    def reclaim(self) -> None:
+        """Take back the buffers whose sends are done, oldest first."""
+        unfinished = self._unfinished
+        with self._reclaiming:
+            while unfinished and all(transfer.done for transfer in unfinished[0][0]):
+                self.buffers.give(unfinished.popleft()[1])
 
     def check(self) -> None:
-        """Raise what has failed: this rank's own failure or one that another member told of."""
+        """Raise the group's failure: this rank's own or one that another member sent."""
         if self.failure is None:
-            self._hear()
-        self.check_quickly()
+            self._read_notices()
+        self.check_known()
 
-    def check_patiently(self) -> None:
-        """The same where a peer withdrew or left: gives its reason time to arrive."""
-        deadline = time.monotonic() + _WORD
+    def check_after_loss(self) -> None:
+        """The same where a peer cancelled or left: waits for its notice to arrive."""
+        deadline = time.monotonic() + _NOTICE_WAIT
         while self.failure is None and time.monotonic() < deadline:
             self.check()
             time.sleep(0.005)
-        self.check_quickly()
+        self.check_known()
 
-    def check_quickly(self) -> None:
-        """The same for the start of an operation: what this rank knows already."""
+    def check_known(self) -> None:
+        """The same for the start of an operation: only what this rank knows already."""
         if self.failure is not None:
             raise CollectiveError(str(self.failure))
 
-    def check_present(self, ranks: Iterable[int]) -> None:
+    def check_alive(self, ranks: Iterable[int]) -> None:
         """LinkError when one of them is lost."""
         for rank in ranks:
             notice = self._notices.get(rank)
@@ -90,44 +90,44 @@ class PeerGroup:
                 notice[0].wait(0)
 
     def fail(self, reason: str) -> CollectiveError:
-        """The group is unusable from now on; the first reason stays, and the others are told of it."""
-        with self._told:
+        """The group is unusable from now on; the first reason is kept and sent to the other members."""
+        with self._failing:
             if self.failure is not None:
                 return self.failure
             self.failure = CollectiveError(reason)
         text = reason.encode()[:_NOTICE_BYTES]
-        box = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        buffer = torch.frombuffer(bytearray(text), dtype=torch.uint8)
         for peer in self.peers:
             with contextlib.suppress(LinkError, ValueError, RuntimeError):
-                self._last_words.append(self.send(peer, box, tags.notice(self.group)))
+                self._notice_sends.append(self.send(peer, buffer, tags.notice(self.number)))
         return self.failure
 
     def close(self, linger: float = _LINGER) -> None:
-        """Wait for what was sent last, withdraw what was posted."""
+        """Wait for the last sends, cancel the posted receives."""
         deadline = time.monotonic() + linger
-        for transfer in [one for sends, _ in self._trailing for one in sends] + self._last_words:
+        for transfer in [one for sends, _ in self._unfinished for one in sends] + self._notice_sends:
             with contextlib.suppress(LinkError, TimeoutError):
                 transfer.wait(max(0.0, deadline - time.monotonic()))
-        self._trailing.clear()
+        self._unfinished.clear()
         for transfer, _ in self._notices.values():
-            withdraw(transfer)
+            cancel_transfer(transfer)
 
     def _post_notice(self, peer: int) -> tuple[Transfer, Tensor]:
-        box = torch.empty(_NOTICE_BYTES, dtype=torch.uint8)
-        return self.post(peer, box, tags.notice(self.group)), box
+        buffer = torch.empty(_NOTICE_BYTES, dtype=torch.uint8)
+        return self.post(peer, buffer, tags.notice(self.number)), buffer
 
-    def _hear(self) -> None:
-        for transfer, box in self._notices.values():
+    def _read_notices(self) -> None:
+        for transfer, buffer in self._notices.values():
             if not transfer.done:
                 continue
-            with contextlib.suppress(LinkError):  # a peer that is gone says nothing
+            with contextlib.suppress(LinkError):  # a lost peer sent no notice
                 size = transfer.wait(0).size
-                self.failure = CollectiveError(bytes(box[:size].numpy()).decode(errors="replace"))
+                self.failure = CollectiveError(bytes(buffer[:size].numpy()).decode(errors="replace"))
                 return
 
 
-def withdraw(transfer: Transfer) -> None:
-    """Cancel, whatever state it is in: afterwards its buffer is left alone."""
+def cancel_transfer(transfer: Transfer) -> None:
+    """Cancel it, whatever state it is in: afterwards its buffer is not used any more."""
     with contextlib.suppress(LinkError, ValueError, RuntimeError):
         if not transfer.done:
             transfer.cancel()

@@ -1,8 +1,8 @@
-"""The process group behind `torch.distributed.init_process_group("gradwire")`.
+"""Process group: what is behind `torch.distributed.init_process_group("gradwire")`.
 
-Torch finds it through `backend/entry.py`; no import is needed. `GradwireGroup` translates torch's calls into operations:
-lists of tensors in, flat memory and a Call out. It holds no algorithm. The forms in which torch may call (bare tensors,
-no options) are brought into one by `backend/call_forms.py`.
+Torch finds it through `backend/entry.py`; no import is needed. `GradwireGroup` translates torch's calls into
+operations: lists of tensors in, flat memory and a Call out. It holds no algorithm. `backend/call_forms.py` turns the
+forms in which torch may call (bare tensors, no options) into one.
 """
 
 # torch's stubs give these methods several signatures that no Python subclass can have, and miss the options.
@@ -32,17 +32,17 @@ from torch._C._distributed_c10d import (
     ScatterOptions,
 )
 
-from gradwire.backend import backend_base, barrier_patch, move, reduce, tensor_checks
+from gradwire.backend import backend_base, move, reduce, tensor_checks
 from gradwire.backend.call import Call
 from gradwire.backend.call_forms import collective, routed
 from gradwire.backend.device_routing import CudaBackend, DeviceRoutedGroup
 from gradwire.backend.engine import OperationEngine
-from gradwire.backend.monitored_barrier import roll_call
+from gradwire.backend.monitored_barrier import monitored_barrier, patch_torch
 from gradwire.backend.op_transfers import OpTransfers, Steps
 from gradwire.backend.p2p import PointToPoint
 from gradwire.backend.reduce_ops import name_of
-from gradwire.backend.shared_wire import SharedWire, convene
-from gradwire.backend.shm_allreduce import open_board
+from gradwire.backend.shared_wire import SharedWire, open_peer_group
+from gradwire.backend.shm_allreduce import open_shm_allreduce
 from gradwire.backend.sparse_allreduce import SparseSum
 from gradwire.backend.split_group import split_options
 from gradwire.backend.staging import StagedList, Staging
@@ -58,15 +58,15 @@ _NO_TIMEOUT = timedelta(milliseconds=-1)
 
 
 def create(options: Any, backend_options: object = None) -> Any:
-    """What torch registers for the name: the group, or with GRADWIRE_BACKEND_BASE=1 a backend that stands for it."""
-    wrap = backend_base.asked()
+    """Makes the group for torch, or with GRADWIRE_BACKEND_BASE=1 a backend object in front of it."""
+    wrap = backend_base.requested()
     group = _make(options, backend_options)
     return backend_base.as_backend(group) if wrap else group
 
 
 def _make(options: Any, backend_options: object) -> GradwireGroup:
-    """A group of the ranks torch names: on the default group's wire when that is ours, else on one of its own."""
-    barrier_patch.take_groups(GradwireGroup)
+    """A group of the given ranks: on the default group's wire when that is a gradwire group, else on a new wire."""
+    patch_torch(GradwireGroup)
     rank, size = options.group_rank, options.group_size
     shared = _default_wire() if options.global_ranks_in_group else None
     if shared is None:
@@ -78,7 +78,7 @@ def _make(options: Any, backend_options: object) -> GradwireGroup:
 
 
 def _default_wire() -> SharedWire | None:
-    world = backend_base.group_behind(dist.group.WORLD)
+    world = backend_base.gradwire_group_of(dist.group.WORLD)
     return world.shared if isinstance(world, GradwireGroup) else None
 
 
@@ -90,16 +90,16 @@ class GradwireGroup(DeviceRoutedGroup):
     def __init__(self, shared: SharedWire, options: Any, members: Sequence[int], given: object = None) -> None:
         super().__init__(options)
         self.shared = shared
-        self._circle = convene(shared, options.store, options.group_rank, members, options.timeout.total_seconds())
-        self.cuda = CudaBackend(self, self._circle.group, given)
-        board = open_board(self._circle, options.timeout.total_seconds())
-        self._engine = OperationEngine(self._circle, options.group_id or "default", board)
-        self._points = PointToPoint(self._circle, options.timeout.total_seconds(), self._engine.callbacks)
-        self._roll_calls = 0
-        self._splits = 0
+        timeout = options.timeout.total_seconds()
+        self._peer_group = open_peer_group(shared, options.store, options.group_rank, members, timeout)
+        self.cuda = CudaBackend(self, self._peer_group.number, given)
+        shm = open_shm_allreduce(self._peer_group, timeout)
+        self._engine = OperationEngine(self._peer_group, options.group_id or "default", shm)
+        self._p2p = PointToPoint(self._peer_group, timeout, self._engine.callbacks)
+        self._barriers = self._splits = 0
         self._coalesced: list[CollectiveWork] | None = None
         self._open, self._abort, self._closing = True, False, Closing()
-        # Threads and sockets must be gone before the interpreter is, also when nobody destroys the group.
+        # Threads and sockets must end before the interpreter does, also when nobody destroys the group.
         self._at_exit = _shut_down_at_exit(self)
         void_in_child(self, GradwireGroup._void)
 
@@ -134,7 +134,7 @@ class GradwireGroup(DeviceRoutedGroup):
         root = tensor_checks.root_in(opts.rootRank, self.size(), "reduce")
         flat = staging.write(tensor, read=True) if root == self.rank() else staging.read(tensor)
         call = Call("reduce", tensor.dtype, tensor.numel(), name_of(opts.reduceOp, tensor.dtype), root)
-        return self._run(call, lambda flight: reduce.reduce(flight, flat, root), tensors, opts, staging)
+        return self._run(call, lambda op: reduce.reduce(op, flat, root), tensors, opts, staging)
 
     @collective(ReduceScatterOptions, "output_tensors", "input_tensors")
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> dist.Work:
@@ -163,7 +163,7 @@ class GradwireGroup(DeviceRoutedGroup):
         root = tensor_checks.root_in(opts.rootRank, self.size(), "broadcast")
         flat = staging.read(tensor) if root == self.rank() else staging.write(tensor)
         call = Call("broadcast", tensor.dtype, tensor.numel(), root=root)
-        return self._run(call, lambda flight: move.broadcast(flight, flat, root), tensors, opts, staging)
+        return self._run(call, lambda op: move.broadcast(op, flat, root), tensors, opts, staging)
 
     @collective(AllgatherOptions, "output_tensors", "input_tensors")
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> dist.Work:
@@ -171,7 +171,7 @@ class GradwireGroup(DeviceRoutedGroup):
         tensor_checks.alike(outputs[0], own, "all_gather: tensor_list")
         flats = [staging.write(tensor) for tensor in outputs[0]]
         tensor_checks.sized(flats, self.size(), None, "all_gather: tensor_list")
-        # Ranks may bring tensors of different sizes; this rank knows its own.
+        # Ranks may pass tensors of different sizes; this rank knows its own.
         tensor_checks.sized([flats[self.rank()]], 1, own.numel(), f"all_gather: tensor_list[{self.rank()}]")
         return self._all_gather(staging.read(own), flats, outputs, opts, staging)
 
@@ -202,7 +202,7 @@ class GradwireGroup(DeviceRoutedGroup):
             tensor_checks.sized(flats, self.size(), own.numel(), "gather: gather_list")
         source = staging.read(own)
         call = Call("gather", own.dtype, own.numel(), root=root)
-        return self._run(call, lambda flight: move.gather(flight, source, flats, root), outputs, opts, staging)
+        return self._run(call, lambda op: move.gather(op, source, flats, root), outputs, opts, staging)
 
     @collective(ScatterOptions, "output_tensors", "input_tensors")
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> dist.Work:
@@ -214,7 +214,7 @@ class GradwireGroup(DeviceRoutedGroup):
             tensor_checks.sized(flats, self.size(), output.numel(), "scatter: scatter_list")
         target = staging.write(output)
         call = Call("scatter", output.dtype, output.numel(), root=root)
-        return self._run(call, lambda flight: move.scatter(flight, flats, target, root), outputs, opts, staging)
+        return self._run(call, lambda op: move.scatter(op, flats, target, root), outputs, opts, staging)
 
     @collective(AllToAllOptions, "output_tensors", "input_tensors")
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> dist.Work:
@@ -237,7 +237,7 @@ class GradwireGroup(DeviceRoutedGroup):
 
     @collective(BarrierOptions)
     def barrier(self, opts: Any) -> dist.Work:
-        # Only a caller that names a GPU waits for what was begun on it.
+        # Only a caller that names a GPU waits for the operations started on it.
         other = self.other_backend(getattr(opts, "device", None) if opts.device_ids else None)
         if other is not None:
             return other.barrier(opts)  # type: ignore[no-any-return]
@@ -245,30 +245,31 @@ class GradwireGroup(DeviceRoutedGroup):
         return self._run(Call("barrier"), _bind(move.barrier, nothing), [], opts, Staging(), nothing)
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """A barrier that names who did not come. Fails without harming the group."""
-        self._roll_calls += 1
-        roll_call(self._circle, self._roll_calls, self._timeout if timeout is None else timeout, wait_all_ranks)
+        """A barrier that names the ranks that did not come. A failure leaves the group usable."""
+        self._barriers += 1
+        limit = self._timeout if timeout is None else timeout
+        monitored_barrier(self._peer_group, self._barriers, limit, wait_all_ranks)
 
     # Point to point
 
     @routed
     def send(self, tensors: list[Tensor], peer: int, tag: int = 0) -> dist.Work:
         flat = Staging().read(tensor_checks.single(tensors, "send"))
-        return self._noted(self._points.send(flat, self._peer(peer), check_user_tag(tag)))
+        return self._collected(self._p2p.send(flat, self._peer(peer), check_user_tag(tag)))
 
     @routed
     def recv(self, tensors: list[Tensor], peer: int, tag: int = 0) -> dist.Work:
         staging = Staging()
         flat = staging.write(tensor_checks.single(tensors, "recv"))
-        return self._noted(self._points.receive(flat, self._peer(peer), check_user_tag(tag), staging.settle))
+        return self._collected(self._p2p.receive(flat, self._peer(peer), check_user_tag(tag), staging.copy_back))
 
     @routed
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> dist.Work:
         staging = Staging()
         flat = staging.write(tensor_checks.single(tensors, "recv"))
-        return self._noted(self._points.receive(flat, None, check_user_tag(tag), staging.settle))
+        return self._collected(self._p2p.receive(flat, None, check_user_tag(tag), staging.copy_back))
 
-    # Coalescing windows of torch's own: operations are under way at once anyway, and waited for as one.
+    # Torch's coalescing windows: operations run concurrently anyway, and are waited for as one.
 
     def _start_coalescing(self, device: Any = None) -> None:
         other = self.other_backend(device)
@@ -284,7 +285,7 @@ class GradwireGroup(DeviceRoutedGroup):
         works, self._coalesced = self._coalesced or [], None
         return CombinedWork(works)
 
-    # Parts of the group
+    # Sub-groups
 
     def split_group(
         self, ranks: Sequence[int], timeout: timedelta | None = None, opts: Any = None, group_name: str | None = None,
@@ -295,7 +296,7 @@ class GradwireGroup(DeviceRoutedGroup):
         options = split_options(self, sorted(ranks), timeout or self._timeout, group_name)
         if options is None:
             return None
-        part = GradwireGroup(self.shared, options, [self._circle.members[rank] for rank in sorted(ranks)], opts)
+        part = GradwireGroup(self.shared, options, [self._peer_group.members[rank] for rank in sorted(ranks)], opts)
         part._set_group_desc(group_desc or f"{self.group_desc}:split:{self._splits}")
         return part
 
@@ -306,31 +307,30 @@ class GradwireGroup(DeviceRoutedGroup):
 
     def set_timeout(self, timeout: timedelta) -> None:
         self._timeout = timeout
-        self._points.timeout = timeout.total_seconds()
+        self._p2p.timeout = timeout.total_seconds()
         self.cuda.set_timeout(timeout)
 
-    def _set_default_timeout(self, timeout: timedelta) -> None:
-        self.set_timeout(timeout)
+    _set_default_timeout = set_timeout
 
     def shutdown(self) -> None:
-        """Finish what is under way, then leave the wire."""
+        """Finish running operations, then leave the wire."""
         self._end(abort=False)
 
     def abort(self) -> None:
-        """End everything under way with an error, here and on the other ranks."""
+        """End running operations with an error, here and on the other ranks."""
         self._end(abort=True)
 
     def __del__(self) -> None:
-        # Torch before 2.6 drops a destroyed group without a word to it.
+        # Torch before 2.6 destroys a group without calling its shutdown.
         self._end(abort=False)
 
     def _void(self) -> None:
-        """In a forked child: the group's threads, wire and memory are the parent's."""
+        """In a forked child: the group's threads, wire and memory belong to the parent."""
         self._open = False
         atexit.unregister(self._at_exit)
 
     def _end(self, *, abort: bool) -> None:
-        """Where one part cannot be closed the others are; another call tries that one again."""
+        """Closes every part, also after one of them fails; a second call tries the failed one again."""
         if not hasattr(self, "_closing"):  # the constructor failed
             return
         self._abort = abort
@@ -340,14 +340,14 @@ class GradwireGroup(DeviceRoutedGroup):
             self._closing = Closing(
                 lambda: self.cuda.end(abort=self._abort),
                 lambda: self._engine.close(abort=self._abort),
-                self._points.close,
-                self._circle.close,
+                self._p2p.close,
+                self._peer_group.close,
                 self.drop_store,
                 self.shared.leave,
             )
         self._closing.close()
 
-    # What the methods above have in common
+    # Shared by the methods above
 
     def _run(
         self, call: Call, algorithm: Callable[[OpTransfers], Steps], outputs: Outputs, opts: Any, staging: Any,
@@ -355,17 +355,19 @@ class GradwireGroup(DeviceRoutedGroup):
     ) -> CollectiveWork:  # fmt: skip
         if not self._open:
             raise ConfigError(
-                f"{call.name}: this process group was destroyed, or is that of the process this one was forked from"
+                f"{call.name}: this process group was destroyed, or belongs to the parent of this forked process"
             )
-        at_once = not getattr(opts, "asyncOp", True)
+        blocking = not getattr(opts, "asyncOp", True)
         timeout = getattr(opts, "timeout", _NO_TIMEOUT)
         seconds = (timeout if timeout.total_seconds() > 0 else self._timeout).total_seconds()
-        return self._noted(
-            self._engine.run(call, algorithm, outputs, seconds, at_once=at_once, settle=staging.settle, summed=summed)
+        return self._collected(
+            self._engine.run(
+                call, algorithm, outputs, seconds, blocking=blocking, on_complete=staging.copy_back, summed=summed
+            )
         )
 
-    def _noted(self, work: CollectiveWork) -> CollectiveWork:
-        """The work, remembered inside a coalescing window."""
+    def _collected(self, work: CollectiveWork) -> CollectiveWork:
+        """The work; inside a coalescing window it is also kept for the window's end."""
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
@@ -374,31 +376,29 @@ class GradwireGroup(DeviceRoutedGroup):
         if name_of(opts.reduceOp, tensor.dtype) != "sum":
             raise ConfigError("all_reduce: sparse tensors can only be summed (ReduceOp.SUM)")
         total = SparseSum(tensor, self.size())
-        first = self._run(Call("sparse all_reduce", tensor.dtype), total.count, [tensor], opts, Staging())
-        first.wait()
-        call = Call("sparse all_reduce", tensor.dtype, count=1)
-        return self._run(call, total.move, [tensor], opts, total)
+        self._run(Call("sparse all_reduce", tensor.dtype), total.count, [tensor], opts, Staging()).wait()
+        return self._run(Call("sparse all_reduce", tensor.dtype, count=1), total.move, [tensor], opts, total)
 
     def _reduce_scatter(self, parts: list[Tensor], output: Tensor, opts: Any, staging: Staging) -> CollectiveWork:
         target = staging.write(output)
         call = Call("reduce_scatter", output.dtype, output.numel(), name_of(opts.reduceOp, output.dtype))
-        return self._run(call, lambda flight: reduce.reduce_scatter(flight, parts, target), [output], opts, staging)
+        return self._run(call, lambda op: reduce.reduce_scatter(op, parts, target), [output], opts, staging)
 
     def _all_gather(
         self, own: Tensor, flats: list[Tensor], outputs: Outputs, opts: Any, staging: Staging
     ) -> CollectiveWork:
         call = Call("all_gather", own.dtype)
-        return self._run(call, lambda flight: move.all_gather(flight, own, flats), outputs, opts, staging)
+        return self._run(call, lambda op: move.all_gather(op, own, flats), outputs, opts, staging)
 
     def _all_to_all(
         self, sources: list[Tensor], targets: list[Tensor], outputs: list[Tensor], opts: Any, staging: Staging
     ) -> CollectiveWork:
         call = Call("all_to_all", outputs[0].dtype)
-        return self._run(call, lambda flight: move.all_to_all(flight, sources, targets), outputs, opts, staging)
+        return self._run(call, lambda op: move.all_to_all(op, sources, targets), outputs, opts, staging)
 
     def _peer(self, peer: int) -> int:
         if not 0 <= peer < self.size() or peer == self.rank():
-            raise ConfigError(f"rank {peer}: not another rank of this group of {self.size()}")
+            raise ConfigError(f"rank {peer}: is not another rank of this group of {self.size()} ranks")
         return peer
 
     # Names that torch used before 2.13
@@ -410,7 +410,7 @@ class GradwireGroup(DeviceRoutedGroup):
 
 
 def _bind(algorithm: Callable[[OpTransfers, Tensor], Steps], flat: Tensor) -> Callable[[OpTransfers], Steps]:
-    return lambda flight: algorithm(flight, flat)
+    return lambda op: algorithm(op, flat)
 
 
 def _shut_down_at_exit(group: GradwireGroup) -> Callable[[], None]:

@@ -1,7 +1,6 @@
-"""Operators: what torch calls ReduceOp, as functions on flat tensors, applied in rank order on every rank.
+"""Reduce ops: torch's ReduceOp as functions on flat tensors, applied in rank order on every rank.
 
-The order is the same wherever a sum is formed, so all ranks hold identical bits, and a small tensor's sum has the same
-bits as a large one's.
+The order is the same wherever a sum is computed, so all ranks get identical bits, and small and large tensors the same.
 """
 
 from __future__ import annotations
@@ -48,22 +47,22 @@ def name_of(op: object, dtype: torch.dtype) -> str:
             if dtype.is_floating_point and ours in ("band", "bor", "bxor"):
                 raise ConfigError(f"reduce op {theirs}: needs integers, not {dtype}")
             return ours
-    raise ConfigError("reduce op: gradwire has SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR and BXOR")
+    raise ConfigError("reduce op: write one of SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR and BXOR")
 
 
-def fold(how: str, rows: Sequence[Tensor], out: Tensor) -> None:
-    """`out` becomes rows[0] . rows[1] . ..., from left to right. `out` may lie where one of the rows does; row 0 is
-    overwritten when that is a later one."""
-    combine = _COMBINE[how]
+def fold(reduce_op: str, rows: Sequence[Tensor], out: Tensor) -> None:
+    """`out` becomes rows[0] . rows[1] . ..., from left to right. `out` may be one of the rows; row 0 is overwritten
+    when it is a later one."""
+    combine = _COMBINE[reduce_op]
     if len(rows) == 1:
         out.copy_(rows[0])
-    place = next((index for index, row in enumerate(rows) if row.data_ptr() == out.data_ptr()), 1)
+    own = next((index for index, row in enumerate(rows) if row.data_ptr() == out.data_ptr()), 1)
     total = rows[0]
     for index, row in enumerate(rows[1:], 1):
-        target = out if index >= place else total
+        target = out if index >= own else total
         combine(total, row, target)
         total = target
-    if how == "avg":
+    if reduce_op == "avg":
         _divide(out, len(rows))
 
 

@@ -1,7 +1,7 @@
-"""Meeting: the members of a group come together on a wire.
+"""Shared wire: one wire for all groups of a job.
 
-The default group opens the job's wire; groups made from its members use the same one, each with a number of its own in
-every tag. The wire is closed by the last group that leaves it.
+The default group opens the wire; groups of its members use the same one, each with its own number in every tag. The
+last group that leaves the wire closes it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from torch._C._distributed_c10d import Store
 
 from gradwire.backend.peer_group import PeerGroup
-from gradwire.backend.tags import GROUPS_MOST
+from gradwire.backend.tags import GROUPS_LIMIT
 from gradwire.errors import ConfigError
 from gradwire.transport.bootstrap.store_exchange import StoreExchange
 from gradwire.transport.wires.base import Wire
@@ -22,7 +22,7 @@ _GROUPS: Final = "gradwire/groups"
 
 
 class SharedWire:
-    """A wire and how many groups use it."""
+    """A wire and the number of groups that use it."""
 
     def __init__(self, wire: Wire, store: Store) -> None:
         self.wire = wire
@@ -46,18 +46,18 @@ class SharedWire:
             last = self._users == 0
         if last:
             self.wire.close()
-            # Whoever still holds a destroyed group must not hold the store: torch aborts a process that drops a store
-            # over a file when the file is gone.
+            # A reference to a destroyed group must not keep the store: torch aborts a process that frees a file store
+            # after its file is gone.
             self._store = None
 
 
-def convene(shared: SharedWire, store: Store, rank: int, members: Sequence[int], timeout: float) -> PeerGroup:
-    """The circle of a new group: its first rank draws the number and tells the others. Every member calls this."""
+def open_peer_group(shared: SharedWire, store: Store, rank: int, members: Sequence[int], timeout: float) -> PeerGroup:
+    """The peers of a new group: its rank 0 takes the next number and publishes it. Every member calls this."""
     exchange = StoreExchange.open(store, "group", rank, len(members), timeout)
     if rank == 0:
         exchange.publish("number", shared.next_number())
     number = exchange.read("number", 0, int)
-    if not 0 <= number < GROUPS_MOST:
-        raise ConfigError(f"new_group: more than {GROUPS_MOST} groups were made in this job")
+    if not 0 <= number < GROUPS_LIMIT:
+        raise ConfigError(f"new_group: more than {GROUPS_LIMIT} groups were made in this job")
     shared.join()
     return PeerGroup(shared.wire, number, rank, members)

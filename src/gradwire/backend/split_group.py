@@ -1,4 +1,4 @@
-"""Split: what torch would hand to the creator of a group, for a part of one that is there already."""
+"""Split group: the creation options of a new group with some ranks of an existing one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradwire.errors import ConfigError
 
 
 def split_options(parent: CpuBackend, ranks: Sequence[int], timeout: timedelta, name: str | None) -> Any:
-    """The options of the part whose ranks in `parent` are `ranks`; None where this rank is not among them."""
+    """The options of the group whose ranks in `parent` are `ranks`; None where this rank is not among them."""
     if not ranks or len(set(ranks)) != len(ranks) or not 0 <= ranks[0] <= ranks[-1] < parent.size():
         raise ConfigError(f"split_group: ranks {list(ranks)} must be different ranks of this group of {parent.size()}")
     if parent.rank() not in ranks:

@@ -1,7 +1,7 @@
-"""Staging: tensors as torch gives them in, flat CPU memory out, and results put back where they belong.
+"""Staging: turns torch's tensors into flat CPU memory, and copies results back.
 
-A contiguous CPU tensor is used where it lies. Anything else (strided, on a GPU) goes through a copy; a GPU's through
-pinned memory.
+A contiguous CPU tensor is used in place. Any other tensor (strided, on a GPU) is copied; a GPU tensor through pinned
+memory.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ class Staging:
         return flat
 
     def write(self, tensor: Tensor, *, read: bool = False) -> Tensor:
-        """A flat tensor that becomes `tensor` at `settle`; with `read` it has its values now."""
+        """A flat tensor that `copy_back` writes to `tensor`; with `read` it has the tensor's values now."""
         if _usable(tensor):
             return tensor.detach().view(-1)
         flat = self.read(tensor) if read else _blank(tensor)
         self._copies.append((tensor.detach(), flat))
         return flat
 
-    def settle(self) -> None:
-        """The operation is complete: put copies back."""
+    def copy_back(self) -> None:
+        """The operation is complete: copy results to their tensors."""
         for tensor, flat in self._copies:
             tensor.copy_(flat.view(tensor.shape))
 
 
 class StagedList:
-    """Staging for many tensors that travel as one."""
+    """Staging for many tensors that are sent as one."""
 
     def __init__(self, flat: Tensor, tensors: list[Tensor]) -> None:
         self._flat = flat
         self._tensors = tensors
 
-    def settle(self) -> None:
+    def copy_back(self) -> None:
         parts = self._flat.split([tensor.numel() for tensor in self._tensors])
         for tensor, part in zip(self._tensors, parts, strict=True):
             tensor.detach().copy_(part.view(tensor.shape))

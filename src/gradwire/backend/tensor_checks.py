@@ -1,7 +1,7 @@
-"""Checks: what a rank can see for itself of the tensors it was called with, before anything is sent.
+"""Tensor checks: validates the tensors and ranks of a call before anything is sent.
 
-The words that torch's own tests and users look for are gloo's: invalid tensor size, invalid tensor type, invalid root
-rank, split sizes. gloo raises them as RuntimeError, so TensorError is one as well.
+Torch's own tests and users look for gloo's wording: invalid tensor size, invalid tensor type, invalid root
+rank, split sizes. gloo raises RuntimeError, so TensorError is one as well.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class TensorError(ConfigError, RuntimeError):
 
 
 def single(tensors: Sequence[Tensor], name: str) -> Tensor:
-    """The one tensor of a list."""
+    """The only tensor of a list."""
     if len(tensors) != 1:
         raise TensorError(f"{name}: takes one tensor per rank, not {len(tensors)}")
     return tensors[0]
@@ -43,7 +43,7 @@ def sized(flats: Sequence[Tensor], size: int, count: int | None, what: str) -> N
 
 
 def parts_fit(whole: Tensor, part: Tensor, size: int, what: str, other: str) -> None:
-    """`whole` has room for `size` parts of the size and type of `part`."""
+    """`whole` has the size of `size` parts and the type of `part`."""
     alike([whole], part, what)
     if whole.numel() != part.numel() * size:
         raise TensorError(

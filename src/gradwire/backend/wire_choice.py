@@ -1,8 +1,8 @@
-"""Wires: opens the wire of a job's ranks through torch's store.
+"""Wire choice: selects and opens the wire between a job's ranks, through torch's store.
 
-Ranks that share a host and a network namespace talk through shared memory. Others talk through TCP where every path is
-short: a loss is mended within a round trip there, and the kernel moves a byte for less processor time. Where a path is
-long they talk through LTP, which losses do not slow down. GRADWIRE_WIRE names another choice (transport/wires/mixed.py).
+Ranks on the same host and network namespace use shared memory. Others use TCP where every round trip is short: a loss
+is repaired within one, and the kernel sends a byte for less processor time. Where one is long they use LTP, which
+losses do not slow down. GRADWIRE_WIRE overrides the choice (transport/wires/mixed.py).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from gradwire.transport.wires.base import Wire
 from gradwire.transport.wires.native import NativeWire
 
 VARIABLE: Final = mixed.WIRE_VARIABLE
-# Round trips up to this are short: one building, one data centre, one city.
-NEAR: Final = 0.002
+# Seconds; round trips up to this are short: one building, one data centre, one city.
+SHORT_TRIP: Final = 0.002
 _log = logging.getLogger("gradwire")
 
 Connected = mixed.MixedWire | NativeWire
@@ -48,21 +48,21 @@ def open_wire(store: Store, rank: int, size: int, timeout: float) -> Wire:
 
 
 def _choose(store: Store, rank: int, size: int, timeout: float, secret: bytes) -> Connected:
-    """1. TCP, whose round trips the kernel times; 2. kept where all are short; 3. else LTP, if it is let through."""
+    """1. TCP, whose round trips the kernel measures; 2. kept if all are short; 3. else LTP, unless UDP is blocked."""
 
-    def meet(far: str) -> tuple[StoreExchange, Connected]:
+    def connect(far: str) -> tuple[StoreExchange, Connected]:
         exchange = StoreExchange.open(store, f"wire/{far}", rank, size, timeout)
         return exchange, rendezvous(exchange, lambda host, port: mixed.open_wire(rank, secret, host, port, far=far))
 
     try:
-        exchange, wire = meet("tcp")  # 1
+        exchange, wire = connect("tcp")  # 1
     except NoAnswerError:
-        return meet("ltp")[1]
+        return connect("ltp")[1]
     try:
         trips = exchange.gather("trip", max((view.rtprop or 0.0 for view in wire.views().values()), default=0.0), float)
-        if max(trips) <= NEAR:  # 2
+        if max(trips) <= SHORT_TRIP:  # 2
             return wire
-        _, longer = meet("ltp")  # 3
+        _, ltp = connect("ltp")  # 3
     except NoAnswerError as error:
         if rank == 0:
             warnings.warn(f"gradwire: LTP over UDP gets no answer, using TCP instead: {error}", stacklevel=4)
@@ -71,26 +71,28 @@ def _choose(store: Store, rank: int, size: int, timeout: float, secret: bytes) -
         wire.close()
         raise
     wire.close()
-    return longer
+    return ltp
 
 
 def _routes(wire: Connected, peers: Sequence[int]) -> str:
-    """How the others are reached, in words."""
+    """Which wire reaches which ranks, for the log."""
     if not isinstance(wire, mixed.MixedWire):
         return f"{wire.protocol} to {_named(peers)}"
     near = [peer for peer in peers if wire.shares_host([peer])]
     far = [peer for peer in peers if peer not in near]
-    return ", ".join(f"{way} to {_named(those)}" for way, those in (("shared memory", near), (wire.far, far)) if those)
+    return ", ".join(
+        f"{name} to {_named(ranks)}" for name, ranks in (("shared memory", near), (wire.far, far)) if ranks
+    )
 
 
 def _named(ranks: Sequence[int]) -> str:
-    return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))}" if ranks else "nobody"
+    return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))}" if ranks else "no rank"
 
 
 def _agree(exchange: StoreExchange, kind: str) -> str:
-    """What all ranks asked for."""
+    """The setting, which must be the same on all ranks."""
     kinds = exchange.gather("wire", kind, str)
     odd = next((rank for rank, other in enumerate(kinds) if other != kinds[0]), None)
     if odd is not None:
-        raise ConfigError(f"{VARIABLE}: {kinds[0]} on rank 0 but {kinds[odd]} on rank {odd}; set one for all")
+        raise ConfigError(f"{VARIABLE}: {kinds[0]} on rank 0 but {kinds[odd]} on rank {odd}; set one for all ranks")
     return kind

@@ -1,4 +1,4 @@
-"""Work: what an operation returns to torch. Waits, and makes a future where somebody asks for one.
+"""Work: the handle of an operation that torch gets, with `wait` and `get_future`.
 
 A future's error is raised inside a `then` callback, because torch loses the text of one that is set on it directly.
 """
@@ -22,8 +22,8 @@ Outputs = list[Tensor] | list[list[Tensor]]
 
 
 class CollectiveWork(dist.Work):
-    """One operation: `finish` is called once, by whichever thread carried it out. With `callbacks`, what hangs on its
-    futures runs there and not on that thread."""
+    """One operation: the thread that ran it calls `finish` once. With `callbacks`, callbacks of its futures run there
+    and not on that thread."""
 
     def __init__(self, outputs: Outputs, callbacks: Callbacks | None = None) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class CollectiveWork(dist.Work):
         self.source = -1
 
     def finish(self, error: BaseException | None = None) -> None:
-        """The operation is over, well or not."""
+        """The operation has ended, with or without an error."""
         with self._lock:
             if self._done.is_set():
                 return
@@ -50,8 +50,8 @@ class CollectiveWork(dist.Work):
                 self._callbacks.run(partial(future.set_result, self._outputs))
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Return when it is done; raise what went wrong. A timeout of its own leaves the operation running."""
-        self._help(timeout)
+        """Return when it is done; raise its error. A `timeout` given here does not end the operation."""
+        self._progress(timeout)
         if not self._done.wait(timeout.total_seconds() or None):
             raise CollectiveError(f"wait: not done after {timeout.total_seconds():g} s; the operation goes on")
         if self._error is not None:
@@ -59,9 +59,9 @@ class CollectiveWork(dist.Work):
         return True
 
     def get_future(self) -> Future[Any]:
-        self._drive()
+        self._run_in_background()
         if self._callbacks is not None:
-            self._callbacks.step_aside()
+            self._callbacks.yield_turn()
         base: Future[Any] = Future()
         with self._lock:
             if not self._done.is_set():
@@ -97,14 +97,14 @@ class CollectiveWork(dist.Work):
             raise self._error
         return self._outputs
 
-    def _help(self, timeout: timedelta) -> None:
-        """What a waiting thread does for the operation; nothing when another thread carries it out."""
+    def _progress(self, timeout: timedelta) -> None:
+        """Run the operation in a waiting thread; nothing when another thread runs it."""
 
     def _poll(self) -> None:
-        """What asking does for the operation."""
+        """Advance the operation without waiting."""
 
-    def _drive(self) -> None:
-        """See that the operation gets done without anybody waiting for it."""
+    def _run_in_background(self) -> None:
+        """Run the operation to its end without a waiting caller."""
 
 
 class CombinedWork(dist.Work):

@@ -59,7 +59,7 @@ class ListenAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PublishedAddresses(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What rank 0 publishes: where each rank listens, and the token of this job's messages."""
 
-    places: list[ListenAddress]
+    addresses: list[ListenAddress]
     token: str
 
 
@@ -129,7 +129,7 @@ class Liveness:
             addresses = exchange.read_all("liveness", ListenAddress)
             exchange.publish("addresses", PublishedAddresses(addresses, secrets.token_hex(16)))
         published = exchange.read("addresses", 0, PublishedAddresses)
-        self._peers = PeerAddresses(exchange.rank, dict(enumerate(published.places)), published.token)
+        self._peers = PeerAddresses(exchange.rank, dict(enumerate(published.addresses)), published.token)
 
     def forget(self, rank: int) -> None:
         """A new process runs as this rank: where it listens is not known."""

@@ -48,7 +48,7 @@ class StoreExchange:
         from torch._C._distributed_c10d import PrefixStore
 
         group = PrefixStore(f"gradwire/{name}", store)
-        number = group.add(f"meetings/{rank}", 1)
+        number = group.add(f"exchanges/{rank}", 1)
         return cls(PrefixStore(str(number), group), rank, world_size, timeout)
 
     @classmethod
@@ -72,7 +72,7 @@ class StoreExchange:
         return self._read(key, range(self.world_size), kind)
 
     def gather(self, key: str, value: object, kind: type[T]) -> list[T]:
-        """Publish a value and read everybody's."""
+        """Publish a value and read those of all ranks."""
         self.publish(key, value)
         return self.read_all(key, kind)
 

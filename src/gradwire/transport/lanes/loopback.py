@@ -118,7 +118,7 @@ class LoopbackLane:
         return LoopbackPending(self._world, shared, op, MonotonicClock().now())
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 def _apply_loss(ops: Mapping[int, Op], loss: Loss, number: int) -> None:
