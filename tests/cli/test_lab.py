@@ -50,9 +50,9 @@ def test_show_draws_every_shape(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["run", "--net", "lan99", "--", "true"], "there is no preset 'lan99'"),
-        (["run", "--net", "lan100", "--hosts", "1", "--", "true"], "hosts: 1 is not in 2..200"),
-        (["run", "--net", "geo-aws10", "--hosts", "4", "--", "true"], "geo-aws10 has 10 sites"),
+        (["run", "--net", "lan99", "--", "true"], "unknown preset 'lan99'"),
+        (["run", "--net", "lan100", "--hosts", "1", "--", "true"], "hosts: must be in 2..200, but it is 1"),
+        (["run", "--net", "geo-aws10", "--hosts", "4", "--", "true"], "geo-aws10 always has 10 hosts, but 4 were requested"),
         (["run", "--net", "/nowhere.toml", "--", "true"], "cannot read /nowhere.toml"),
         (["show", "--net", "bad.toml"], "cannot read bad.toml"),
         (["show", "--svg", "/no/dir/net.svg"], "show --svg: cannot write /no/dir/net.svg"),

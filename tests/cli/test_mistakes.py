@@ -41,7 +41,7 @@ def test_an_unreadable_directory_is_named(view: list[str], tmp_path: Path, monke
     monkeypatch.setattr(Path, "iterdir", denied)
     error = invoke(*view, str(tmp_path)).exception
     assert isinstance(error, ConfigError)
-    assert str(error) == f"{tmp_path}: Permission denied; name a directory that you may read"
+    assert str(error) == f"{tmp_path}: Permission denied; name a readable directory"
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=" ".join)

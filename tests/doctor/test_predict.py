@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradwire.doctor.cost import encoding_costs
+from gradwire.doctor.encoding_cost import encoding_costs
 from gradwire.doctor.predict import HIDDEN, LADDER, NetworkPath, Workload, parse_model, predict, recommend, wire_bytes
 from gradwire.doctor.types import Finding
 from gradwire.errors import ConfigError
@@ -20,7 +20,7 @@ def test_a_model_is_a_name_or_millions_of_parameters() -> None:
     assert parse_model("resnet18").parameters == 11_174_000
     assert parse_model("350M", 40).parameters == 350_000_000
     assert parse_model("0.5m", 40).compute == Seconds(0.04)
-    with pytest.raises(ConfigError, match="model: 'bert' is not one of resnet18"):
+    with pytest.raises(ConfigError, match="model: unknown 'bert'; use one of resnet18"):
         parse_model("bert")
     with pytest.raises(ConfigError, match="0M"):
         parse_model("0M")
@@ -59,31 +59,31 @@ def test_every_level_of_the_ladder_has_a_cost_and_only_plain_is_free() -> None:
     assert all(costs[level] > 0 for level in LADDER[1:])
 
 
-def test_a_fast_network_is_told_to_leave_things_alone() -> None:
+def test_plain_ddp_is_recommended_on_a_fast_network() -> None:
     work = parse_model("resnet18")
     assert recommend(predict(work, FAST, 4, COSTS), [], work, FAST).startswith("Plain DDP is good enough")
 
 
 def test_a_slow_network_gets_a_level_that_pays() -> None:
     work = parse_model("resnet18")
-    told = predict(work, SLOW, 4, COSTS)
-    sentence = recommend(told, [], work, SLOW)
+    predictions = predict(work, SLOW, 4, COSTS)
+    sentence = recommend(predictions, [], work, SLOW)
     assert sentence.startswith("Use gradwire.attach(model, ")
-    chosen = next(one for one in told if f'"{one.level}"' in sentence)
-    assert chosen.seconds <= 1.1 * min(one.seconds for one in told)
+    chosen = next(one for one in predictions if f'"{one.level}"' in sentence)
+    assert chosen.seconds <= 1.1 * min(one.seconds for one in predictions)
 
 
 def test_the_mildest_of_equals_is_chosen() -> None:
     work = Workload("small", 200_000, Seconds(0.05))
-    told = predict(work, NetworkPath(Rate.from_mbit(300), Seconds(0.0002)), 2, COSTS)
+    predictions = predict(work, NetworkPath(Rate.from_mbit(300), Seconds(0.0002)), 2, COSTS)
     # Everything fits behind backward here, so nothing is gained by compressing.
-    assert recommend(told, [], work, SLOW).startswith("Plain DDP")
+    assert recommend(predictions, [], work, SLOW).startswith("Plain DDP")
 
 
 def test_a_mistake_comes_before_any_level() -> None:
     work = parse_model("resnet18")
     wrong = Finding("error", "wrong-interface", "rank 1 ...", "export GLOO_SOCKET_IFNAME=eth0 on node1")
-    assert recommend(predict(work, SLOW, 4, COSTS), [wrong], work, SLOW) == f"Repair the set-up first: {wrong.fix}."
+    assert recommend(predict(work, SLOW, 4, COSTS), [wrong], work, SLOW) == f"Fix the set-up first: {wrong.fix}."
 
 
 def test_the_recommendation_names_smaller_buckets_where_the_default_spoils_the_overlap() -> None:

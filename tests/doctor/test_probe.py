@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from gradwire.doctor import probe
-from gradwire.doctor.facts import gloo_address, interfaces, route_address
+from gradwire.doctor.host_facts import gloo_address, interfaces, route_address
+from gradwire.doctor.probe_protocol import ProbeRequest
 from gradwire.doctor.responder import Responder, rate_after
 from gradwire.doctor.types import HostFacts, Interface
-from gradwire.doctor.wire import ProbeRequest
 from gradwire.errors import LinkError
 
 TOKEN = "ab" * 16

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gradwire.lab import Lab, LinkStats
-from gradwire.lab.measure import end, iperf, ping_ms, tcp_mbit, udp_loss, wanted_mbit
+from gradwire.lab.measure import iperf, ping_ms, run_on, tcp_mbit, udp_loss, wanted_mbit
 from gradwire.network import Change, LinkSpec, Network, RateTrace, preset
 from gradwire.network.network import as_hosts, both
 from gradwire.units import Rate, Seconds
@@ -47,7 +47,7 @@ def test_round_trips_take_twice_the_delay(one_way_ms: float) -> None:
 
 def receiver_overflows(lab: Lab, host: str) -> int:
     """Packets that arrived at a host but found its socket's buffer full, because the program was not scheduled."""
-    lines = [line.split() for line in end(lab, host, ["cat", "/proc/net/snmp"], 10).output.splitlines()]
+    lines = [line.split() for line in run_on(lab, host, ["cat", "/proc/net/snmp"], 10).output.splitlines()]
     names, values = (line for line in lines if line[0] == "Udp:")
     return int(values[names.index("RcvbufErrors")])
 

@@ -167,7 +167,7 @@ def test_kill_minus_nine_leaves_nothing_running_and_the_next_lab_says_so(marker:
     notes: list[str] = []
     with Lab(preset("lan100", 2), on_note=notes.append) as after:
         assert after.run(["true"]).code == 0
-    assert any("cleaned up after lab lan100" in note for note in notes)
+    assert any("removed lab lan100" in note for note in notes)
     assert not list(runtime.iterdir())
 
 

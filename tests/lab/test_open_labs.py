@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.lab.open_labs import LabRecord, open_labs, started_at, sweep
+from gradwire.lab.open_labs import LabRecord, open_labs, remove_dead_labs, started_at
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_lab_of_ours_is_open_until_it_is_removed(folder: Path) -> None:
     record = LabRecord.create("lan100", os.getpid(), "127.0.0.1 localhost\n")
     assert [lab["network"] for lab in open_labs()] == ["lan100"]
-    assert sweep() == []
+    assert remove_dead_labs() == []
     record.remove()
     assert not list(folder.iterdir())
 
@@ -38,7 +38,7 @@ def test_the_emulator_of_a_dead_lab_is_ended_and_its_record_forgotten(folder: Pa
     }
     owner.wait()
     (folder / "a.json").write_text(json.dumps(record))
-    assert sweep() == [f"x (process {owner.pid})"]
+    assert remove_dead_labs() == [f"x (process {owner.pid})"]
     assert emulator.wait(timeout=5) == -9
     assert not list(folder.iterdir())
 
@@ -48,7 +48,7 @@ def test_a_process_that_only_has_the_same_number_is_not_touched(folder: Path) ->
     try:
         record = {"network": "x", "pid": 1, "started": -1, "emulator": other.pid, "emulator_started": 12345}
         (folder / "a.json").write_text(json.dumps(record))
-        assert len(sweep()) == 1
+        assert len(remove_dead_labs()) == 1
         assert other.poll() is None
     finally:
         other.kill()
@@ -58,7 +58,7 @@ def test_a_process_that_only_has_the_same_number_is_not_touched(folder: Path) ->
 @pytest.mark.parametrize("text", ["", "{", "[1, 2]", "null"])
 def test_a_broken_record_is_swept(folder: Path, text: str) -> None:
     (folder / "broken.json").write_text(text)
-    assert len(sweep()) == 1
+    assert len(remove_dead_labs()) == 1
     assert not list(folder.iterdir())
 
 
@@ -68,7 +68,7 @@ def test_a_folder_of_somebody_else_is_not_believed(folder: Path, monkeypatch: py
         record = {"pid": 1, "started": -1, "emulator": other.pid, "emulator_started": started_at(other.pid)}
         (folder / "a.json").write_text(json.dumps(record))
         monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
-        assert sweep() == []
+        assert remove_dead_labs() == []
         assert other.poll() is None
     finally:
         other.kill()

@@ -109,26 +109,26 @@ STAR = 'hosts = 2\n[access]\nrate = "10mbit"\n'
     [
         ("hosts = ", "not valid TOML"),
         ("", r"hosts: write a number"),
-        ("hosts = 0\n", r"hosts: 0 is not in 1..1000"),
+        ("hosts = 0\n", r"hosts: must be in 1..1000, but it is 0"),
         ("hosts = 2\n", "'h1' cannot be reached from 'h0'"),
         ('hosts = 2\n[access]\nrat = "10mbit"', r"net.access.rat: unknown field; did you mean 'rate'"),
         ('hosts = 2\nfoo = 1\n[access]\nrate = "10mbit"', r"net.foo: unknown field"),
-        ('hosts = 2\n[access]\nrate = "0mbit"', r"net.access.rate: .* carries nothing"),
+        ('hosts = 2\n[access]\nrate = "0mbit"', r"net.access.rate: must be above 0, but it is 0"),
         ('hosts = 2\n[access]\nrate = "10 bananas"', r"net.access.rate: unit 'bananas'"),
         ('hosts = 2\n[access]\nrate = "-5mbit"', r"net.access.rate"),
         ("hosts = 2\n[access]\nloss = -0.1", r"net.access.loss: -0.1 lies outside"),
         ('hosts = 2\n[access]\nup = { los = "1%" }', r"net.access.up.los: unknown field"),
-        ("hosts = 2\n[access]\nmtu = true", r"net.access.mtu: True is not of type int"),
+        ("hosts = 2\n[access]\nmtu = true", r"net.access.mtu: must be of type int, but it is True"),
         ('hosts = 2\n[access]\ntrace = "nowhere"', r"net.access.trace: cannot read"),
         ("hosts = 2\n[access]\nburst = { enter = 0.1 }", r"net.access.burst.leave: is missing"),
         (STAR + '[[change]]\nat = "1s"\nlink = "h9-switch"\nrate = 1', "matches no link"),
-        (STAR + '[[change]]\nat = "1s"\nlink = "*"\nrate = "0mbit"', r"change\[0\]: rate: .* carries nothing"),
+        (STAR + '[[change]]\nat = "1s"\nlink = "*"\nrate = "0mbit"', r"change\[0\]: rate: must be above 0, but it is 0"),
         (STAR + '[[cross]]\nfrom = "h0"\n', r"cross\[0\].to: is missing"),
         (STAR + '[[cross]]\nfrom = "h0"\nto = "h1"\nprotocol = "sctp"', r"protocol: 'sctp' is not one of"),
         ('hosts = ["a", "b"]\n[matrix]\nrtt_ms = [[0]]\nrate_mbit = [[0]]', r"matrix.rtt_ms: needs 2 rows of 2"),
         ('hosts = ["a"]\n[[host]]\nname = "b"', "not both"),
-        ('hosts = ["a", "b"]\n[[link]]\nbetween = ["a"]', r"between: names two ends"),
-        ("hosts = 2\nlink = 3\n", r"link: is a list of tables"),
+        ('hosts = ["a", "b"]\n[[link]]\nbetween = ["a"]', r"between: must name two ends"),
+        ("hosts = 2\nlink = 3\n", r"link: must be a list of tables"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(text: str, says: str) -> None:
@@ -142,7 +142,7 @@ def test_hosts_by_name_cannot_be_counted_anew() -> None:
 
 
 def test_what_is_neither_preset_nor_file_lists_the_presets() -> None:
-    with pytest.raises(ConfigError, match=r"no preset 'lan10'; there are lan1g, lan100"):
+    with pytest.raises(ConfigError, match=r"unknown preset 'lan10'; use one of lan1g, lan100"):
         load_network("lan10")
     with pytest.raises(ConfigError, match=r"cannot read /nowhere/x.toml"):
         load_network("/nowhere/x.toml")

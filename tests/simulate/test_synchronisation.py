@@ -53,6 +53,7 @@ def test_side_routes_never_make_the_9_sites_slower(seed: int) -> None:
         assert simulate(matrix, plan, ALEXNET, True).seconds <= simulate(matrix, plan, ALEXNET).seconds * 1.01
 
 
+@pytest.mark.slow
 def test_sixty_sites_are_simulated_and_predicted_within_a_fifth() -> None:
     matrix, job = generated(60, 1).matrix, ReductionJob(100_000_000)
     for row in compare(matrix, job, ("kary", "pairwise", "loadaware")):

@@ -43,7 +43,10 @@ CLAIMS: Final[dict[str, Claim]] = {
     ),
     "netstorm": Claim(
         "9 sites: planned trees against star, ring and the published trees",
-        (("plan_lab.py nine --out {out}", "--planners star,loadaware"), ("plan_simulated.py netstorm --out {out}", "--seeds 3")),
+        (
+            ("plan_lab.py nine --out {out}", "--planners star,loadaware"),
+            ("plan_simulated.py netstorm --out {out}", "--seeds 3"),
+        ),
     ),
     "ltp": Claim(
         "loss and incast: LTP against TCP on CUBIC and BBR",

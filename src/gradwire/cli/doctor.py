@@ -1,4 +1,4 @@
-"""`gradwire doctor`: under torchrun on all hosts, or in the lab; rank 0 prints what is wrong and what to do."""
+"""`gradwire doctor`: runs under torchrun on all hosts, or in the lab; rank 0 prints findings and a recommendation."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from gradwire.doctor.types import DoctorReport
 from gradwire.units import Bytes, Rate, Seconds, parse_bytes
 
 COLORS = {"error": "bold red", "warning": "yellow", "info": "cyan"}
-# Beyond this many ranks a matrix no longer fits a terminal; the findings still name the bad paths.
+# A matrix of more ranks does not fit a terminal; the findings still name the bad paths.
 LARGEST_MATRIX = 12
 
 
 @click.command()
-@click.option("--model", default="resnet18", show_default=True, help="resnet18, resnet50, vgg16, gpt2, or as in 350M.")
-@click.option("--compute-ms", type=click.FloatRange(0), help="Your forward and backward; a stated GPU's by default.")
-@click.option("--seconds", type=click.FloatRange(0.2, 30), default=1.5, show_default=True, help="For each transfer.")
-@click.option("--most", default="256MB", show_default=True, help="Bytes of each transfer at most.")
-@click.option("--budget", type=click.FloatRange(1), default=90.0, show_default=True, help="Seconds for all transfers.")
+@click.option("--model", default="resnet18", show_default=True, help="resnet18, resnet50, vgg16, gpt2, or 350M.")
+@click.option("--compute-ms", type=click.FloatRange(0), help="Forward and backward; default: a V100's.")
+@click.option(
+    "--seconds", type=click.FloatRange(0.2, 30), default=1.5, show_default=True, help="Length of each transfer."
+)
+@click.option("--most", default="256MB", show_default=True, help="Size limit of each transfer.")
+@click.option("--budget", type=click.FloatRange(1), default=90.0, show_default=True, help="Seconds of all transfers.")
 @click.option(
     "--patience", type=click.FloatRange(1), default=60.0, show_default=True, help="Seconds to wait for a rank."
 )
-@click.option("--strict", is_flag=True, help="End with code 1 when a mistake was found.")
+@click.option("--strict", is_flag=True, help="Exit with code 1 if an error was found.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON (rank 0).")
 def doctor(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     model: str,
@@ -37,11 +39,11 @@ def doctor(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     strict: bool,
     as_json: bool,
 ) -> int:
-    """Measure the network between the ranks, find set-up mistakes, predict a step, recommend one setting.
+    """Measure the network between the ranks, find set-up mistakes, predict step times, recommend a level.
 
     Runs on every host under torchrun, or in the lab: gradwire lab run --net lan100 -- python -m gradwire doctor.
     """
-    # These load torch, which help should not wait for.
+    # These import torch, which `--help` should not wait for.
     from gradwire.doctor.examine import ExaminationPlan, examine
     from gradwire.doctor.join import join_job
     from gradwire.doctor.predict import parse_model
@@ -64,7 +66,7 @@ def render(report: DoctorReport) -> RenderableType:
     if len(report.hosts) <= LARGEST_MATRIX:
         parts.append(_matrix(report))
     if report.partial:
-        parts.append(Text("Only part of the pairs had a transfer; --budget allows more.", style="dim"))
+        parts.append(Text("Not all pairs were measured; a larger --budget measures more.", style="dim"))
     parts += _findings(report)
     if report.predictions:
         parts.append(_predictions(report))
@@ -74,7 +76,7 @@ def render(report: DoctorReport) -> RenderableType:
 
 def _hosts(report: DoctorReport) -> Table:
     table = Table(title="Hosts", title_justify="left")
-    for column in ("rank", "host", "address", "interface", "MTU", "gloo will use", "TCP", "torch"):
+    for column in ("rank", "host", "address", "interface", "MTU", "gloo address", "TCP", "torch"):
         table.add_column(column)
     for host in report.hosts:
         route = host.route_interface
@@ -91,9 +93,7 @@ def _matrix(report: DoctorReport) -> Table:
     """Row sends to column: rate, round trip, loss."""
     reaches = {(one.source, one.target): one for one in report.reaches}
     flows = {(one.source, one.target): one for one in report.flows}
-    table = Table(
-        title="From row to column: rate, round trip (datagrams lost, segments sent again)", title_justify="left"
-    )
+    table = Table(title="From row to column: rate, round trip (UDP loss, TCP retransmissions)", title_justify="left")
     table.add_column("")
     for host in report.hosts:
         table.add_column(host.host, justify="right")
@@ -114,14 +114,14 @@ def _cell(reach: object, flow: object) -> str | Text:
     rate = str(Rate(flow.rate)) if isinstance(flow, FlowResult) and flow.rate else "-"
     if not isinstance(reach, Reach) or reach.rtt is None:
         return rate
-    again = flow.retransmitted if isinstance(flow, FlowResult) else 0.0
-    lost = f"\n({reach.udp_loss or 0:.1%}, {again:.1%})" if reach.udp_loss or again > 0.001 else ""
+    retransmitted = flow.retransmitted if isinstance(flow, FlowResult) else 0.0
+    lost = f"\n({reach.udp_loss or 0:.1%}, {retransmitted:.1%})" if reach.udp_loss or retransmitted > 0.001 else ""
     return f"{rate}\n{Seconds(reach.rtt)}{lost}"
 
 
 def _findings(report: DoctorReport) -> list[RenderableType]:
     if not report.findings:
-        return [Text("No mistakes found.", style="green")]
+        return [Text("No problems found.", style="green")]
     lines: list[RenderableType] = []
     for finding in report.findings:
         lines.append(Text(f"{finding.severity}: {finding.text}", style=COLORS[finding.severity]))
@@ -131,11 +131,11 @@ def _findings(report: DoctorReport) -> list[RenderableType]:
 
 def _predictions(report: DoctorReport) -> Table:
     title = (
-        f"A step of {report.model} ({report.parameters / 1e6:.1f} M parameters, "
-        f"{Seconds(report.compute_seconds)} of compute), predicted"
+        f"Predicted step of {report.model} ({report.parameters / 1e6:.1f} M parameters, "
+        f"{Seconds(report.compute_seconds)} of compute)"
     )
     table = Table(title=title, title_justify="left")
-    for column in ("level", "step", "waiting for the network", "sent per rank"):
+    for column in ("level", "step", "wait for the network", "sent per rank"):
         table.add_column(column, justify="left" if column == "level" else "right")
     for one in report.predictions:
         table.add_row(one.level, str(Seconds(one.seconds)), str(Seconds(one.exposed)), str(Bytes(one.wire_bytes)))

@@ -231,12 +231,12 @@ def check(net: str, hosts: int | None, pairs: int, seconds: float, as_json: bool
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def clean(as_json: bool) -> None:
     """End what killed labs left behind, and list those that run."""
-    from gradwire.lab.open_labs import open_labs, sweep
+    from gradwire.lab.open_labs import open_labs, remove_dead_labs
 
-    swept, running = sweep(), open_labs()
+    removed, running = remove_dead_labs(), open_labs()
     if as_json:
-        _write_json("-", {"cleaned": swept, "running": running})
+        _write_json("-", {"cleaned": removed, "running": running})
         return
-    click.echo(f"cleaned up: {', '.join(swept) or 'nothing was left behind'}")
+    click.echo(f"cleaned up: {', '.join(removed) or 'nothing was left behind'}")
     for record in running:
         click.echo(f"running: {record['network']} (process {record['pid']})")

@@ -100,7 +100,7 @@ class Library:
             self._thread.join(timeout=10)
 
     def _discover(self) -> None:
-        """Add new runs and remove the oldest beyond MAX_RUNS. A run's age is read once, so growing does not change it."""
+        """Add new runs and remove the oldest beyond MAX_RUNS. A run's age is read once, when it is found."""
         found = {folder: name for path in self._paths for folder, name in folders_of(path).items()}
         new = [folder for folder in found if folder not in self._written]
         if not new:

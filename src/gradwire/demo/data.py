@@ -1,4 +1,4 @@
-"""Data for the demo: Fashion-MNIST where it is installed or pointed at, else the digits that ship with the package.
+"""Data of the demo: Fashion-MNIST if it is installed or named by --data-dir, otherwise digits from the package.
 
 The digits are the test part of the UCI "Optical Recognition of Handwritten Digits" set (Alpaydin and Kaynak, 1998,
 CC BY 4.0): 1,797 images of 8 x 8. Fashion-MNIST (MIT) is read from the original IDX files.
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gradwire.errors import ConfigError
 
-# Where Debian's package dataset-fashion-mnist puts it.
+# The directory of Debian's package dataset-fashion-mnist.
 INSTALLED = Path("/usr/share/datasets/fashion-mnist")
 
 
@@ -33,20 +33,20 @@ class Dataset:
 
 
 def choose(name: str = "", directory: Path | None = None) -> str:
-    """`name` is "fashion-mnist", "digits" or empty for the best there is; `directory` holds the IDX files."""
+    """The data set to use: `name`, or if empty Fashion-MNIST if `directory` has its IDX files, otherwise digits."""
     if name not in ("", "fashion-mnist", "digits"):
-        raise ConfigError(f"data: {name!r} is not one of fashion-mnist, digits")
+        raise ConfigError(f"data: unknown {name!r}; use fashion-mnist or digits")
     where = directory or INSTALLED
     there = (where / "train-images-idx3-ubyte.gz").is_file()
     if name == "fashion-mnist" and not there:
         raise ConfigError(
-            f"data: no Fashion-MNIST in {where}; apt-get install dataset-fashion-mnist, or --data-dir DIR"
+            f"data: no Fashion-MNIST in {where}; run apt-get install dataset-fashion-mnist, or give --data-dir DIR"
         )
     return name or ("fashion-mnist" if there else "digits")
 
 
 def load(name: str = "", directory: Path | None = None) -> Dataset:
-    """What `choose` says, read."""
+    """Read the data set that `choose` selects."""
     return _digits() if choose(name, directory) == "digits" else _fashion(directory or INSTALLED)
 
 
@@ -77,6 +77,6 @@ def _idx(path: Path) -> Tensor:
     """An IDX file: two zero bytes, a type (8: bytes), the number of dimensions, the dimensions, the data."""
     data = gzip.decompress(path.read_bytes())
     if data[:3] != b"\0\0\x08":
-        raise ConfigError(f"data: {path} is not an IDX file of bytes")
+        raise ConfigError(f"data: {path} is not an IDX file of bytes; download it again")
     shape = [int.from_bytes(data[4 + 4 * i : 8 + 4 * i], "big") for i in range(data[3])]
     return torch.from_numpy(np.frombuffer(data, np.uint8, offset=4 + 4 * len(shape)).reshape(shape).copy())

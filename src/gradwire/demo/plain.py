@@ -1,7 +1,7 @@
-"""PlainLog: the recording of a run without gradwire, so that a report can lay both side by side.
+"""Plain: records a run of plain DDP, so that a report can compare it with a gradwire run.
 
-What plain DDP shows of itself is written: the time from step to step, as gradwire measures its own; the part of it
-that waits for the network, by DDP's own runtime statistics; and the bytes its all-reduce sends.
+It writes the time of each step, measured as gradwire does; the part that waits for the network, from DDP's runtime
+statistics; and the bytes of the all-reduce.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from torch.nn.parallel import DistributedDataParallel
 from gradwire.clock import MonotonicClock
 from gradwire.events import Attached, Stepped
 from gradwire.observe.event_bus import EventBus, UserNote, attached
-from gradwire.observe.recorder import RecorderConfig, Recorder
+from gradwire.observe.recorder import Recorder, RecorderConfig
 from gradwire.types import all_reduce_bytes
 
 
 class PlainLog:
-    """Takes what a Handle takes; writes nothing where no directory is named."""
+    """Has a Handle's `note` and `close`; writes nothing if `record` is empty."""
 
     def __init__(self, record: str, model: DistributedDataParallel) -> None:
         rank, world_size = dist.get_rank(), dist.get_world_size()
         self._clock = MonotonicClock()
         recorder = Recorder(RecorderConfig(Path(record), rank, world_size), self._clock) if record else None
-        self._watch = EventBus(self._clock, recorder)
+        self._bus = EventBus(self._clock, recorder)
         parameters = sum(parameter.numel() for parameter in model.parameters())
         self._model = model
-        # DDP then times its buckets in every step, not in one of a hundred.
+        # By default DDP times its buckets only in one step of a hundred.
         model._set_ddp_runtime_logging_sample_rate(1)
         self._gradient = 4 * parameters
         self._plain = all_reduce_bytes(self._gradient, world_size)
@@ -36,10 +36,10 @@ class PlainLog:
         self._last: float | None = None
         self._seconds: float | None = None
         about: Attached = attached(self._clock.now(), (rank, world_size), parameters, {"plain DDP": True})
-        self._watch.emit(about)
+        self._bus.emit(about)
 
     def stepped(self) -> None:
-        """A step ended. The one before it is written now: DDP has its statistics when the next forward pass begins."""
+        """A step ended. Write the one before it: DDP has its statistics when the next forward pass begins."""
         now = self._clock.now()
         if self._seconds is not None:
             self._write(now, self._step - 1, self._seconds, self._exposed())
@@ -56,7 +56,7 @@ class PlainLog:
     def _write(self, at: float, step: int, seconds: float, exposed: float) -> None:
         wire = min(exposed, seconds)
         sizes = (self._gradient, self._plain, self._plain)
-        self._watch.emit(Stepped(at, step, seconds, seconds - wire, 0.0, wire, 0.0, *sizes, "plain DDP"))
+        self._bus.emit(Stepped(at, step, seconds, seconds - wire, 0.0, wire, 0.0, *sizes, "plain DDP"))
 
     def note(
         self,
@@ -67,12 +67,12 @@ class PlainLog:
         total_steps: int | None = None,
         **values: float,
     ) -> None:
-        self._watch.note(self._step, UserNote(loss, accuracy, epoch, total_steps, values))
+        self._bus.note(self._step, UserNote(loss, accuracy, epoch, total_steps, values))
 
     def close(self) -> None:
-        """The last step has no statistics: only its whole time is written."""
+        """Write the last step, without its parts: DDP has no statistics of it yet."""
         if self._seconds is not None:
             sizes = (self._gradient, self._plain, self._plain)
             at, step = self._clock.now(), self._step - 1
-            self._watch.emit(Stepped(at, step, self._seconds, 0.0, 0.0, 0.0, 0.0, *sizes, "plain DDP"))
-        self._watch.close(self._step)
+            self._bus.emit(Stepped(at, step, self._seconds, 0.0, 0.0, 0.0, 0.0, *sizes, "plain DDP"))
+        self._bus.close(self._step)

@@ -1,7 +1,7 @@
-"""The demo's training script: ordinary DDP, started by torchrun or anything that sets its variables.
+"""Training script of the demo: ordinary DDP, started by torchrun or anything else that sets its variables.
 
-With `--level` gradwire is attached, without it is plain DDP; nothing else differs. Rank 0 writes one JSON line per
-report to standard output, so that a view can follow.
+With `--level` gradwire is attached, without it this is plain DDP; nothing else differs. Rank 0 prints progress as JSON
+lines, which the demo's view reads.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ConvNet(nn.Module):
 
 
 def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
-    """Share of right answers over this rank's part of the test set, averaged over ranks."""
+    """Share of correct predictions on the test set, which the ranks divide among them."""
     rank, world = dist.get_rank(), dist.get_world_size()
     model.eval()
     with torch.no_grad():
@@ -87,33 +87,33 @@ def train(options: argparse.Namespace, data: Dataset) -> None:
             if isinstance(log, PlainLog):
                 log.stepped()
             if step % 5 == 0 or step == total:
-                say(rank, step=step, total=total, epoch=epoch, loss=loss.item(), seconds=spent)
+                report(rank, step=step, total=total, epoch=epoch, loss=loss.item(), seconds=spent)
                 log.note(loss.item(), total_steps=total)
         share = accuracy(net, data.test_images, data.test_labels)
         log.note(accuracy=share, epoch=epoch + 1, total_steps=total)
-        say(rank, epoch=epoch + 1, accuracy=share, seconds=spent)
+        report(rank, epoch=epoch + 1, accuracy=share, seconds=spent)
     log.close()
     finish(rank, net, handle, spent / max(step, 1), per_step=sum(p.numel() for p in net.parameters()) * 4)
 
 
 def finish(rank: int, net: nn.Module, handle: Any, step_seconds: float, per_step: int) -> None:
-    """Check that all replicas are equal, then tell what was sent and why."""
+    """Check that all replicas are identical, then print the bytes sent and the reasons of the levels."""
     flat = torch.cat([p.detach().flatten() for p in net.parameters()])
     first = flat.clone()
     dist.broadcast(first, 0)
-    alike = torch.tensor([float(torch.equal(flat, first))])
-    dist.all_reduce(alike, dist.ReduceOp.MIN)
+    identical = torch.tensor([float(torch.equal(flat, first))])
+    dist.all_reduce(identical, dist.ReduceOp.MIN)
     world = dist.get_world_size()
-    told: dict[str, Any] = {"wire_bytes": all_reduce_bytes(per_step, world), "reasons": ["plain DDP"], "saved": 1.0}
+    outcome: dict[str, Any] = {"wire_bytes": all_reduce_bytes(per_step, world), "reasons": ["plain DDP"], "saved": 1.0}
     if handle is not None:
         summary = handle.summary()
-        told["wire_bytes"] = summary.wire_bytes // max(summary.steps, 1)
-        told["saved"] = summary.saved
-        told["reasons"] = list(dict.fromkeys(summary.reasons.values()))
-    say(rank, done=True, identical=bool(alike), step_seconds=step_seconds, **told)
+        outcome["wire_bytes"] = summary.wire_bytes // max(summary.steps, 1)
+        outcome["saved"] = summary.saved
+        outcome["reasons"] = list(dict.fromkeys(summary.reasons.values()))
+    report(rank, done=True, identical=bool(identical), step_seconds=step_seconds, **outcome)
 
 
-def say(rank: int, **facts: Any) -> None:
+def report(rank: int, **facts: Any) -> None:
     if rank == 0:
         print(json.dumps(facts), flush=True)
 
@@ -121,10 +121,10 @@ def say(rank: int, **facts: Any) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--level", default="", help="attach gradwire at this level; empty is plain DDP")
-    parser.add_argument("--data", default="", help="fashion-mnist, digits, or empty for the best there is")
+    parser.add_argument("--data", default="", help="fashion-mnist or digits; default: fashion-mnist if installed")
     parser.add_argument("--data-dir", type=Path, default=None)
     parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--samples", type=int, default=0, help="train on this many samples only")
+    parser.add_argument("--samples", type=int, default=0, help="train on this many samples; default: all")
     parser.add_argument("--batch", type=int, default=32, help="per rank")
     parser.add_argument("--rate", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=0)

@@ -1,1 +1,1 @@
-"""The doctor: measures the network between the ranks of a job, finds set-up mistakes, predicts and recommends."""
+"""Doctor: measures the network between ranks, finds set-up mistakes, predicts step times, recommends a level."""

@@ -1,4 +1,4 @@
-"""Facts and measurements in, findings out: the usual mistakes, each with what to do about it. Pure."""
+"""Findings: common set-up mistakes in facts and measurements, each with its fix. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from gradwire.doctor.types import Finding, FlowResult, HostFacts, Reach, Severity
 from gradwire.units import Rate
 
-# One lost packet in a hundred halves what loss-based TCP gets on any path longer than a building.
+# One lost packet in a hundred halves the rate of loss-based TCP on any path longer than a building.
 LOSSY = 0.01
-# A pair this much below the median holds everybody up.
+# A pair below this share of the median rate delays every step.
 SLOW = 0.5
 ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "info": 2}
 
 
 def find(hosts: Sequence[HostFacts], reaches: Sequence[Reach], flows: Sequence[FlowResult]) -> list[Finding]:
-    """Everything that is wrong, worst first."""
+    """All findings, most severe first."""
     found = [
         *_interfaces(hosts, reaches),
         *_firewall(hosts, reaches),
@@ -36,7 +36,7 @@ def _name(hosts: Sequence[HostFacts], rank: int) -> str:
 
 def _interfaces(hosts: Sequence[HostFacts], reaches: Sequence[Reach]) -> list[Finding]:
     several = len({host.route_address for host in hosts}) > 1
-    cut_off = {reach.target for reach in reaches if reach.gloo_reachable is False}
+    unreachable = {reach.target for reach in reaches if reach.gloo_reachable is False}
     found = []
     for host in hosts:
         route = host.route_interface
@@ -45,25 +45,27 @@ def _interfaces(hosts: Sequence[HostFacts], reaches: Sequence[Reach]) -> list[Fi
         who = _name(hosts, host.rank)
         if host.gloo_address is None:
             there = ", ".join(one.name for one in host.interfaces)
-            text = f"{who}: GLOO_SOCKET_IFNAME={host.gloo_setting} names no interface; there are {there}"
+            text = f"{who}: GLOO_SOCKET_IFNAME={host.gloo_setting} is not an interface of this host; it has {there}"
             found.append(Finding("error", "interface-missing", text, fix))
         elif several and ipaddress.ip_address(host.gloo_address).is_loopback:
-            why = f"GLOO_SOCKET_IFNAME={host.gloo_setting}" if host.gloo_setting else "its hostname resolves to it"
-            text = f"{who} tells the others to call it at {host.gloo_address}, which is themselves ({why})"
+            why = f"GLOO_SOCKET_IFNAME={host.gloo_setting}" if host.gloo_setting else "its host name resolves to it"
+            text = (
+                f"{who}: gloo publishes the loopback address {host.gloo_address}, unreachable from other hosts ({why})"
+            )
             found.append(Finding("error", "loopback-advertised", text, fix))
         elif host.gloo_address != host.route_address:
-            severity: Severity = "error" if host.rank in cut_off else "warning"
-            outcome = "cannot be reached there" if host.rank in cut_off else "can be reached there too"
+            severity: Severity = "error" if host.rank in unreachable else "warning"
+            outcome = "unreachable" if host.rank in unreachable else "reachable, too"
             text = (
-                f"{who} will be called at {host.gloo_address}, but its way to MASTER_ADDR leaves from "
-                f"{host.route_address} ({right}); it {outcome}"
+                f"{who}: gloo publishes {host.gloo_address}, but the route to MASTER_ADDR uses "
+                f"{host.route_address} ({right}); the published address is {outcome}"
             )
             found.append(Finding(severity, "wrong-interface", text, fix))
     return found
 
 
 def _firewall(hosts: Sequence[HostFacts], reaches: Sequence[Reach]) -> list[Finding]:
-    """The store was reached, or we would not be here; so a closed port is a filter's doing."""
+    """All ranks have reached the store, so a closed port means a packet filter."""
     blocked: dict[int, list[Reach]] = defaultdict(list)
     for reach in reaches:
         if reach.problem:
@@ -73,9 +75,9 @@ def _firewall(hosts: Sequence[HostFacts], reaches: Sequence[Reach]) -> list[Find
         sources = ", ".join(str(reach.source) for reach in those)
         text = (
             f"{_name(hosts, target)} accepts no connections from rank {sources} ({those[0].problem}), "
-            "although all of them reach the store"
+            "although all of them can reach the store"
         )
-        fix = f"open TCP ports 1024-65535 between the hosts in {hosts[target].host}'s firewall (gloo picks any of them)"
+        fix = f"open TCP ports 1024-65535 between the hosts in {hosts[target].host}'s firewall (gloo uses any of them)"
         found.append(Finding("error", "firewall", text, fix))
     return found
 
@@ -85,8 +87,8 @@ def _black_holes(hosts: Sequence[HostFacts], reaches: Sequence[Reach]) -> list[F
     for reach in reaches:
         if reach.mtu is not None and reach.mtu_wanted is not None and reach.mtu < reach.mtu_wanted:
             text = (
-                f"packets above {reach.mtu} bytes vanish between {_name(hosts, reach.source)} and "
-                f"{_name(hosts, reach.target)}, though the interface sends {reach.mtu_wanted}: an MTU black hole"
+                f"packets above {reach.mtu} bytes are lost between {_name(hosts, reach.source)} and "
+                f"{_name(hosts, reach.target)}, but the interface's MTU is {reach.mtu_wanted}: an MTU black hole"
             )
             fix = f"ip link set dev INTERFACE mtu {reach.mtu} on {hosts[reach.source].host}, or repair the path"
             found.append(Finding("error", "mtu-black-hole", text, fix))
@@ -111,19 +113,20 @@ def _loss(hosts: Sequence[HostFacts], reaches: Sequence[Reach]) -> list[Finding]
     silent = [reach for reach in connected if reach.udp_loss == 1.0]
     found = []
     if silent and len(silent) == len(connected):
-        text = "no UDP packet came back anywhere: UDP is filtered (TCP works)"
-        found.append(Finding("info", "udp-filtered", text, "nothing, unless you want gradwire's own UDP transport"))
+        text = "no UDP packet was answered on any path: UDP is filtered (TCP works)"
+        fix = "nothing to do unless you want to use gradwire's UDP transport (LTP)"
+        found.append(Finding("info", "udp-filtered", text, fix))
         return found
     lossy = [reach for reach in connected if reach.udp_loss is not None and reach.udp_loss >= LOSSY]
     if lossy:
         worst = max(lossy, key=lambda reach: reach.udp_loss or 0.0)
         text = (
             f"{len(lossy)} of {len(connected)} paths lose packets; worst: {worst.udp_loss or 0:.1%} between "
-            f"{_name(hosts, worst.source)} and {_name(hosts, worst.target)}, there and back"
+            f"{_name(hosts, worst.source)} and {_name(hosts, worst.target)}, both directions together"
         )
         cubic = any(host.congestion != "bbr" for host in hosts)
-        fix = "sysctl net.ipv4.tcp_congestion_control=bbr on all hosts: it does not mistake loss for congestion"
-        found.append(Finding("warning", "lossy", text, fix if cubic else "look at cables, duplex and Wi-Fi"))
+        fix = "sysctl net.ipv4.tcp_congestion_control=bbr on all hosts: BBR does not slow down because of loss"
+        found.append(Finding("warning", "lossy", text, fix if cubic else "check cables, duplex settings and Wi-Fi"))
     return found
 
 
@@ -140,4 +143,4 @@ def _slow(hosts: Sequence[HostFacts], flows: Sequence[FlowResult]) -> list[Findi
         f"{len(slow)} of {len(rated)} paths have less than half of the median rate {Rate(median)}; worst: "
         f"{_name(hosts, worst.source)} to {_name(hosts, worst.target)} at {Rate(worst.rate or 0.0)}"
     )
-    return [Finding("warning", "slow-path", text, "every step waits for the slowest path: look at this one first")]
+    return [Finding("warning", "slow-path", text, "check this path first: every step waits for the slowest path")]

@@ -1,4 +1,4 @@
-"""Probes: the side that asks. Each has a deadline, bounded bytes, and returns what it found instead of raising."""
+"""Probe: the client side of the measurements. Each probe has a deadline and a byte limit and returns its failures."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import socket
 import struct
 import time
 
+from gradwire.doctor.probe_protocol import UDP_HEADER, ProbeReply, ProbeRequest, ReceivedBytes, read_line, send_line
 from gradwire.doctor.types import FlowResult, HostFacts, Reach
-from gradwire.doctor.wire import UDP_HEADER, ProbeReply, ProbeRequest, ReceivedBytes, read_line, send_line
 from gradwire.errors import LinkError
 
 CONNECT_SECONDS = 3.0
@@ -22,20 +22,20 @@ TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)
 TOTAL_RETRANS, DATA_SEGS_OUT = 100, 156
 
 
-def connect(address: str, port: int, hello: ProbeRequest, expected: int) -> socket.socket:
-    """A connection to a responder that proved to be `expected`; LinkError with the reason otherwise."""
+def connect(address: str, port: int, request: ProbeRequest, expected: int) -> socket.socket:
+    """A connection to the responder of rank `expected`; LinkError with the reason otherwise."""
     deadline = time.monotonic() + CONNECT_SECONDS
     try:
         connection = socket.create_connection((address, port), timeout=CONNECT_SECONDS)
     except OSError as error:
-        reason = "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
+        reason = "no reply" if isinstance(error, TimeoutError) else error.strerror or str(error)
         raise LinkError(f"{address}:{port}: {reason}") from error
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        send_line(connection, hello)
-        answer = read_line(connection, ProbeReply, deadline)
-        if answer.rank != expected:
-            raise LinkError(f"{address}:{port} is rank {answer.rank}, not {expected}")
+        send_line(connection, request)
+        reply = read_line(connection, ProbeReply, deadline)
+        if reply.rank != expected:
+            raise LinkError(f"{address}:{port} is rank {reply.rank}, not {expected}")
     except (OSError, LinkError) as error:
         connection.close()
         raise LinkError(f"{address}:{port}: {error}") from error
@@ -43,7 +43,7 @@ def connect(address: str, port: int, hello: ProbeRequest, expected: int) -> sock
 
 
 def reach(me: HostFacts, peer: HostFacts, token: str) -> Reach:
-    """Round trip, whether gloo's address leads there, loss and the largest packet."""
+    """Measure round trip, loss and the largest packet; check whether gloo's address leads to the peer."""
     try:
         with connect(peer.route_address, peer.tcp_port, ProbeRequest(token, "echo"), peer.rank) as connection:
             rtt = round_trip(connection)
@@ -55,10 +55,10 @@ def reach(me: HostFacts, peer: HostFacts, token: str) -> Reach:
         lost = datagram_loss(probe, bytes.fromhex(token), rtt)
         wanted = route.mtu if route else 1500
         mtu = largest_packet(probe, bytes.fromhex(token), wanted, rtt) if lost < 1 else None
-    return Reach(me.rank, peer.rank, "", rtt, _answers_at_gloo(peer, token), lost, DATAGRAMS, mtu, wanted)
+    return Reach(me.rank, peer.rank, "", rtt, _gloo_reachable(peer, token), lost, DATAGRAMS, mtu, wanted)
 
 
-def _answers_at_gloo(peer: HostFacts, token: str) -> bool | None:
+def _gloo_reachable(peer: HostFacts, token: str) -> bool | None:
     if peer.gloo_address is None:
         return False
     if peer.gloo_address == peer.route_address:
@@ -71,7 +71,7 @@ def _answers_at_gloo(peer: HostFacts, token: str) -> bool | None:
 
 
 def round_trip(connection: socket.socket) -> float:
-    """The shortest of a few: what the path takes when nobody waits in a queue or for a CPU."""
+    """The shortest of a few round trips: the path without queueing and scheduling delays."""
     connection.settimeout(CONNECT_SECONDS)
     times = []
     for _ in range(ECHOES):
@@ -84,24 +84,24 @@ def round_trip(connection: socket.socket) -> float:
 
 
 def datagram_loss(probe: socket.socket, token: bytes, rtt: float) -> float:
-    """Share of small datagrams, gently paced, that did not come back."""
-    back: set[int] = set()
+    """Share of small, paced datagrams that were not echoed."""
+    echoed: set[int] = set()
     probe.settimeout(0.0)
     for number in range(DATAGRAMS):
         _try_send(probe, UDP_HEADER.pack(token, number))
         time.sleep(DATAGRAM_GAP)
-        _collect(probe, back)
+        _collect(probe, echoed)
     deadline = time.monotonic() + 0.2 + 3 * rtt
-    while len(back) < DATAGRAMS and time.monotonic() < deadline:
+    while len(echoed) < DATAGRAMS and time.monotonic() < deadline:
         time.sleep(0.005)
-        _collect(probe, back)
-    return 1 - len(back) / DATAGRAMS
+        _collect(probe, echoed)
+    return 1 - len(echoed) / DATAGRAMS
 
 
 def largest_packet(probe: socket.socket, token: bytes, wanted: int, rtt: float) -> int | None:
-    """The largest IP packet with "don't fragment" that arrives, up to `wanted`; by halving when `wanted` fails."""
+    """The largest IP packet with "don't fragment" that arrives, up to `wanted`; by bisection if `wanted` fails."""
     probe.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
-    if wanted > 9216 or _arrives(probe, token, wanted, rtt):  # loopback and the like: no path to examine
+    if wanted > 9216 or _arrives(probe, token, wanted, rtt):  # above 9216: loopback, no path to examine
         return wanted
     low, high = SMALLEST_MTU, wanted
     if not _arrives(probe, token, low, rtt):
@@ -113,18 +113,18 @@ def largest_packet(probe: socket.socket, token: bytes, wanted: int, rtt: float) 
 
 
 def _arrives(probe: socket.socket, token: bytes, size: int, rtt: float) -> bool:
-    """Three tries, so that ordinary loss is not taken for a black hole."""
+    """Three attempts, so that ordinary loss is not reported as a black hole."""
     for attempt in range(3):
         number = 1_000_000 + size * 4 + attempt
         packet = UDP_HEADER.pack(token, number).ljust(size - IP_UDP_HEADERS, b"\0")
         if not _try_send(probe, packet):
             return False
-        back: set[int] = set()
+        echoed: set[int] = set()
         deadline = time.monotonic() + 0.15 + 3 * rtt
         while time.monotonic() < deadline:
             time.sleep(0.002)
-            _collect(probe, back)
-            if number in back:
+            _collect(probe, echoed)
+            if number in echoed:
                 return True
     return False
 
@@ -137,34 +137,34 @@ def _try_send(probe: socket.socket, packet: bytes) -> bool:
     return True
 
 
-def _collect(probe: socket.socket, back: set[int]) -> None:
+def _collect(probe: socket.socket, echoed: set[int]) -> None:
     while True:
         try:
             data = probe.recv(2048)
         except OSError:
             return
         if len(data) == UDP_HEADER.size:
-            back.add(UDP_HEADER.unpack(data)[1])
+            echoed.add(UDP_HEADER.unpack(data)[1])
 
 
 def bulk(me: HostFacts, peer: HostFacts, token: str, seconds: float, most_bytes: int) -> FlowResult:
-    """Send as fast as TCP lets us for `seconds` or `most_bytes`; the receiver says how fast it came."""
+    """Send as fast as TCP allows for `seconds` or `most_bytes`; the receiver reports the rate."""
     try:
         with connect(peer.route_address, peer.tcp_port, ProbeRequest(token, "sink", seconds), peer.rank) as connection:
-            # What waits unsent in our own buffer would be sent after the time is over.
+            # Unsent data in the socket's buffer would still be sent after `seconds`.
             connection.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, 1 << 17)
             connection.settimeout(seconds + CONNECT_SECONDS)
-            _pour(connection, seconds, most_bytes)
+            _send_bulk(connection, seconds, most_bytes)
             connection.shutdown(socket.SHUT_WR)
-            sunk = read_line(connection, ReceivedBytes, time.monotonic() + seconds + 10)
+            received = read_line(connection, ReceivedBytes, time.monotonic() + seconds + 10)
             info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
     except (OSError, LinkError) as error:
         return FlowResult(me.rank, peer.rank, problem=str(error))
-    again, sent = (struct.unpack_from("=I", info, place)[0] for place in (TOTAL_RETRANS, DATA_SEGS_OUT))
-    return FlowResult(me.rank, peer.rank, "", sunk.rate, again / max(sent, 1))
+    retransmitted, sent = (struct.unpack_from("=I", info, offset)[0] for offset in (TOTAL_RETRANS, DATA_SEGS_OUT))
+    return FlowResult(me.rank, peer.rank, "", received.rate, retransmitted / max(sent, 1))
 
 
-def _pour(connection: socket.socket, seconds: float, most_bytes: int) -> None:
+def _send_bulk(connection: socket.socket, seconds: float, most_bytes: int) -> None:
     block = memoryview(bytes(1 << 16))
     sent, end = 0, time.monotonic() + seconds
     while sent < most_bytes and time.monotonic() < end:

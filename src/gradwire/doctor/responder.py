@@ -1,6 +1,6 @@
-"""Responder: the side of a probe that answers. One thread takes connections and datagrams, one more serves each probe.
+"""Responder: the server side of the probes. One thread accepts connections and datagrams, one more serves each probe.
 
-It listens on all addresses, because finding out which of them work is the point, and answers nobody without the token.
+It listens on all addresses, because the doctor checks which of them work, and ignores requests without the token.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import socket
 import threading
 import time
 
-from gradwire.doctor.wire import UDP_HEADER, ProbeReply, ProbeRequest, ReceivedBytes, read_line, send_line
+from gradwire.doctor.probe_protocol import UDP_HEADER, ProbeReply, ProbeRequest, ReceivedBytes, read_line, send_line
 from gradwire.errors import LinkError
 
-PATIENCE = 5.0  # seconds a probe may be silent
+SILENCE = 5.0  # seconds a probe may be silent
 LONGEST = 60.0  # seconds a probe may last
 MOST_PROBES = 64  # at a time
 CHUNK = 1 << 18
-# The first part of a transfer belongs to TCP's slow start, not to the path.
+# The first share of a transfer is TCP's slow start and does not count.
 SETTLING = 0.3
 
 
 class Responder:
-    """Answers from `start` to `close`."""
+    """Responds to probes from its construction to `close`."""
 
     def __init__(self, rank: int, token: str) -> None:
         self._rank = rank
@@ -44,9 +44,9 @@ class Responder:
         return int(self._udp.getsockname()[1])
 
     def close(self) -> None:
-        """Stop taking probes; those under way end by their own deadlines."""
+        """Stop accepting probes; running ones end at their own deadlines."""
         self._stop.set()
-        self._thread.join(PATIENCE)
+        self._thread.join(SILENCE)
         self._tcp.close()
         self._udp.close()
 
@@ -72,30 +72,30 @@ class Responder:
         threading.Thread(target=self._probe, args=(connection,), daemon=True).start()
 
     def _echo_datagram(self) -> None:
-        """The header alone goes back: never more than came in."""
+        """Echo the header alone: a reply is never larger than the request."""
         try:
             data, sender = self._udp.recvfrom(65536)
             if len(data) >= UDP_HEADER.size and data[:16].hex() == self._token:
                 self._udp.sendto(data[: UDP_HEADER.size], sender)
         except OSError:
-            return  # an ICMP error for an earlier answer
+            return  # an ICMP error for an earlier reply
 
     def _probe(self, connection: socket.socket) -> None:
         deadline = time.monotonic() + LONGEST
         try:
             with connection:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                hello = read_line(connection, ProbeRequest, time.monotonic() + PATIENCE)
-                if hello.token != self._token:
+                request = read_line(connection, ProbeRequest, time.monotonic() + SILENCE)
+                if request.token != self._token:
                     return
                 send_line(connection, ProbeReply(self._rank))
-                connection.settimeout(PATIENCE)
-                if hello.kind == "echo":
+                connection.settimeout(SILENCE)
+                if request.kind == "echo":
                     _echo(connection, deadline)
-                elif hello.kind == "sink":
-                    send_line(connection, _sink(connection, hello.seconds * SETTLING, deadline))
+                elif request.kind == "sink":
+                    send_line(connection, _sink(connection, request.seconds * SETTLING, deadline))
         except (OSError, LinkError):
-            pass  # the prober sees it and reports it
+            pass  # the probing rank sees and reports it
         finally:
             self._slots.release()
 
@@ -106,7 +106,7 @@ def _echo(connection: socket.socket, deadline: float) -> None:
 
 
 def _sink(connection: socket.socket, settling: float, deadline: float) -> ReceivedBytes:
-    """Read to the end; the rate is that after `settling` seconds, or of the whole where little came after them."""
+    """Read to the end; the rate is that after `settling` seconds, or of the whole transfer if that part is short."""
     buffer = bytearray(CHUNK)
     total, start = connection.recv_into(buffer), time.monotonic()
     settled, settled_at, now = 0, 0.0, start
@@ -120,7 +120,7 @@ def _sink(connection: socket.socket, settling: float, deadline: float) -> Receiv
 
 
 def rate_after(total: int, seconds: float, settled: int, settled_seconds: float) -> float:
-    """Bytes per second after the settled point when at least half of the time lies behind it, else overall."""
+    """Bytes per second after the settled point if at least half of the time is after it, otherwise overall."""
     if settled and seconds - settled_seconds >= 0.5 * seconds > 0:
         return (total - settled) / (seconds - settled_seconds)
     return total / max(seconds, 1e-6)

@@ -1,4 +1,4 @@
-"""What the doctor's parts tell each other. Peers' facts travel as JSON and are checked against these types."""
+"""Types of the doctor: facts, measurements and the report. Peers' JSON is checked against them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Interface(msgspec.Struct, frozen=True):
 
 
 class HostFacts(msgspec.Struct, frozen=True):
-    """What one rank knows of its own host.
+    """Facts of one rank's host.
 
-    `route_address` is the local address from which packets to MASTER_ADDR leave; `gloo_address` the one that gloo
-    will tell the other ranks (None when its interface does not exist), `gloo_setting` is GLOO_SOCKET_IFNAME.
+    `route_address` is the local address of packets to MASTER_ADDR; `gloo_address` the one that gloo publishes (None if
+    its interface does not exist); `gloo_setting` is GLOO_SOCKET_IFNAME.
     """
 
     rank: int
@@ -42,10 +42,10 @@ class HostFacts(msgspec.Struct, frozen=True):
 
 
 class Reach(msgspec.Struct, frozen=True):
-    """What one rank found out about its way to another, apart from the rate. Seconds; None where nothing came back.
+    """One rank's measurements of the path to another, except the rate. Seconds; None if there was no response.
 
-    `problem` says why no connection came about. `gloo_reachable`: whether the address that gloo will use for `target`
-    leads to it. `mtu` is the largest IP packet that arrived, `mtu_wanted` what the interface would send.
+    `problem` is the reason for a failed connection. `gloo_reachable`: whether gloo's address of `target` leads to it.
+    `mtu` is the largest IP packet that arrived, `mtu_wanted` the interface's MTU.
     """
 
     source: int
@@ -60,7 +60,7 @@ class Reach(msgspec.Struct, frozen=True):
 
 
 class FlowResult(msgspec.Struct, frozen=True):
-    """One bulk TCP transfer: payload bytes per second at the receiver, and the share of segments sent again."""
+    """One bulk TCP transfer: payload bytes per second at the receiver, and the share of retransmitted segments."""
 
     source: int
     target: int
@@ -70,7 +70,7 @@ class FlowResult(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something worth a sentence: what is wrong, and what to do."""
+    """A problem and its fix."""
 
     severity: Severity
     code: str
@@ -79,7 +79,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class LevelPrediction(msgspec.Struct, frozen=True):
-    """A step at one level: seconds in all, of which `exposed` wait for the network; bytes each rank sends."""
+    """A step at one level: total seconds, of these `exposed` waiting for the network, and bytes sent by each rank."""
 
     level: str
     seconds: float

@@ -1,4 +1,4 @@
-"""The lab: a Network as namespaces, an emulator and processes on one Linux machine."""
+"""Lab: runs a Network on one Linux machine: namespaces, a link emulator and processes."""
 
 from gradwire.lab.emulator import NoPrivilegesError
 from gradwire.lab.lab import Lab, RunResult

@@ -1,4 +1,4 @@
-"""Cross traffic: iperf3 flows between hosts of a running lab, each with its start and stop."""
+"""Cross traffic: iperf3 flows between hosts of a running lab, each with a start and a stop."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 FIRST_PORT = 5300
-# A client that starts before its server listens fails at once; starting again until it holds costs nothing.
+# Seconds between attempts: a client that starts before its server listens fails at once.
 RETRY_AFTER = 0.3
 
 
 class Hosts(Protocol):
-    """What is needed of a lab."""
+    """The part of a Lab that is needed."""
 
     def spawn(self, host: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> HostProcess: ...
     def address(self, host: str) -> str: ...
@@ -33,7 +33,7 @@ def require_tool(name: str, package: str, purpose: str) -> str:
 
 
 class CrossFlows:
-    """Owns the servers and clients of all flows; `step(now)` starts and stops what is due."""
+    """Owns the servers and clients of all flows; `step(now)` starts and stops those that are due."""
 
     def __init__(self, lab: Hosts, traffic: Iterable[CrossTraffic], start: float) -> None:
         self._lab = lab
@@ -55,38 +55,38 @@ class _Flow:
     def __init__(self, flow: CrossTraffic, port: int) -> None:
         self._flow = flow
         self._port = port
-        self._watch: ProcessWatcher | None = None
-        self._next_try = float(flow.start)
+        self._watcher: ProcessWatcher | None = None
+        self._next_attempt = float(flow.start)
 
     def step(self, lab: Hosts, tool: str, elapsed: float) -> None:
         if self._flow.stop is not None and elapsed >= self._flow.stop:
             self.end()
             return
-        if self._watch is not None:
-            self._watch.step(0.0)
-            if self._watch.running == self._watch.processes:
+        if self._watcher is not None:
+            self._watcher.step(0.0)
+            if self._watcher.running == self._watcher.processes:
                 return
             self.end()
-        if elapsed >= self._next_try:
-            self._next_try = elapsed + RETRY_AFTER
+        if elapsed >= self._next_attempt:
+            self._next_attempt = elapsed + RETRY_AFTER
             server = lab.spawn(self._flow.target, [tool, "-s", "-p", str(self._port)])
             client = lab.spawn(self._flow.source, ["sh", "-c", f"sleep 0.1; exec {' '.join(self._client(lab, tool))}"])
-            self._watch = ProcessWatcher([server, client])
+            self._watcher = ProcessWatcher([server, client])
 
     def _client(self, lab: Hosts, tool: str) -> list[str]:
         flow = self._flow
-        words = [tool, "-c", lab.address(flow.target), "-p", str(self._port), "-t", "0", "-P", str(flow.flows)]
+        arguments = [tool, "-c", lab.address(flow.target), "-p", str(self._port), "-t", "0", "-P", str(flow.flows)]
         if flow.protocol == "udp":
-            words += ["-u", "-l", "1400"]
+            arguments += ["-u", "-l", "1400"]
         elif flow.congestion:
-            words += ["-C", flow.congestion]
+            arguments += ["-C", flow.congestion]
         if flow.rate is not None:
-            words += ["-b", f"{flow.rate.mbit:.3f}M"]
-        return words
+            arguments += ["-b", f"{flow.rate.mbit:.3f}M"]
+        return arguments
 
     def end(self) -> None:
-        if self._watch is not None:
-            self._watch.end_all(grace=0.5)
-            self._watch.close()
-            self._watch = None
-            self._next_try = max(self._next_try, 0.0)
+        if self._watcher is not None:
+            self._watcher.end_all(grace=0.5)
+            self._watcher.close()
+            self._watcher = None
+            self._next_attempt = max(self._next_attempt, 0.0)

@@ -1,6 +1,6 @@
-"""The emulator process: started with a network, spoken to in lines, gone when its standard input closes.
+"""Emulator: the native process that emulates the links. It reads commands as lines and ends when its input closes.
 
-It owns the namespaces of all hosts through descriptors; `host_prefix` is what runs a command inside one of them.
+It owns the namespaces of all hosts through descriptors; `host_prefix` runs a command inside one of them.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from gradwire.lab.stats import EmulatorStats
 from gradwire.network import Change, Network
 
 START_TIMEOUT = 30.0
-ANSWER_TIMEOUT = 10.0
+REPLY_TIMEOUT = 10.0
 DEFAULT_PORT = 29500
 
 
 class NoPrivilegesError(ConfigError):
-    """This machine lets us make neither namespaces nor user namespaces, or has no TUN device."""
+    """This machine allows neither network nor user namespaces, or has no TUN device."""
 
 
 class Emulator:
-    """Owns the process; `close` ends it and with it every namespace that no other process is in."""
+    """Owns the process; `close` ends it, and with it every namespace that no other process uses."""
 
     mode = "namespaces"
     interface = "eth0"
 
     def __init__(self, network: Network) -> None:
         self.network = network
-        self.hosts_file: Path | None = None  # shown to commands as /etc/hosts
+        self.hosts_file: Path | None = None  # mounted for commands as /etc/hosts
         self._program = installed_program()
         lines = compile_network(network)
-        # A session of its own: the terminal's Ctrl-C must not take the network away under the ranks.
+        # A separate session: the terminal's Ctrl-C must not end the network before the ranks.
         self._process = subprocess.Popen(
             [self._program, "emulate"],
             stdin=subprocess.PIPE,
@@ -56,25 +56,25 @@ class Emulator:
             raise
 
     def _read_ready(self) -> None:
-        answer = self._answer(START_TIMEOUT)
-        words = answer.split()
-        if not words or words[0] != "ok":
-            reason = answer.removeprefix("error ")
+        reply = self._reply(START_TIMEOUT)
+        fields = reply.split()
+        if not fields or fields[0] != "ok":
+            reason = reply.removeprefix("error ")
             if "congestion" in reason:
                 raise ConfigError(f"{reason.partition(';')[0]}; this machine has {', '.join(congestion_controls())}")
             raise NoPrivilegesError(
-                f"lab: this machine does not let us make a network ({reason}); run as root, allow unprivileged "
+                f"lab: this machine does not allow network namespaces ({reason}); run as root, allow unprivileged "
                 "user namespaces and access to /dev/net/tun, or use --mode loopback"
             )
-        self.unprivileged = words[1] == "user"
-        self._namespaces = words[2:]
+        self.unprivileged = fields[1] == "user"
+        self._namespaces = fields[2:]
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     def host_prefix(self, index: int) -> list[str]:
-        """Put this before a command to run it in host number `index`."""
+        """The arguments before a command that run it on host number `index`."""
         user = f"/proc/{self.pid}/ns/user" if self.unprivileged else "-"
         network = f"/proc/{self.pid}/fd/{self._namespaces[index]}"
         return [str(self._program), "launch", network, user, str(self.hosts_file or "-"), "--"]
@@ -85,51 +85,51 @@ class Emulator:
     def env(self, index: int) -> dict[str, str]:
         return {}
 
-    def port(self, asked: int | None) -> int:
-        """Every host has its own ports, so any is free."""
-        return DEFAULT_PORT if asked is None else asked
+    def port(self, requested: int | None) -> int:
+        """Every host has its own ports, so any port is free."""
+        return DEFAULT_PORT if requested is None else requested
 
     def begin(self) -> None:
-        """Traces and scheduled changes start now, from the network's own values."""
+        """Reset all links to the network's values and start traces and scheduled changes."""
         self._command("begin")
 
     def apply(self, change: Change) -> None:
         links = matching_links(self.network, change)
         if not links:
-            raise ConfigError(f"change.link: {change.link!r} matches no link")
+            raise ConfigError(f"change.link: {change.link!r} matches no link; see `gradwire lab show`")
         values = change_values(change)
         for index in links:
             self._command(f"set {index} {values}")
 
     def check(self) -> None:
-        """IntegrityError when the process has ended: without it no packet arrives any more."""
+        """IntegrityError if the process has ended: without it no packet arrives."""
         if (code := self._process.poll()) is not None:
-            raise IntegrityError(f"link emulator: ended with code {code} during the run; nothing was measured")
+            raise IntegrityError(f"link emulator: ended with code {code} during the run; its results are invalid")
 
     def stats(self) -> EmulatorStats:
         self._send("stats")
-        return msgspec.json.decode(self._answer(ANSWER_TIMEOUT), type=EmulatorStats)
+        return msgspec.json.decode(self._reply(REPLY_TIMEOUT), type=EmulatorStats)
 
     def _command(self, line: str) -> None:
         self._send(line)
-        answer = self._answer(ANSWER_TIMEOUT)
-        if answer != "ok":
-            raise IntegrityError(f"link emulator: {answer} to {line!r}")
+        reply = self._reply(REPLY_TIMEOUT)
+        if reply != "ok":
+            raise IntegrityError(f"link emulator: replied {reply!r} to {line!r}")
 
     def _send(self, text: str) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended; reading its answer tells why
+        with contextlib.suppress(BrokenPipeError):  # it has ended; reading its reply gives the reason
             self._process.stdin.write(text.encode() + b"\n")
             self._process.stdin.flush()
 
-    def _answer(self, timeout: float) -> str:
+    def _reply(self, timeout: float) -> str:
         assert self._process.stdout is not None
         deadline = time.monotonic() + timeout
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             while b"\n" not in self._buffer:
                 if not selector.select(max(0.0, deadline - time.monotonic())):
-                    raise IntegrityError(f"link emulator: no answer within {timeout:g} s")
+                    raise IntegrityError(f"link emulator: did not reply within {timeout:g} s")
                 chunk = os.read(self._process.stdout.fileno(), 65536)
                 if not chunk:
                     raise IntegrityError(f"link emulator: ended with code {self._process.wait()}")
@@ -151,7 +151,7 @@ class Emulator:
 
 
 def congestion_controls() -> list[str]:
-    """TCP congestion controls that the kernel has now; root may load more (modprobe tcp_NAME)."""
+    """TCP congestion controls of the running kernel; root can load more (modprobe tcp_NAME)."""
     try:
         return sorted(Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split())
     except OSError:

@@ -1,4 +1,4 @@
-"""Network -> the emulator's lines (native/emulator/control.h has the language). Pure."""
+"""Emulator config: a Network as commands of the emulator (native/emulator/control.h describes them). Pure."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ MAX_HOSTS = 200
 
 
 def address(index: int) -> str:
-    """The lab's own network, 10.77.0.0/16; it exists only inside namespaces, so every lab may use the same."""
+    """A host's address in 10.77.0.0/16, which exists only inside namespaces: all labs can use the same."""
     return f"10.77.{index // 250}.{index % 250 + 1}"
 
 
 def compile_network(network: Network) -> list[str]:
-    """Everything up to `start`; ConfigError when the network cannot be."""
+    """All commands up to `start`; ConfigError if the lab cannot run the network."""
     if len(network.hosts) > MAX_HOSTS:
-        raise ConfigError(f"hosts: the lab carries {MAX_HOSTS} at most, not {len(network.hosts)}; simulate instead")
+        raise ConfigError(
+            f"hosts: the lab runs {MAX_HOSTS} at most, not {len(network.hosts)}; use `gradwire simulate` instead"
+        )
     index_of = {host.name: index for index, host in enumerate(network.hosts)}
     lines = [
         f"host {host.name} {address(i)} {PREFIX} {network.mtu_of(host.name)} {network.congestion_of(host)}"
         for i, host in enumerate(network.hosts)
     ]
     for index, link in enumerate(network.links):
-        # Each link draws from its own generator: what one link loses never depends on traffic elsewhere.
+        # Each link has its own generator: its losses do not depend on the traffic of other links.
         seed = network.seed * 1_000_003 + index
         lines.append(f"link {seed} {network.overhead} {spec_values(link.spec)}")
     for index, link in enumerate(network.links):
         if link.spec.trace:
             lines.append(f"trace {index} {_trace(link.spec.trace)}")
-    for (source, target), way in routes(network).items():
-        lines.append(f"route {index_of[source]} {index_of[target]} {' '.join(map(str, way))}")
+    for (source, target), path in routes(network).items():
+        lines.append(f"route {index_of[source]} {index_of[target]} {' '.join(map(str, path))}")
     for change in network.changes:
         lines += [f"change {_ns(change.at)} {i} {change_values(change)}" for i in matching_links(network, change)]
     return lines

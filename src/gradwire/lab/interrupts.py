@@ -1,9 +1,8 @@
-"""Ctrl-C, SIGTERM and a closed terminal, noted while processes are started, waited for and ended.
+"""Interrupts: delays SIGINT, SIGTERM and SIGHUP while processes are started, waited for and ended.
 
-A handler that raises does so between any two instructions. Inside a destructor the exception is swallowed and the
-signal is lost; inside `Popen.poll` it leaves a lock taken, and the next `wait` never returns. Within a block of
-`Interrupts` a signal is only noted. Loops look at `noted`; when the block ends, the handler from before is called, at
-that one point.
+A signal handler can raise between any two instructions. Inside a destructor the exception is ignored and the signal is
+lost; inside `Popen.poll` a lock stays taken and the next `wait` never returns. Within a block of `Interrupts` a signal
+is only noted. Loops check `noted`; when the block ends, the previous handler is called.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """May be nested: inner blocks share what the outermost notes, and the first block to end acts on it.
+    """Can be nested: inner blocks share the outermost block's signal, and the first block that ends handles it.
 
-    Signals that are ignored or end the process at once stay as they are. Outside of the main thread, where Python
-    handles no signals, nothing is ever noted.
+    Signals without a Python handler are not changed. Outside of the main thread, where Python handles no signals,
+    nothing is noted.
     """
 
     def __init__(self) -> None:
@@ -31,13 +30,13 @@ class Interrupts:
 
     @property
     def noted(self) -> int | None:
-        """The first signal that came, until it has been acted on."""
+        """The first signal received, until it is handled."""
         return self._noted if self._outer is None else self._outer.noted
 
     def __enter__(self) -> Self:
         if threading.current_thread() is not threading.main_thread():
             return self
-        for number in ENDING:
+        for number in STOP_SIGNALS:
             before = signal.getsignal(number)
             if isinstance(owner := getattr(before, "__self__", None), Interrupts):
                 self._outer = owner
@@ -56,15 +55,15 @@ class Interrupts:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._outer is None:
-            # Blocked, so that a signal which comes now meets all handlers as they were, or none.
-            blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+            # Blocked, so that a signal finds either all previous handlers restored or none.
+            blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
             for number, before in self._before.items():
                 signal.signal(number, before)
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         if error is None:
-            (self._outer or self)._act()
+            (self._outer or self)._handle()
 
-    def _act(self) -> None:
+    def _handle(self) -> None:
         number, self._noted = self._noted, None
         if number is not None:
             self._before[number](number, None)

@@ -1,10 +1,10 @@
-"""Lab: a network that exists while the context is open, and commands that run on its hosts.
+"""Lab: a network that exists while its context is open, and commands that run on its hosts.
 
     with Lab(preset("lan100", hosts=4)) as lab:
         result = lab.run(["python", "train.py"])
         print(result.code, result.stats.verdict)
 
-Each rank host gets torchrun's variables. What the network did and whether the lab kept up is in `RunResult.stats`.
+Each rank gets torchrun's variables. `RunResult.stats` has the network's counters and whether the lab kept up.
 """
 
 from __future__ import annotations
@@ -21,44 +21,45 @@ from gradwire.errors import ConfigError
 from gradwire.lab.cross_traffic import CrossFlows
 from gradwire.lab.emulator import Emulator, NoPrivilegesError
 from gradwire.lab.interrupts import Interrupts
-from gradwire.lab.loopback import WHAT_IT_IS, LoopbackLab
+from gradwire.lab.loopback import LOOPBACK_LIMITS, LoopbackLab
 from gradwire.lab.machine_load import MachineUse
-from gradwire.lab.open_labs import LabRecord, sweep
+from gradwire.lab.open_labs import LabRecord, remove_dead_labs
 from gradwire.lab.process import HostProcess, HostResult, OnLine, ProcessWatcher
 from gradwire.lab.stats import EmulatorStats
 from gradwire.network import Change, Network
 
-# How long a rank may run on after another one failed, to say its own last words.
+# Seconds that the other ranks may run after one failed, to report their own errors.
 GRACE = 5.0
-LONELY_AFTER = 15.0
+# Seconds after a normal end of one rank at which ranks that still run are reported.
+STILL_RUNNING_AFTER = 15.0
 
 OnNote = Callable[[str], None]
-# auto: namespaces where the machine allows them, else loopback, and it says so.
+# auto: namespaces if the machine allows them, otherwise loopback with a note.
 Mode = Literal["auto", "namespaces", "loopback"]
 MODES: tuple[Mode, ...] = ("auto", "namespaces", "loopback")
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """One command on all ranks: `code` is that of the first rank to fail, 0 when none did."""
+    """One command on all ranks: `code` is that of the first rank to fail, 0 if none failed."""
 
     code: int
     seconds: float
     hosts: tuple[HostResult, ...]
     stats: EmulatorStats
     timed_out: bool = False
-    stolen: float = 0.0  # cores that the machine's host took away meanwhile; explains a lab that was late
-    others: float = 0.0  # cores that other programs and other virtual machines used; explains ranks that were slow
+    stolen: float = 0.0  # cores that the hypervisor gave to others; explains late packets
+    others: float = 0.0  # cores that other programs and other virtual machines used; explains slow ranks
 
 
 class Lab:
-    """Makes the network on entering, takes everything away on leaving."""
+    """Creates the network on entering and removes everything on leaving."""
 
     def __init__(self, network: Network, on_note: OnNote | None = None, mode: Mode = "namespaces") -> None:
         if mode not in MODES:
-            raise ConfigError(f"mode: {mode!r} is not one of {', '.join(MODES)}")
+            raise ConfigError(f"mode: unknown {mode!r}; use one of {', '.join(MODES)}")
         self.network = network
-        self._asked = mode
+        self._requested_mode = mode
         self._note = on_note or (lambda text: None)
         self._emulator: Emulator | LoopbackLab | None = None
         self._record: LabRecord | None = None
@@ -73,13 +74,13 @@ class Lab:
             raise
 
     def _open(self) -> None:
-        for leftover in sweep():
-            self._note(f"cleaned up after lab {leftover}, which had been killed")
+        for leftover in remove_dead_labs():
+            self._note(f"removed lab {leftover}, which was killed")
         self._emulator = self._make()
         self._record = LabRecord.create(self.network.name, self._emulator.pid, self._hosts_text())
         self._emulator.hosts_file = self._record.hosts_file
         if self._emulator.unprivileged:
-            self._note("no root: running in an unprivileged user namespace, without real-time priority")
+            self._note("not root: running in an unprivileged user namespace, without real-time priority")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -87,16 +88,16 @@ class Lab:
         self.close()
 
     def _make(self) -> Emulator | LoopbackLab:
-        if self._asked == "loopback":
-            self._note(WHAT_IT_IS)
+        if self._requested_mode == "loopback":
+            self._note(LOOPBACK_LIMITS)
             return LoopbackLab(self.network)
         try:
             return Emulator(self.network)
         except NoPrivilegesError as error:
-            if self._asked != "auto":
+            if self._requested_mode != "auto":
                 raise
             self._note(str(error).removeprefix("lab: "))
-            self._note(WHAT_IT_IS)
+            self._note(LOOPBACK_LIMITS)
             return LoopbackLab(self.network)
 
     def close(self) -> None:
@@ -110,36 +111,36 @@ class Lab:
 
     @property
     def mode(self) -> str:
-        """What the network is made of: "namespaces" is real, "loopback" only slows TCP down."""
+        """How the network is made: "namespaces" is a real network, "loopback" only limits TCP's rate."""
         return self.emulator.mode
 
     @property
     def emulator(self) -> Emulator | LoopbackLab:
         if self._emulator is None:
-            raise ConfigError("lab: it is not open; use it as a context: with Lab(network) as lab: ...")
+            raise ConfigError("lab: not open; use it as a context manager: with Lab(network) as lab: ...")
         return self._emulator
 
     def _hosts_text(self) -> str:
         lines = [f"{self.emulator.address(index)} {host.name}" for index, host in enumerate(self.network.hosts)]
-        mapped = [f"::ffff:{line}" for line in lines]  # what torch's store asks for
+        mapped = [f"::ffff:{line}" for line in lines]  # torch's store looks these up
         return "\n".join(["127.0.0.1 localhost", *lines, *mapped]) + "\n"
 
     def address(self, host: str) -> str:
         return self.emulator.address(self._index(host))
 
     def apply(self, change: Change) -> None:
-        """Change links now (`change.at` is not looked at); lasts until changed again, over runs too."""
+        """Change links now (`change.at` is ignored); lasts until the next change, also across runs."""
         self.emulator.apply(change)
 
     def stats(self) -> EmulatorStats:
         return self.emulator.stats()
 
     def spawn(self, host: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> HostProcess:
-        """Start any command on one host; the caller watches and ends it."""
+        """Start a command on one host; the caller watches and ends it."""
         return HostProcess.start(host, self.emulator.host_prefix(self._index(host)), command, env)
 
     def rank_env(self, rank: int, port: int = 29500) -> dict[str, str]:
-        """What torchrun would set on a cluster with one process a host, and the interface for every library."""
+        """torchrun's variables for one process per host, and the interface for every library."""
         ranks = self.network.ranks
         interface = self.emulator.interface
         return {
@@ -169,68 +170,71 @@ class Lab:
         on_line: OnLine | None = None,
         port: int | None = None,
     ) -> RunResult:
-        """Run `command` on every rank host until all end, one fails (the others get a moment), or time is up."""
+        """Run `command` on every rank until all end, one fails (the others get GRACE seconds), or `timeout`."""
         if not command:
             raise ConfigError("lab: no command to run; write for example: gradwire lab run -- python train.py")
         deadline = None if timeout is None else time.monotonic() + timeout
         chosen_port = self.emulator.port(port)
         before = self.emulator.stats()
         machine = MachineUse.now()
-        start = time.monotonic()  # the schedule's zero; every namespace shares this clock
+        start = time.monotonic()  # the schedule's zero; all namespaces share this clock
         shared = {"GRADWIRE_LAB_START": f"{start:.6f}", **(env or {})}
         self.emulator.begin()
         flows = CrossFlows(self, self.network.cross, start)
-        watch = ProcessWatcher([], on_line)
+        watcher = ProcessWatcher([], on_line)
         with Interrupts() as interrupts:
             try:
                 for rank, host in enumerate(self.network.ranks):
-                    watch.add(
+                    watcher.add(
                         self.spawn(host.name, command, {**os.environ, **self.rank_env(rank, chosen_port), **shared})
                     )
-                timed_out = self._follow(watch, flows, deadline, interrupts)
+                timed_out = self._follow(watcher, flows, deadline, interrupts)
             finally:
-                watch.end_all(signal.SIGINT if interrupts.noted == signal.SIGINT else signal.SIGTERM)
+                watcher.end_all(signal.SIGINT if interrupts.noted == signal.SIGINT else signal.SIGTERM)
                 flows.close()
-                watch.close()
+                watcher.close()
         after = self.emulator.stats()
-        code = watch.failed[0].process.returncode if watch.failed else 124 if timed_out else 0
-        results = tuple(entry.result() for entry in watch.processes)
+        code = watcher.failed[0].process.returncode if watcher.failed else 124 if timed_out else 0
+        results = tuple(entry.result() for entry in watcher.processes)
         used = MachineUse.now()
         stolen, others = used.stolen_since(machine), used.others_since(machine)
         return RunResult(code, time.monotonic() - start, results, after.since(before), timed_out, stolen, others)
 
-    def _follow(self, watch: ProcessWatcher, flows: CrossFlows, deadline: float | None, interrupts: Interrupts) -> bool:
-        """Until all have ended, somebody failed and the grace is over, or a signal came. True when time was up."""
+    def _follow(
+        self, watcher: ProcessWatcher, flows: CrossFlows, deadline: float | None, interrupts: Interrupts
+    ) -> bool:
+        """Wait until all ended, GRACE after a failure, the deadline, or a signal. True at the deadline."""
         failed_at: float | None = None
-        lonely = False
-        while watch.running and interrupts.noted is None:
+        reported = False
+        while watcher.running and interrupts.noted is None:
             self.emulator.check()
             flows.step(time.monotonic())
-            watch.step(0.05)
+            watcher.step(0.05)
             now = time.monotonic()
-            if watch.failed and failed_at is None:
+            if watcher.failed and failed_at is None:
                 failed_at = now
-                first = watch.failed[0]
+                first = watcher.failed[0]
                 self._note(
                     f"{first.host} failed with code {first.process.returncode}; ending the others in {GRACE:g} s"
                 )
             if failed_at is not None and now > failed_at + GRACE:
                 return False
             if deadline is not None and now > deadline:
-                self._note("time is up; ending all hosts")
+                self._note("timeout reached; ending all hosts")
                 return True
-            lonely = lonely or self._notice_lonely(watch, now)
+            reported = reported or self._report_still_running(watcher, now)
         if interrupts.noted is None:
-            watch.drain()
+            watcher.drain()
         return False
 
-    def _notice_lonely(self, watch: ProcessWatcher, now: float) -> bool:
-        gone = [entry for entry in watch.processes if entry.ended is not None]
-        if watch.failed or not gone or now < max(entry.ended or now for entry in gone) + LONELY_AFTER:
+    def _report_still_running(self, watcher: ProcessWatcher, now: float) -> bool:
+        ended = [entry for entry in watcher.processes if entry.ended is not None]
+        if watcher.failed or not ended or now < max(entry.ended or now for entry in ended) + STILL_RUNNING_AFTER:
             return False
-        names = ", ".join(entry.host for entry in watch.running)
+        names = ", ".join(entry.host for entry in watcher.running)
         self._note(
-            f"{gone[0].host} ended {LONELY_AFTER:g} s ago, {names} still run: is a rank waiting for one that left?"
+            f"{ended[0].host} ended {STILL_RUNNING_AFTER:g} s ago, {names} still run: "
+            "is a rank waiting for one that has ended?"
         )
         return True
 

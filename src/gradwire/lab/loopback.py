@@ -1,7 +1,7 @@
-"""The lab for machines that allow no namespaces: all ranks on 127.0.0.1, each TCP socket paced to its host's rate.
+"""Loopback: the lab without namespaces. All ranks run on 127.0.0.1; each TCP socket is paced to its host's rate.
 
-Good enough to show what a slow network does. It has no delay, no loss, no queue, no schedule, and two sockets of one
-host do not share its rate: its verdict says so, and it must not be used to measure.
+It demonstrates a slow network, but has no delay, loss, queue or schedule, and two sockets of one host do not share its
+rate. Its verdict says so; it must not be used for measurements.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from gradwire.lab.stats import EmulatorStats, LinkStats
 from gradwire.network import Change, Network, routes
 
 PACER = "libgradwire-pace.so"
-WHAT_IT_IS = "loopback mode: only TCP's sending rate is shaped; no delay, loss, queue or schedule; not for measurements"
+LOOPBACK_LIMITS = (
+    "loopback mode: only TCP's sending rate is limited; no delay, loss, queue or schedule; not for measurements"
+)
 EPHEMERAL_FROM, EPHEMERAL_TO = 29500, 29999
 
 
 class LoopbackLab:
-    """Stands where the emulator stands, with nothing to emulate."""
+    """Replaces the Emulator; emulates nothing."""
 
     mode = "loopback"
     interface = "lo"
@@ -31,24 +33,24 @@ class LoopbackLab:
         self.hosts_file: Path | None = None
         self.pid = 0
         self._program = installed_program()
-        self._ways = routes(network)
+        self._routes = routes(network)
 
     def address(self, index: int) -> str:
         return "127.0.0.1"
 
     def env(self, index: int) -> dict[str, str]:
-        """The rate of the slowest way out of this host."""
+        """The pacer's variables: the rate of the slowest route from this host."""
         name = self.network.hosts[index].name
         rates = [
             float(self.network.links[link].spec.mean_rate)
-            for (source, _), way in self._ways.items()
+            for (source, _), path in self._routes.items()
             if source == name
-            for link in way
+            for link in path
         ]
         slowest = min(rates, default=math.inf)
         if math.isinf(slowest):
             return {}
-        # The wire carries headers too: a full packet has 1448 bytes of data in 1538.
+        # Link rates include headers: a full packet of 1538 bytes has 1448 bytes of data.
         return {
             "LD_PRELOAD": str(self._program.with_name(PACER)),
             "GRADWIRE_PACE_BYTES": str(int(slowest * 1448 / (1500 + self.network.overhead))),
@@ -57,13 +59,15 @@ class LoopbackLab:
     def host_prefix(self, index: int) -> list[str]:
         return [str(self._program), "launch", "-", "-", "-", "--"]
 
-    def port(self, asked: int | None) -> int:
+    def port(self, requested: int | None) -> int:
         """Hosts share one address here, so the port must be free on this machine."""
         taken = listening_ports()
-        if asked is not None:
-            if asked in taken:
-                raise ConfigError(f"port: {asked} is in use on this machine; give another with --port, or leave it out")
-            return asked
+        if requested is not None:
+            if requested in taken:
+                raise ConfigError(
+                    f"port: {requested} is in use on this machine; give another with --port, or leave it out"
+                )
+            return requested
         return next(port for port in range(EPHEMERAL_FROM, EPHEMERAL_TO) if port not in taken)
 
     def begin(self) -> None:
@@ -91,7 +95,7 @@ class LoopbackLab:
             lateness_mean_us=0.0,
             device_drops=[],
             links=[nothing] * len(self.network.links),
-            limits=WHAT_IT_IS,
+            limits=LOOPBACK_LIMITS,
         )
 
     def close(self) -> None:
@@ -99,7 +103,7 @@ class LoopbackLab:
 
 
 def listening_ports(tables: tuple[Path, ...] = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))) -> set[int]:
-    """From the kernel's table, so that nothing has to be opened to find out."""
+    """Ports in use, from the kernel's table, without opening a socket."""
     found = set()
     for table in tables:
         if not table.exists():

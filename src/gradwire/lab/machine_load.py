@@ -1,4 +1,4 @@
-"""What else runs on this machine: processor time that other programs took while something was measured here."""
+"""Machine load: processor time that other programs used during a measurement."""
 
 from __future__ import annotations
 
@@ -7,41 +7,41 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-# Chosen, not measured: an idle system's own services stay far below a tenth of the cores; one busy program on a
-# machine of fewer than ten lies above it.
+# Chosen, not measured: services of an idle system use far less than a tenth of the cores; one busy program on a
+# machine with fewer than ten cores uses more.
 NOTICEABLE_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class MachineUse:
-    """Processor seconds since the machine started, at one moment of the monotonic clock."""
+    """Processor seconds since the machine started, at one time of the monotonic clock."""
 
     at: float
     busy: float  # of all programs
-    stolen: float  # that a hypervisor gave to other machines
-    own: float  # of this process and of everything it started
+    stolen: float  # given to other machines by the hypervisor
+    own: float  # of this process and all its descendants
 
     @classmethod
     def now(cls) -> MachineUse:
         with open("/proc/stat") as file:
             fields = [int(field) for field in file.readline().split()[1:]]
         tick = os.sysconf("SC_CLK_TCK")
-        # Interrupts are left out: what our own packets cost the kernel there belongs to nobody.
+        # Without interrupts: the kernel does not assign the cost of our own packets there to a process.
         stolen = fields[7] if len(fields) > 7 else 0
         return cls(time.monotonic(), sum(fields[:3]) / tick, stolen / tick, _own_ticks() / tick)
 
     def stolen_since(self, before: MachineUse) -> float:
-        """Cores, on average."""
+        """Mean number of cores given to other machines."""
         return (self.stolen - before.stolen) / max(self.at - before.at, 1e-9)
 
     def others_since(self, before: MachineUse) -> float:
-        """Cores that other programs and other virtual machines used, on average."""
+        """Mean number of cores that other programs and other virtual machines used."""
         foreign = (self.busy - before.busy) - (self.own - before.own)
         return max(0.0, foreign) / max(self.at - before.at, 1e-9) + self.stolen_since(before)
 
 
 def disturbance(others: float, cores: int | None = None) -> str:
-    """What to say about `others` cores that were used by other programs; empty when it is not worth mentioning."""
+    """A sentence about `others` cores used by other programs; empty if that is negligible."""
     cores = cores or os.cpu_count() or 1
     return f"other programs used {others:.2f} of {cores} cores" if others > NOTICEABLE_SHARE * cores else ""
 
@@ -61,6 +61,6 @@ def _own_ticks() -> int:
         children.setdefault(int(fields[1]), []).append(pid)
         ticks[pid] = sum(map(int, fields[11:15]))
     family = [os.getpid()]
-    for pid in family:  # grows while it is walked
+    for pid in family:  # grows during the iteration
         family += children.get(pid, ())
     return sum(ticks.get(pid, 0) for pid in family)

@@ -1,7 +1,7 @@
-"""Is the network what was asked for? ping and iperf3 between hosts, wanted against got.
+"""Measure: checks the network with ping and iperf3 between hosts: expected against measured values.
 
-Wanted values follow from the path's links: delays add, the slowest link bounds the rate, survivals multiply.
-TCP's goodput is the wire rate less headers: 1448 of 1538 bytes in a full Ethernet packet.
+Expected values follow from the path's links: delays add, the slowest link limits the rate, delivery shares multiply.
+TCP's goodput is the wire rate without headers: 1448 of 1538 bytes in a full Ethernet packet.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PORT = 5201
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One pair of hosts: wanted and got; `good` when within the lab's promise (None when it does not apply)."""
+    """One pair of hosts: expected and measured; `*_good` if within the lab's tolerance (None: not applicable)."""
 
     source: str
     target: str
@@ -42,36 +42,36 @@ class Measurement:
     loss_good: bool | None
 
 
-def end(lab: Lab, host: str, command: Sequence[str], timeout: float) -> HostResult:
-    """Run a command on one host to its end."""
+def run_on(lab: Lab, host: str, command: Sequence[str], timeout: float) -> HostResult:
+    """Run a command on one host and wait for its end."""
     deadline = time.monotonic() + timeout
     with Interrupts() as interrupts:
-        watch = ProcessWatcher([lab.spawn(host, command)])
+        watcher = ProcessWatcher([lab.spawn(host, command)])
         try:
-            while watch.running and interrupts.noted is None and time.monotonic() < deadline:
-                watch.step(0.1)
-            if watch.running and interrupts.noted is None:
+            while watcher.running and interrupts.noted is None and time.monotonic() < deadline:
+                watcher.step(0.1)
+            if watcher.running and interrupts.noted is None:
                 raise LinkError(f"lab: {command[0]} on {host} did not end within {timeout:g} s")
-            watch.drain()
+            watcher.drain()
         finally:
-            watch.end_all(grace=0.2)
-            watch.close()
-    return watch.processes[0].result()
+            watcher.end_all(grace=0.2)
+            watcher.close()
+    return watcher.processes[0].result()
 
 
 def ping_ms(lab: Lab, source: str, target: str, count: int = 10, interval: float = 0.05) -> list[float]:
-    """Round trips in milliseconds, of those that came back. The first is left out: it pays for cold caches."""
+    """Round trips in milliseconds of the answered pings. The first is left out: caches are cold."""
     tool = require_tool("ping", "iputils-ping", "lab check")
-    words = [tool, "-n", "-c", str(count + 1), "-i", str(interval), "-W", "5", lab.address(target)]
-    result = end(lab, source, words, timeout=count * (interval + 1) + 10)
+    arguments = [tool, "-n", "-c", str(count + 1), "-i", str(interval), "-W", "5", lab.address(target)]
+    result = run_on(lab, source, arguments, timeout=count * (interval + 1) + 10)
     times = [float(line.split("time=")[1].split()[0]) for line in result.output.splitlines() if "time=" in line]
     if len(times) < 2:
-        raise LinkError(f"lab: {target} does not answer {source}'s ping: {result.output.strip()[-200:]}")
+        raise LinkError(f"lab: {target} did not answer {source}'s ping: {result.output.strip()[-200:]}")
     return times[1:]
 
 
 def iperf(lab: Lab, source: str, target: str, *options: str, seconds: float = 3.0) -> dict[str, object]:
-    """One iperf3 run from source to target; its `end` record."""
+    """The `end` record of one iperf3 run from source to target."""
     tool = require_tool("iperf3", "iperf3", "lab check")
     with Interrupts():
         server = ProcessWatcher([lab.spawn(target, [tool, "-s", "-1", "-p", str(PORT), "--forceflush"])])
@@ -81,8 +81,8 @@ def iperf(lab: Lab, source: str, target: str, *options: str, seconds: float = 3.
                 if not server.running or time.monotonic() > deadline:
                     raise LinkError(f"lab: iperf3 does not listen on {target}: {server.processes[0].output}")
                 server.step(0.02)
-            words = [tool, "-c", lab.address(target), "-p", str(PORT), "-J", "-t", f"{seconds:g}", *options]
-            result = end(lab, source, words, timeout=seconds + 60)
+            arguments = [tool, "-c", lab.address(target), "-p", str(PORT), "-J", "-t", f"{seconds:g}", *options]
+            result = run_on(lab, source, arguments, timeout=seconds + 60)
             report = json.loads(result.output)
         finally:
             server.end_all(grace=0.2)
@@ -94,7 +94,7 @@ def iperf(lab: Lab, source: str, target: str, *options: str, seconds: float = 3.
 
 
 def tcp_mbit(lab: Lab, source: str, target: str, *options: str, seconds: float = 3.0) -> float:
-    """What TCP delivered, at the receiver."""
+    """TCP's goodput at the receiver."""
     received = iperf(lab, source, target, *options, seconds=seconds)["sum_received"]
     assert isinstance(received, dict)
     return float(received["bits_per_second"]) / 1e6
@@ -105,25 +105,25 @@ def path_specs(lab: Lab, source: str, target: str) -> list[LinkSpec]:
 
 
 def wanted_mbit(specs: Sequence[LinkSpec], overhead: int) -> float:
-    """TCP goodput when the slowest link is full."""
+    """TCP's goodput if the slowest link is full."""
     wire = min(spec.mean_rate.mbit for spec in specs)
     mtu = min(spec.mtu for spec in specs)
     return wire * (mtu - IP_TCP_HEADERS) / (mtu + overhead)
 
 
 def measure(lab: Lab, source: str, target: str, seconds: float = 3.0) -> Measurement:
-    there, back = path_specs(lab, source, target), path_specs(lab, target, source)
-    wanted_rtt = sum(float(spec.delay) for spec in there + back) * 1e3
-    # What a ping's own 122 wire bytes take to be sent, link by link.
-    wanted_rtt += sum(0.0 if math.isinf(s.mean_rate) else 122 / float(s.mean_rate) * 1e3 for s in there + back)
-    jitter_ms = math.sqrt(sum(float(spec.jitter) ** 2 for spec in there + back)) * 1e3
+    forward, backward = path_specs(lab, source, target), path_specs(lab, target, source)
+    wanted_rtt = sum(float(spec.delay) for spec in forward + backward) * 1e3
+    # Transmission time of a ping's 122 bytes on each link.
+    wanted_rtt += sum(0.0 if math.isinf(s.mean_rate) else 122 / float(s.mean_rate) * 1e3 for s in forward + backward)
+    jitter_ms = math.sqrt(sum(float(spec.jitter) ** 2 for spec in forward + backward)) * 1e3
     times = sorted(ping_ms(lab, source, target))
     rtt = times[len(times) // 2]
-    loss = 1 - math.prod(1 - spec.mean_loss for spec in there)
-    # TCP takes packets that were overtaken for lost and slows down.
-    steady = not (loss or lab.network.cross or any(spec.trace or spec.reorder or spec.duplicate for spec in there))
-    wanted = wanted_mbit(there, lab.network.overhead)
-    # The first second is left out: it belongs to TCP's slow start, not to the link.
+    loss = 1 - math.prod(1 - spec.mean_loss for spec in forward)
+    # TCP takes reordered packets for lost and slows down.
+    steady = not (loss or lab.network.cross or any(spec.trace or spec.reorder or spec.duplicate for spec in forward))
+    wanted = wanted_mbit(forward, lab.network.overhead)
+    # The first second is left out: it is TCP's slow start.
     options = ["-O", "1"]
     got = tcp_mbit(lab, source, target, *options, seconds=seconds)
     limit = DELAY_TOLERANCE_MS + DELAY_SHARE * wanted_rtt + 2 * jitter_ms
@@ -132,17 +132,17 @@ def measure(lab: Lab, source: str, target: str, seconds: float = 3.0) -> Measure
         target,
         round(wanted_rtt, 3),
         rtt,
-        None if any(spec.trace for spec in there + back) else abs(rtt - wanted_rtt) <= limit,
+        None if any(spec.trace for spec in forward + backward) else abs(rtt - wanted_rtt) <= limit,
         round(wanted, 2),
         round(got, 2),
         abs(got / wanted - 1) <= RATE_TOLERANCE if steady and not math.isinf(wanted) else None,
         round(loss, 6),
-        *(_loss(lab, source, target, there, loss, seconds) if loss else (None, None)),
+        *(_loss(lab, source, target, forward, loss, seconds) if loss else (None, None)),
     )
 
 
 def udp_loss(lab: Lab, source: str, target: str, mbit: float, seconds: float) -> tuple[int, int]:
-    """Packets lost and sent by a UDP flow that fits easily, so that only random loss can take from it."""
+    """Packets lost and sent by a UDP flow far below the rate, so that only random loss affects it."""
     record = iperf(lab, source, target, "-u", "-l", "1000", "-b", f"{mbit:.3f}M", seconds=seconds)["sum"]
     assert isinstance(record, dict)
     return int(record["lost_packets"]), int(record["packets"])
@@ -153,7 +153,7 @@ def _loss(
 ) -> tuple[float, bool]:
     slowest = min(spec.mean_rate.mbit for spec in specs)
     lost, sent = udp_loss(lab, source, target, min(10.0, slowest / 5), seconds)
-    # Losses in bursts vary more: a burst of mean length 1/leave counts once, not 1/leave times.
+    # Losses in bursts vary more: a burst of mean length 1/leave is one event, not 1/leave events.
     length = max((1 / spec.burst.leave for spec in specs if spec.burst), default=1.0)
     sigma = math.sqrt(max(sent, 1) * wanted * (1 - wanted) * (2 * length if length > 1 else 1))
     return lost / max(sent, 1), abs(lost - sent * wanted) <= 4 * sigma + 1

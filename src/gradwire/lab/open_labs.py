@@ -1,7 +1,7 @@
-"""Which labs are open on this machine: one small file each, so that what a killed lab left can be found and ended.
+"""Open labs: one small file per open lab on this machine, so that the remains of a killed lab are found and ended.
 
-Nothing of a lab has a name outside its processes, so after `kill -9` the kernel already ends nearly all; the record
-catches an emulator that some other process kept alive, and removes itself.
+A lab has no names outside its processes, so after `kill -9` the kernel removes almost everything; the record finds an
+emulator that another process kept alive.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 
 def state_folder() -> Path:
-    """/run/gradwire for root, the user's runtime folder otherwise."""
+    """/run/gradwire for root, otherwise the user's runtime directory."""
     if override := os.environ.get("GRADWIRE_RUNTIME_DIR"):
         return Path(override)
     if os.geteuid() == 0 and os.access("/run", os.W_OK):
@@ -26,7 +26,7 @@ def state_folder() -> Path:
 
 
 def started_at(pid: int) -> int | None:
-    """The kernel's start time of a process in clock ticks, which tells it from a later one with the same number."""
+    """A process' start time in clock ticks, which distinguishes it from a later one with the same number."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -37,7 +37,7 @@ def started_at(pid: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class LabRecord:
-    """The file of one open lab, and beside it the /etc/hosts that its commands see."""
+    """The file of one open lab, and next to it the /etc/hosts of its commands."""
 
     path: Path
 
@@ -55,7 +55,7 @@ class LabRecord:
         }
         made = cls(path)
         made.hosts_file.write_text(hosts)
-        # In one step: another lab that starts now must see a whole record or none, or it would take us for dead.
+        # Atomic: another lab that starts now must see a complete record or none, or it would take this one for dead.
         draft = path.with_suffix(".draft")
         draft.write_text(json.dumps(record))
         draft.replace(path)
@@ -71,29 +71,29 @@ class LabRecord:
 
 
 def open_labs() -> list[dict[str, Any]]:
-    """Records of labs whose owner lives."""
+    """Records of labs whose owner is alive."""
     return [record for _, record in _records() if _alive(record, "pid", "started")]
 
 
-def sweep() -> list[str]:
-    """End what dead labs left and forget them; returns a name for each."""
-    swept = []
+def remove_dead_labs() -> list[str]:
+    """End the emulators of dead labs and remove their records; returns a name for each."""
+    removed = []
     for path, record in _records():
         if _alive(record, "pid", "started"):
             continue
         if _alive(record, "emulator", "emulator_started"):
             os.kill(record["emulator"], signal.SIGKILL)
         LabRecord(path).remove()
-        swept.append(f"{record.get('network', '?')} (process {record.get('pid', '?')})")
-    return swept
+        removed.append(f"{record.get('network', '?')} (process {record.get('pid', '?')})")
+    return removed
 
 
 def _records() -> list[tuple[Path, dict[str, Any]]]:
     found = []
     folder = state_folder()
-    # A folder that somebody else made in a shared place could name processes of ours to be killed.
-    ours = folder.is_dir() and folder.stat().st_uid == os.geteuid()
-    for path in sorted(folder.glob("*.json")) if ours else []:
+    # A directory made by another user could name this user's processes to be killed.
+    owned = folder.is_dir() and folder.stat().st_uid == os.geteuid()
+    for path in sorted(folder.glob("*.json")) if owned else []:
         try:
             record = json.loads(path.read_text())
         except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Processes in the lab: started through the emulator's launcher, watched together, ended with all they started."""
+"""Process: commands on the lab's hosts, started through a launcher, watched together, ended with their children."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KILL_AFTER = 3.0
 
 @dataclass(frozen=True, slots=True)
 class HostResult:
-    """How a command ended on one host."""
+    """The result of a command on one host."""
 
     host: str
     code: int
@@ -28,7 +28,7 @@ class HostResult:
 
 @dataclass(slots=True)
 class HostProcess:
-    """One running command; its launcher ends with us, and the command with its launcher."""
+    """One running command; its launcher ends with this process, and the command with its launcher."""
 
     host: str
     process: subprocess.Popen[bytes]
@@ -36,7 +36,7 @@ class HostProcess:
     ended: float | None = None
     ended_by_lab: bool = False
     tail: bytes = b""
-    # The end of it: a rank that logs for days must not fill the memory.
+    # The last lines only: a rank that logs for days must not fill the memory.
     output: deque[str] = field(default_factory=lambda: deque(maxlen=100_000))
 
     @classmethod
@@ -48,19 +48,19 @@ class HostProcess:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            # The launcher compares: a lab that died before the launcher asked to be told must not leave it running.
+            # The launcher compares it with its parent: the lab may have died before the launcher asked for a signal.
             env={**(os.environ if env is None else env), "GRADWIRE_LAB_PID": str(os.getpid())},
             start_new_session=True,
         )
         return cls(host, process, time.monotonic())
 
     def signal(self, number: int) -> None:
-        """Signals reach the command through its launcher; SIGHUP makes the launcher kill everything at once."""
+        """Send a signal to the command through its launcher; on SIGHUP the launcher kills everything at once."""
         if self.process.poll() is None:
             self.process.send_signal(number)
 
     def take_lines(self, chunk: bytes) -> list[str]:
-        """Whole lines so far; an empty chunk means the end, and gives what is left."""
+        """Complete lines so far; an empty chunk means the end and returns the rest."""
         self.tail += chunk
         *lines, self.tail = self.tail.split(b"\n")
         if not chunk and self.tail:
@@ -77,7 +77,7 @@ class HostProcess:
 
 
 class ProcessWatcher:
-    """Reads the output of several processes and notices their ends, without threads."""
+    """Reads the output of several processes and detects their ends, without threads."""
 
     def __init__(self, processes: Sequence[HostProcess], on_line: OnLine | None = None) -> None:
         self.processes: list[HostProcess] = []
@@ -87,13 +87,13 @@ class ProcessWatcher:
             self.add(entry)
 
     def add(self, entry: HostProcess) -> None:
-        """One more, started later than the others."""
+        """Watch one more process."""
         assert entry.process.stdout is not None
         self.processes.append(entry)
         self._selector.register(entry.process.stdout, selectors.EVENT_READ, entry)
 
     def step(self, timeout: float) -> None:
-        """Passes output on for at most `timeout` seconds or until some came."""
+        """Wait up to `timeout` seconds for output and pass it on."""
         if not self._selector.get_map():
             time.sleep(min(timeout, 0.01))
         for key, _ in self._selector.select(timeout) if self._selector.get_map() else []:
@@ -114,23 +114,23 @@ class ProcessWatcher:
 
     @property
     def failed(self) -> list[HostProcess]:
-        """Those that ended with an error of their own, first to end first."""
+        """Processes that failed and were not ended by the lab, in the order of their ends."""
         bad = [entry for entry in self.processes if entry.ended is not None and entry.process.returncode != 0]
         return sorted((entry for entry in bad if not entry.ended_by_lab), key=lambda entry: entry.ended or 0.0)
 
     def end_all(self, number: int = signal.SIGTERM, grace: float = KILL_AFTER) -> None:
-        """Asks with `number`, and after `grace` seconds no longer asks. Returns when nothing runs any more."""
-        for step, patience in ((number, grace), (signal.SIGHUP, KILL_AFTER), (signal.SIGKILL, KILL_AFTER)):
+        """Send signal `number`, after `grace` seconds kill. Returns when all processes have ended."""
+        for step, wait in ((number, grace), (signal.SIGHUP, KILL_AFTER), (signal.SIGKILL, KILL_AFTER)):
             for entry in self.running:
                 entry.ended_by_lab = True
                 entry.signal(step)
-            deadline = time.monotonic() + patience
+            deadline = time.monotonic() + wait
             while self.running and time.monotonic() < deadline:
                 self.step(0.05)
         self.drain()
 
     def drain(self) -> None:
-        """What was written last is still in the pipes."""
+        """Read what is still in the pipes."""
         deadline = time.monotonic() + 1.0
         while self._selector.get_map() and time.monotonic() < deadline:
             self.step(0.05)

@@ -1,4 +1,4 @@
-"""Where the native programs of the lab are installed."""
+"""Program: finds the lab's installed native program."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ PROGRAM = "gradwire-linkemu"
 
 
 def installed_program() -> Path:
-    """The emulator and launcher; it lies beside the native module, wherever the installation keeps that."""
-    places = [Path(entry) / "bin" / PROGRAM for entry in gradwire.__path__]
+    """The emulator and launcher, installed next to the native module."""
+    candidates = [Path(entry) / "bin" / PROGRAM for entry in gradwire.__path__]
     try:
         from gradwire import _native
 
-        places.append(Path(_native.__file__).parent / "bin" / PROGRAM)
+        candidates.append(Path(_native.__file__).parent / "bin" / PROGRAM)
     except ImportError:
         pass
-    for place in places:
-        if place.is_file() and os.access(place, os.X_OK):
-            return place
-    raise ConfigError(f"lab: {PROGRAM} is not installed (looked in {places[-1].parent}); run 'pip install .' again")
+    for candidate in candidates:
+        if candidate.is_file() and os.access(candidate, os.X_OK):
+            return candidate
+    raise ConfigError(f"lab: {PROGRAM} was not found in {candidates[-1].parent}; run 'pip install .' again")

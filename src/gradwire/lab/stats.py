@@ -1,17 +1,17 @@
-"""What the emulator counted, per link and for itself, and whether its network can be believed."""
+"""Stats: the emulator's counters, per link and of its own, and whether the lab kept up."""
 
 from __future__ import annotations
 
 import msgspec
 
-# A packet a millisecond late is felt by every LAN and by no WAN; one in fifty of them spoils a measurement.
+# A millisecond of lateness matters on a LAN and not on a WAN; one such packet in fifty makes a measurement invalid.
 LATE_MICROSECONDS = 1000
 LATE_SHARE = 0.02
-LATE_FEWEST = 50  # fewer late packets than this are a hiccup, not a lab that cannot keep up
+LATE_FEWEST = 50  # fewer late packets than this are a short delay, not a lab that cannot keep up
 
 
 class LinkStats(msgspec.Struct, frozen=True):
-    """Wire packets and wire bytes of one direction of one link."""
+    """Packets and bytes on the wire of one direction of one link."""
 
     offered: int
     offered_bytes: int
@@ -21,8 +21,8 @@ class LinkStats(msgspec.Struct, frozen=True):
     loss_drops: int
     mtu_drops: int
     queue_peak: int
-    reordered: int = 0  # held back on purpose
-    duplicated: int = 0  # copies made on purpose; they count as delivered, too
+    reordered: int = 0  # delayed on purpose
+    duplicated: int = 0  # copies made on purpose; they also count as delivered
 
     def since(self, before: LinkStats) -> LinkStats:
         names = [name for name in self.__struct_fields__ if name != "queue_peak"]
@@ -32,7 +32,7 @@ class LinkStats(msgspec.Struct, frozen=True):
 
 
 class EmulatorStats(msgspec.Struct, frozen=True):
-    """Counters since the start, or between two moments (`since`)."""
+    """Counters since the start, or between two times (`since`)."""
 
     received: int
     sent: int
@@ -47,7 +47,7 @@ class EmulatorStats(msgspec.Struct, frozen=True):
     lateness_mean_us: float
     device_drops: list[int]
     links: list[LinkStats]
-    limits: str = ""  # what this lab does not do at all
+    limits: str = ""  # what this lab does not emulate
 
     def since(self, before: EmulatorStats) -> EmulatorStats:
         return msgspec.structs.replace(
@@ -65,7 +65,7 @@ class EmulatorStats(msgspec.Struct, frozen=True):
 
     @property
     def late_share(self) -> float:
-        """Wire packets that left the emulator more than a millisecond late, of all that left."""
+        """Share of packets that left the emulator more than a millisecond late."""
         return self._late / max(1, sum(self.lateness))
 
     @property
@@ -82,12 +82,12 @@ class EmulatorStats(msgspec.Struct, frozen=True):
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Why this run's numbers are the lab's fault and not the network's; empty when it kept up."""
+        """Reasons why the lab itself, not the network, affected the results; empty if it kept up."""
         found = []
         if drops := sum(self.device_drops):
-            found.append(f"{drops} packets dropped because the emulator did not read them in time")
+            found.append(f"{drops} packets were dropped because the emulator did not read them in time")
         if self.write_errors:
-            found.append(f"{self.write_errors} packets the kernel refused to take back")
+            found.append(f"{self.write_errors} packets were refused by the kernel")
         if self.late_share > LATE_SHARE and self._late >= LATE_FEWEST:
             found.append(
                 f"{self.late_share:.1%} of the packets left more than {LATE_MICROSECONDS / 1000:g} ms late "

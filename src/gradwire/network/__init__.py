@@ -1,4 +1,4 @@
-"""What a network is: links, traces, hosts and routers, changes over time. Pure; the lab and the simulator read it."""
+"""Network: hosts, routers, links, rate traces and changes over time. Pure; used by the lab and the simulator."""
 
 from gradwire.network.draw import to_svg
 from gradwire.network.file import load_network, parse_network

@@ -1,4 +1,4 @@
-"""A picture of a network as SVG text: hosts on a circle, routers inside it, links with their values."""
+"""Draw: a network as SVG text, with hosts on a circle, routers inside it, and links with their values."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _STYLE = (
 
 
 def to_svg(network: Network) -> str:
-    """SVG with one line for each pair of joined nodes; a full mesh leaves its values to the tooltips."""
-    places = _places(network)
-    cables = _cables(network)
-    labels = len(cables) <= 24
-    lines = [_cable(places, first, second, labels) for first, second in cables]
-    nodes = [_node(network, name, *place) for name, place in places.items()]
+    """SVG with one line per connected pair of nodes; in a dense network only tooltips show the values."""
+    positions = _positions(network)
+    duplex_links = _duplex_links(network)
+    labels = len(duplex_links) <= 24
+    lines = [_line(positions, first, second, labels) for first, second in duplex_links]
+    nodes = [_node(network, name, *position) for name, position in positions.items()]
     title = escape(network.name)
     about = escape(network.about)
     return (
@@ -35,56 +35,57 @@ def to_svg(network: Network) -> str:
     )
 
 
-def _places(network: Network) -> dict[str, tuple[float, float]]:
-    """Hosts on a circle, those of one router side by side; each router between its hosts and the middle."""
+def _positions(network: Network) -> dict[str, tuple[float, float]]:
+    """Hosts on a circle, those of one router next to each other; each router between its hosts and the center."""
     middle = (WIDTH / 2, HEIGHT / 2 + 30)
-    home = {name: _home(network, name) for name in (host.name for host in network.hosts)}
-    ring = sorted(home, key=lambda name: home[name])
-    lone = len(network.routers) < 2
-    turn = -math.pi / 2 if lone else math.pi - math.pi * (sum(home[name] == 0 for name in ring) - 1) / len(ring)
-    angles = {name: turn + 2 * math.pi * index / len(ring) for index, name in enumerate(ring)}
+    router_of = {name: _router_of(network, name) for name in (host.name for host in network.hosts)}
+    ordered = sorted(router_of, key=lambda name: router_of[name])
+    central = len(network.routers) < 2
+    first = sum(index == 0 for index in router_of.values())
+    turn = -math.pi / 2 if central else math.pi - math.pi * (first - 1) / len(ordered)
+    angles = {name: turn + 2 * math.pi * index / len(ordered) for index, name in enumerate(ordered)}
     for index, router in enumerate(network.routers):
-        near = [angles[name] for name in ring if home[name] == index]
+        near = [angles[name] for name in ordered if router_of[name] == index]
         angles[router] = sum(near) / len(near) if near else 2 * math.pi * index / len(network.routers)
 
-    def place(name: str) -> tuple[float, float]:
-        radius = RADIUS if name in home else 0 if lone else 0.5 * RADIUS
+    def position(name: str) -> tuple[float, float]:
+        radius = RADIUS if name in router_of else 0 if central else 0.5 * RADIUS
         return middle[0] + 1.35 * radius * math.cos(angles[name]), middle[1] + radius * math.sin(angles[name])
 
-    return {name: place(name) for name in (*home, *network.routers)}
+    return {name: position(name) for name in (*router_of, *network.routers)}
 
 
-def _home(network: Network, host: str) -> int:
-    """The first router a host is joined to; hosts without one come after all others."""
+def _router_of(network: Network, host: str) -> int:
+    """The first router a host is linked to; hosts without a router come last."""
     near = {link.target for link in network.links if link.source == host}
     return next((i for i, router in enumerate(network.routers) if router in near), len(network.routers))
 
 
-def _cables(network: Network) -> list[tuple[Link, Link | None]]:
+def _duplex_links(network: Network) -> list[tuple[Link, Link | None]]:
     by_ends = {(link.source, link.target): link for link in network.links}
-    cables: list[tuple[Link, Link | None]] = []
+    duplex_links: list[tuple[Link, Link | None]] = []
     seen: set[tuple[str, str]] = set()
     for ends, link in by_ends.items():
         if ends in seen:
             continue
-        back = by_ends.get(ends[::-1])
+        reverse = by_ends.get(ends[::-1])
         seen |= {ends, ends[::-1]}
-        cables.append((link, back))
-    return cables
+        duplex_links.append((link, reverse))
+    return duplex_links
 
 
-def _cable(places: dict[str, tuple[float, float]], link: Link, back: Link | None, labels: bool) -> str:
-    (x1, y1), (x2, y2) = places[link.source], places[link.target]
+def _line(positions: dict[str, tuple[float, float]], link: Link, reverse: Link | None, labels: bool) -> str:
+    (x1, y1), (x2, y2) = positions[link.source], positions[link.target]
     width = 1 if math.isinf(link.spec.mean_rate) else min(6.0, 0.8 + math.log10(1 + link.spec.mean_rate.mbit))
-    tip = f"{link.name}: {link.spec}" + (f"\n{back.name}: {back.spec}" if back else "")
+    tip = f"{link.name}: {link.spec}" + (f"\n{reverse.name}: {reverse.spec}" if reverse else "")
     line = (
         f'<line class="link" x1="{x1:.0f}" y1="{y1:.0f}" x2="{x2:.0f}" y2="{y2:.0f}" stroke-width="{width:.1f}">'
         f"<title>{escape(tip)}</title></line>"
     )
     if not labels:
         return line
-    same = back is None or back.spec == link.spec
-    texts = [str(link.spec)] if same else [f"{each.name}: {each.spec.mean_rate}" for each in (link, back) if each]
+    same = reverse is None or reverse.spec == link.spec
+    texts = [str(link.spec)] if same else [f"{each.name}: {each.spec.mean_rate}" for each in (link, reverse) if each]
     x, y = (x1 + x2) / 2, (y1 + y2) / 2
     return line + "".join(
         f'<text class="small tag" x="{x:.0f}" y="{y + 12 * row:.0f}" text-anchor="middle">'

@@ -1,4 +1,4 @@
-"""A TOML table read field by field; whatever nobody took is an unknown field, and every error says where it is."""
+"""Fields: reads a TOML table field by field. What is left is an unknown field; every error names its position."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ _MISSING: Final = object()
 
 
 class Fields:
-    """One table, its place in the file (`where`) and what has been read of it."""
+    """One table, its position in the file (`where`), and the fields not read yet."""
 
     def __init__(self, table: dict[str, Any], where: str, base: Path) -> None:
         self.where = where
-        self._left = dict(table)
+        self._unread = dict(table)
         self._known: list[str] = []
         self._base = base
 
     def take(self, name: str, read: Callable[..., Any], default: Any = _MISSING) -> Any:
-        """The value of `name` through `read` (a type, or a parser that takes the setting's name)."""
+        """The value of `name`, read by `read` (a type, or a parser that takes the setting's name)."""
         self._known.append(name)
-        value = self._left.pop(name, _MISSING)
+        value = self._unread.pop(name, _MISSING)
         setting = f"{self.where}.{name}"
         if value is _MISSING:
             if default is _MISSING:
-                raise ConfigError(f"{setting}: is missing")
+                raise ConfigError(f"{setting}: is missing; add it")
             return default
         if read in (str, int, bool):
             if type(value) is not read:
-                raise ConfigError(f"{setting}: {value!r} is not of type {read.__name__}")
+                raise ConfigError(f"{setting}: must be of type {read.__name__}, but it is {value!r}")
             return value
         try:
             return read(value, setting) if read.__module__ == "gradwire.units" else read(value)
         except (TypeError, ValueError) as error:
             if isinstance(error, ConfigError):
                 raise
-            raise ConfigError(f"{setting}: {error or f'{value!r} is not what belongs here'}") from error
+            raise ConfigError(f"{setting}: {error or f'{value!r} is not a valid value'}") from error
 
     def choice(self, name: str, allowed: Iterable[str], default: str) -> Any:
         value = self.take(name, str, default)
@@ -55,20 +55,20 @@ class Fields:
         if value is None:
             return None
         if not isinstance(value, dict):
-            raise ConfigError(f"{self.where}.{name}: is a table: write [{name}]")
+            raise ConfigError(f"{self.where}.{name}: must be a table: write [{name}]")
         return self.child(value, f"{self.where}.{name}")
 
     def tables(self, name: str) -> list[Fields]:
         value = self.take(name, lambda v: v, [])
         if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
-            raise ConfigError(f"{self.where}.{name}: is a list of tables: write [[{name}]]")
+            raise ConfigError(f"{self.where}.{name}: must be a list of tables: write [[{name}]]")
         return [self.child(entry, f"{self.where}.{name}[{index}]") for index, entry in enumerate(value)]
 
     def child(self, table: dict[str, Any], where: str) -> Fields:
         return Fields(table, where, self._base)
 
     def rest(self) -> dict[str, Any]:
-        rest, self._left = self._left, {}
+        rest, self._unread = self._unread, {}
         return rest
 
     def link_value(self, name: str) -> Any:
@@ -92,11 +92,11 @@ class Fields:
         return burst
 
     def finish(self) -> None:
-        if not self._left:
+        if not self._unread:
             return
-        unknown = next(iter(self._left))
+        unknown = next(iter(self._unread))
         close = difflib.get_close_matches(unknown, self._known, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(self._known)}"
+        hint = f"; did you mean {close[0]!r}?" if close else f"; known fields: {', '.join(self._known)}"
         raise ConfigError(f"{self.where}.{unknown}: unknown field{hint}")
 
 
@@ -116,7 +116,7 @@ def read_spec(fields: Fields) -> LinkSpec:
     rate: Rate | None = fields.link_value("rate")
     trace = fields.trace()
     if rate is not None and trace is not None:
-        raise ConfigError(f"{fields.where}.trace: takes the place of rate; give one of them")
+        raise ConfigError(f"{fields.where}.trace: replaces rate; give only one of them")
     delay: Seconds | None = fields.link_value("delay")
     jitter: Seconds | None = fields.link_value("jitter")
     queue: Bytes | None = fields.link_value("queue")

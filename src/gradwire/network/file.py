@@ -1,11 +1,11 @@
-"""A network from TOML, read strictly: an unknown or impossible field is a ConfigError that names it.
+"""File: reads a network from TOML. An unknown or impossible field is a ConfigError that names it.
 
 hosts = 4                                  # or ["a", "b"], or [[host]] tables
-[access]                                   # a switch with one access link a host
+[access]                                   # a switch with one access link per host
 rate = "100mbit"
 delay = "1ms"
 up = { rate = "20mbit" }                   # values of one direction
-[[link]]                                   # or links one by one, between hosts and routers
+[[link]]                                   # or single links between hosts and routers
 between = ["a", "r1"]
 [matrix]                                   # or a link for every pair
 rtt_ms = [[0, 20], [20, 0]]
@@ -50,7 +50,7 @@ def load_network(name: str, hosts: int | None = None) -> Network:
         return preset(name, hosts)
     path = Path(name)
     if path.suffix != ".toml" and "/" not in name:
-        raise ConfigError(f"net: there is no preset {name!r}; there are {', '.join(PRESETS)}, or name a .toml file")
+        raise ConfigError(f"net: unknown preset {name!r}; use one of {', '.join(PRESETS)}, or a .toml file")
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -61,7 +61,7 @@ def load_network(name: str, hosts: int | None = None) -> Network:
 
 
 def parse_network(text: str, name: str = "network", base: Path | None = None, hosts: int | None = None) -> Network:
-    """Read TOML text; traces are looked for beside `base`; `hosts` takes the place of a number of hosts in the file."""
+    """Read TOML text; trace paths are relative to `base`; `hosts` replaces the file's number of hosts."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -91,7 +91,7 @@ def parse_network(text: str, name: str = "network", base: Path | None = None, ho
 
 @contextmanager
 def _inside(where: str) -> Iterator[None]:
-    """Names the table in messages of nouns that check themselves."""
+    """Adds the table's position to the errors of types that check themselves."""
     try:
         yield
     except ConfigError as error:
@@ -112,7 +112,7 @@ def _hosts(fields: Fields, count: int | None) -> tuple[Host, ...]:
     if tables and given is not None:
         raise ConfigError(f"{fields.where}: give hosts = ... or [[host]] tables, not both")
     if count is not None and not isinstance(given, int):
-        raise ConfigError(f"hosts: {fields.where} lists its hosts by name; edit the file instead of asking for {count}")
+        raise ConfigError(f"hosts: {fields.where} lists its hosts by name; edit the file to get {count} hosts")
     if tables:
         return tuple(_host(table) for table in tables)
     if isinstance(given, int) and not isinstance(given, bool):
@@ -158,9 +158,9 @@ def _links(fields: Fields) -> list[Link]:
     for table in fields.tables("link"):
         ends = table.take("between", _names)
         if len(ends) != 2:
-            raise ConfigError(f"{table.where}.between: names two ends, not {len(ends)}")
-        there, back = _directions(table, "forward", "backward")
-        links += both(ends[0], ends[1], there, back)
+            raise ConfigError(f"{table.where}.between: must name two ends, but it names {len(ends)}")
+        forward, backward = _directions(table, "forward", "backward")
+        links += both(ends[0], ends[1], forward, backward)
     return links
 
 

@@ -1,4 +1,4 @@
-"""LinkSpec: one direction of one link, as plain values. Checked when made, trusted afterwards."""
+"""Link spec: the values of one direction of a link, checked at construction."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from gradwire.errors import ConfigError
 from gradwire.network.rate_trace import RateTrace
 from gradwire.units import Bytes, Rate, Seconds
 
-# Ethernet around an IP packet: header 14, checksum 4, preamble 8, gap 12. Rates are what the wire carries.
+# Ethernet bytes around an IP packet: header 14, checksum 4, preamble 8, gap 12. Rates include them.
 ETHERNET_OVERHEAD = 38
 MIN_MTU, MAX_MTU = 576, 65535
 UNLIMITED = Rate(math.inf)
-AT_ONCE = Seconds(0)
-# How long a packet is held back unless told otherwise: at 50 Mbit/s and more at least four full packets overtake it,
-# and TCP takes three for a loss.
+ZERO_SECONDS = Seconds(0)
+# Default delay of a reordered packet: from 50 Mbit/s on at least four full packets overtake it; TCP takes three for a
+# loss.
 REORDER_BY = Seconds(0.001)
 
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """Gilbert-Elliott loss: chance to enter the bad state, to leave it, and of loss while in it.
+    """Gilbert-Elliott loss: probabilities to enter the bad state, to leave it, and of loss while in it.
 
-    A step is a wire packet, or the time that a full one would have taken while the link was idle.
+    A step is one packet on the wire, or the time of a full packet while the link is idle.
     """
 
     enter: float
@@ -34,9 +34,9 @@ class Burst:
         for name in ("enter", "leave", "loss"):
             value = getattr(self, name)
             if not 0 <= value <= 1:
-                raise ConfigError(f"burst.{name}: {value} lies outside 0..1")
+                raise ConfigError(f"burst.{name}: must be in 0..1, but it is {value}")
         if self.leave == 0:
-            raise ConfigError("burst.leave: 0 means that a bad state never ends; write for example 0.2")
+            raise ConfigError("burst.leave: must be above 0, or the bad state never ends; write for example 0.2")
 
     @property
     def mean_loss(self) -> float:
@@ -47,14 +47,14 @@ class Burst:
 class LinkSpec:
     """Rate and queue, then one-way delay with jitter, then loss. `queue` None means 50 ms at the rate.
 
-    `jitter` is the standard deviation of the delay; it wanders with a memory of 50 ms and never reorders.
-    A `trace` takes the place of `rate`. At random, a share of `reorder` of the packets is held back by `reorder_by`, so
-    that packets sent later overtake them, and a share of `duplicate` arrives twice.
+    `jitter` is the standard deviation of the delay; it changes with a time constant of 50 ms and never reorders.
+    A `trace` replaces `rate`. A random share `reorder` of the packets is delayed by `reorder_by`, so that later packets
+    overtake them; a random share `duplicate` arrives twice.
     """
 
     rate: Rate = UNLIMITED
-    delay: Seconds = AT_ONCE
-    jitter: Seconds = AT_ONCE
+    delay: Seconds = ZERO_SECONDS
+    jitter: Seconds = ZERO_SECONDS
     loss: float = 0.0
     burst: Burst | None = None
     queue: Bytes | None = None
@@ -66,20 +66,20 @@ class LinkSpec:
 
     def __post_init__(self) -> None:
         if not self.rate > 0:
-            raise ConfigError(f"rate: {self.rate} carries nothing; write for example '100mbit', or leave the link out")
+            raise ConfigError(f"rate: must be above 0, but it is {self.rate}; write for example '100mbit'")
         for name in ("delay", "jitter", "reorder_by"):
             if not 0 <= getattr(self, name) < 60:
-                raise ConfigError(f"{name}: {float(getattr(self, name)):g} s is not between 0 and 60 s")
+                raise ConfigError(f"{name}: must be from 0 s to below 60 s, but it is {float(getattr(self, name)):g} s")
         if not 0 <= self.loss < 1:
-            raise ConfigError(f"loss: {self.loss:g} is not in 0..1 (1 excluded: nothing would ever arrive)")
+            raise ConfigError(f"loss: must be from 0 to below 1, but it is {self.loss:g}")
         for name in ("reorder", "duplicate"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name}: {getattr(self, name):g} is a share of the packets, in 0..1")
+                raise ConfigError(f"{name}: must be a share of packets in 0..1, but it is {getattr(self, name):g}")
         if not MIN_MTU <= self.mtu <= MAX_MTU:
-            raise ConfigError(f"mtu: {self.mtu} is not in {MIN_MTU}..{MAX_MTU}; 1500 is Ethernet's")
+            raise ConfigError(f"mtu: must be in {MIN_MTU}..{MAX_MTU}, but it is {self.mtu}; Ethernet has 1500")
         if self.queue is not None and self.queue < self.mtu + ETHERNET_OVERHEAD:
             raise ConfigError(
-                f"queue: {int(self.queue)} bytes hold not even one packet; give {self.mtu + ETHERNET_OVERHEAD} or more"
+                f"queue: {int(self.queue)} bytes are less than one packet; give {self.mtu + ETHERNET_OVERHEAD} or more"
             )
 
     @property
@@ -93,7 +93,7 @@ class LinkSpec:
 
     @property
     def queue_bytes(self) -> float:
-        """The queue's size; 50 ms at the rate, but at least 64 KiB, where none is given. Infinite without a rate."""
+        """The queue's size; default: 50 ms at the rate, but at least 64 KiB. Infinite without a rate."""
         if self.queue is not None:
             return float(self.queue)
         rate = self.mean_rate

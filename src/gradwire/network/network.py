@@ -1,6 +1,6 @@
-"""Network: hosts, routers, directed links, changes over time, cross traffic. Checked when made.
+"""Network: hosts, routers, directed links, changes over time, cross traffic. Checked at construction.
 
-Builders: `star` (a switch with one access link a host), `matrix` (a link for every ordered pair), or give the links.
+Builders: `star` (a switch with one access link per host), `matrix` (a link for every ordered pair), or give the links.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from gradwire.errors import ConfigError
-from gradwire.network.link_spec import AT_ONCE, ETHERNET_OVERHEAD, Burst, LinkSpec
+from gradwire.network.link_spec import ETHERNET_OVERHEAD, ZERO_SECONDS, Burst, LinkSpec
 from gradwire.units import Bytes, Rate, Seconds
 
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.]{0,30}$")
 SWITCH = "switch"
 Protocol = Literal["tcp", "udp"]
-# What a change may set beside the rate, by the names that LinkSpec has for them.
+# Fields of LinkSpec that a change may set, besides the rate.
 CHANGEABLE = ("delay", "jitter", "loss", "burst", "queue", "reorder", "reorder_by", "duplicate")
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A machine. `rank` hosts run the training script; the others only make cross traffic."""
+    """A machine. Hosts with `rank` run the training script; the others only send cross traffic."""
 
     name: str
     rank: bool = True
@@ -33,7 +33,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One direction; a cable is two of these."""
+    """One direction of a link."""
 
     source: str
     target: str
@@ -46,7 +46,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """From `at` seconds on, the links that match get these values; None leaves a value as it is.
+    """From `at` seconds on, the matching links get these values; None leaves a value unchanged.
 
     `link` is "a->b" (one direction), "a-b" (both), "a->*", "*->a", or "*" (all).
     """
@@ -65,11 +65,11 @@ class Change:
 
     def __post_init__(self) -> None:
         if self.at < 0:
-            raise ConfigError(f"change.at: {float(self.at):g} s lies before the start")
+            raise ConfigError(f"change.at: must not be negative, but it is {float(self.at):g} s")
         self.applied(LinkSpec())
 
     def applied(self, spec: LinkSpec) -> LinkSpec:
-        """The spec after this change; ConfigError when that is not a link."""
+        """The spec after this change; ConfigError if its values are not valid."""
         if self.rate is not None:
             spec = replace(spec, rate=self.rate, trace=None)
         for name in CHANGEABLE:
@@ -92,7 +92,7 @@ class CrossTraffic:
 
     source: str
     target: str
-    start: Seconds = AT_ONCE
+    start: Seconds = ZERO_SECONDS
     stop: Seconds | None = None
     flows: int = 1
     congestion: str | None = None
@@ -101,16 +101,16 @@ class CrossTraffic:
 
     def __post_init__(self) -> None:
         if not 1 <= self.flows <= 128:
-            raise ConfigError(f"cross.flows: {self.flows} is not in 1..128 (iperf3's limit)")
+            raise ConfigError(f"cross.flows: must be in 1..128 (iperf3's limit), but it is {self.flows}")
         if self.start < 0 or (self.stop is not None and self.stop <= self.start):
-            raise ConfigError(f"cross.stop: must come after cross.start ({float(self.start):g} s)")
+            raise ConfigError(f"cross.stop: must be after cross.start ({float(self.start):g} s)")
         if self.protocol == "udp" and self.rate is None:
-            raise ConfigError("cross.rate: UDP flows do not adapt; give the rate of each, for example '20mbit'")
+            raise ConfigError("cross.rate: is required for UDP; give the rate of each flow, for example '20mbit'")
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The whole; `congestion` is TCP's on hosts that name none, `seed` fixes every random draw of every link."""
+    """The whole network; `congestion` is TCP's default on its hosts, `seed` fixes all random draws of its links."""
 
     name: str
     hosts: tuple[Host, ...]
@@ -132,15 +132,15 @@ class Network:
         names = [host.name for host in self.hosts] + list(self.routers)
         for name in names:
             if not _NAME.match(name):
-                raise ConfigError(f"host or router name {name!r}: use letters, digits, _ and . (31 at most)")
+                raise ConfigError(f"host or router name {name!r}: use letters, digits, _ and . (at most 31)")
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ConfigError(f"name {twice[0]!r} is given to more than one host or router")
+            raise ConfigError(f"name {twice[0]!r} is used for more than one host or router")
         if len(self.ranks) < 1:
             raise ConfigError("hosts: a network needs at least one host that runs a rank")
         if not 0 <= self.overhead <= 200:
-            raise ConfigError(f"overhead: {self.overhead} bytes a packet is not in 0..200; Ethernet's is 38")
+            raise ConfigError(f"overhead: must be 0..200 bytes per packet, but it is {self.overhead}; Ethernet has 38")
         if not 0 <= self.seed < 2**32:
-            raise ConfigError(f"seed: {self.seed} is not in 0..2^32-1")
+            raise ConfigError(f"seed: must be in 0..2^32-1, but it is {self.seed}")
 
     def _check_links(self) -> None:
         nodes = {host.name for host in self.hosts} | set(self.routers)
@@ -150,7 +150,7 @@ class Network:
                 if end not in nodes:
                     raise ConfigError(f"link {link.name}: there is no host or router {end!r}")
             if link.source == link.target:
-                raise ConfigError(f"link {link.name}: joins a node with itself")
+                raise ConfigError(f"link {link.name}: both ends are the same node")
             if link.name in seen:
                 raise ConfigError(f"link {link.name}: given twice")
             seen.add(link.name)
@@ -159,13 +159,13 @@ class Network:
         nodes = {host.name for host in self.hosts}
         for change in self.changes:
             if not any(change.matches(link) for link in self.links):
-                raise ConfigError(f"change.link: {change.link!r} matches no link; there are {self._some_links()}")
+                raise ConfigError(f"change.link: {change.link!r} matches no link; the links are {self._some_links()}")
         for flow in self.cross:
             for name, end in (("from", flow.source), ("to", flow.target)):
                 if end not in nodes:
                     raise ConfigError(f"cross.{name}: there is no host {end!r}")
             if flow.source == flow.target:
-                raise ConfigError(f"cross.to: traffic from {flow.source!r} to itself crosses nothing")
+                raise ConfigError(f"cross.to: must differ from cross.from ({flow.source!r})")
 
     def _some_links(self) -> str:
         names = [link.name for link in self.links]
@@ -179,18 +179,18 @@ class Network:
         return host.congestion or self.congestion
 
     def mtu_of(self, host: str) -> int:
-        """A host's interface has the MTU of the link it sends into."""
+        """The MTU of a host's interface: that of the link it sends into."""
         return min((link.spec.mtu for link in self.links if link.source == host), default=1500)
 
 
 def both(a: str, b: str, spec: LinkSpec, back: LinkSpec | None = None) -> tuple[Link, Link]:
-    """A cable: `spec` from a to b, `back` (or the same) from b to a."""
+    """Both directions: `spec` from a to b, `back` (default: `spec`) from b to a."""
     return Link(a, b, spec), Link(b, a, back or spec)
 
 
 def host_names(count: int) -> tuple[str, ...]:
     if not 1 <= count <= 1000:
-        raise ConfigError(f"hosts: {count} is not in 1..1000")
+        raise ConfigError(f"hosts: must be in 1..1000, but it is {count}")
     return tuple(f"h{index}" for index in range(count))
 
 
@@ -206,7 +206,7 @@ def star(
 
 
 def matrix(names: Sequence[str], spec: Callable[[int, int], LinkSpec]) -> tuple[Link, ...]:
-    """A link of its own for every ordered pair of hosts."""
+    """A separate link for every ordered pair of hosts."""
     count = range(len(names))
     return tuple(Link(names[i], names[j], spec(i, j)) for i in count for j in count if i != j)
 

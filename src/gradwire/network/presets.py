@@ -1,8 +1,8 @@
-"""The networks that come with gradwire, each a function of the number of hosts, with one sentence about it.
+"""Presets: the networks included in gradwire, each a function of the number of hosts, with a short description.
 
 Sources: netsense-* and degrading/fluctuating follow NetSenseML's settings, netstorm9 NetStorm's 9 sites, 13 links and
 20..155 Mbit/s; geo-aws10 is measured data (data/aws10.csv, MIT licence beside it, from the DT-FM project). The rest
-are plain engineering values; `lte` and `starlink-like` are synthetic, with the parameters stated here.
+are typical values; `lte` and `starlink-like` are synthetic, with the parameters given here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gradwire.units import Bytes, Rate, Seconds, parse_bytes, parse_rate, parse_
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """`fixed` networks have their own hosts; for the others `hosts` is a default."""
+    """A preset; `fixed` networks have exactly `hosts` hosts, for the others `hosts` is the default."""
 
     about: str
     hosts: int
@@ -33,14 +33,14 @@ class Preset:
 
 
 def preset(name: str, hosts: int | None = None) -> Network:
-    """A preset with its own number of hosts, or another where its shape allows it."""
+    """A preset with its default number of hosts, or another number if it is not fixed."""
     if name not in PRESETS:
-        raise ConfigError(f"net: there is no preset {name!r}; there are {', '.join(PRESETS)}")
+        raise ConfigError(f"net: unknown preset {name!r}; use one of {', '.join(PRESETS)}")
     entry = PRESETS[name]
     if hosts is not None and hosts != entry.hosts and entry.fixed:
-        raise ConfigError(f"hosts: {name} has {entry.hosts} sites and cannot have {hosts}")
+        raise ConfigError(f"hosts: {name} always has {entry.hosts} hosts, but {hosts} were requested")
     if hosts is not None and not 2 <= hosts <= 200:
-        raise ConfigError(f"hosts: {hosts} is not in 2..200")
+        raise ConfigError(f"hosts: must be in 2..200, but it is {hosts}")
     return replace(entry.build(hosts or entry.hosts), name=name, about=entry.about)
 
 
@@ -66,7 +66,7 @@ def _degrading(count: int) -> Network:
 
 
 def _two_sides(count: int, lan: LinkSpec, trunk: LinkSpec, extra: tuple[tuple[Host, str], ...] = ()) -> Network:
-    """Half of the hosts on each side of one trunk; `extra` hosts sit beside them and run no rank."""
+    """Half of the hosts on each side of one trunk link; `extra` hosts run no rank."""
     hosts = as_hosts(host_names(count))
     sides = [(host, "left" if index < (count + 1) // 2 else "right") for index, host in enumerate(hosts)]
     links: list[Link] = list(both("left", "right", trunk))
@@ -76,7 +76,7 @@ def _two_sides(count: int, lan: LinkSpec, trunk: LinkSpec, extra: tuple[tuple[Ho
 
 
 def _fluctuating(count: int) -> Network:
-    """Competing streams, 1 to 50 of them, that come and go every 15 s, as in NetSenseML's third setting."""
+    """1 to 50 competing streams, changed every 15 s, as in NetSenseML's third setting."""
     extra = ((Host("x0", rank=False), "left"), (Host("x1", rank=False), "right"))
     network = _two_sides(count, _spec("1gbit", "100us", "512KiB"), _spec("800mbit", "500us", "2MB"), extra)
     cross = []
@@ -111,7 +111,7 @@ _STORM_REDRAW, _STORM_ROUNDS = 180.0, 20
 
 
 def _netstorm9(_: int, dynamic: bool = False) -> Network:
-    """Each direction 20..155 Mbit/s, drawn once (seed 9); 5 ms a hop, which the paper's public settings leave open."""
+    """Each direction 20..155 Mbit/s, drawn once (seed 9); 5 ms per hop, which the paper does not specify."""
     rng = random.Random(9)
 
     def draw() -> Rate:
@@ -129,15 +129,15 @@ def _netstorm9(_: int, dynamic: bool = False) -> Network:
 
 
 def _lossy_wifi(count: int) -> Network:
-    # One packet in 400 starts a bad spell of 5 packets on average, half of which are lost: 0.6 % in all.
-    air = LinkSpec(
+    # One packet in 400 starts a burst of 5 packets on average, half of which are lost: 0.6 % in total.
+    radio = LinkSpec(
         Rate.from_mbit(100), Seconds(0.002), Seconds(0.001), 0.001, Burst(0.0025, 0.2, 0.5), parse_bytes("256KiB")
     )
-    return _star(count, air)
+    return _star(count, radio)
 
 
 def _starlink_like(count: int) -> Network:
-    """A new satellite every 15 s: the rate steps, log-normal around 120 down and 15 up; 0.5 % of loss in bursts."""
+    """A new satellite every 15 s with a new rate, log-normal around 120 down and 15 up; 0.5 % loss in bursts."""
 
     def steps(mean: float, seed: int) -> RateTrace:
         rng = random.Random(seed)
@@ -147,8 +147,8 @@ def _starlink_like(count: int) -> Network:
     def access(host: Host) -> tuple[LinkSpec, LinkSpec]:
         seed = int(host.name[1:])
         burst = Burst(0.0005, 0.1)
-        air = LinkSpec(delay=Seconds(0.0125), jitter=Seconds(0.003), burst=burst, queue=parse_bytes("1MB"))
-        return replace(air, trace=steps(15, 2 * seed)), replace(air, trace=steps(120, 2 * seed + 1))
+        radio = LinkSpec(delay=Seconds(0.0125), jitter=Seconds(0.003), burst=burst, queue=parse_bytes("1MB"))
+        return replace(radio, trace=steps(15, 2 * seed)), replace(radio, trace=steps(120, 2 * seed + 1))
 
     hosts = as_hosts(host_names(count))
     return Network("", hosts, star_links(hosts, access), (SWITCH,))
@@ -157,9 +157,9 @@ def _starlink_like(count: int) -> Network:
 def _lte(count: int) -> Network:
     def access(host: Host) -> tuple[LinkSpec, LinkSpec]:
         seed = int(host.name[1:])
-        air = LinkSpec(delay=Seconds(0.02), jitter=Seconds(0.004), queue=parse_bytes("1MB"))
+        radio = LinkSpec(delay=Seconds(0.02), jitter=Seconds(0.004), queue=parse_bytes("1MB"))
         up = synthetic_trace(mean_mbit=10, spread=0.5, memory=2.0, seed=2 * seed)
-        return replace(air, trace=up), replace(air, trace=synthetic_trace(30, 0.5, 2.0, 2 * seed + 1))
+        return replace(radio, trace=up), replace(radio, trace=synthetic_trace(30, 0.5, 2.0, 2 * seed + 1))
 
     hosts = as_hosts(host_names(count))
     return Network("", hosts, star_links(hosts, access), (SWITCH,))
@@ -181,12 +181,12 @@ PRESETS: dict[str, Preset] = {
         "NetSenseML's static setting at 800 Mbit/s, 8 workers.", 8, _lan("800mbit", "512KiB", "250us")
     ),
     "degrading": Preset(
-        "8 workers whose links fall from 800 to 500, 200, 100 and 50 Mbit/s, a step every 20 s.", 8, _degrading
+        "8 workers; all links drop from 800 to 500, 200, 100 and 50 Mbit/s, one step every 20 s.", 8, _degrading
     ),
     "fluctuating": Preset(
-        "8 workers across an 800 Mbit/s trunk that 1 to 50 competing TCP streams join and leave.", 8, _fluctuating
+        "8 workers across an 800 Mbit/s trunk, shared with 1 to 50 competing TCP streams.", 8, _fluctuating
     ),
-    "wan-us-eu": Preset("Two sites, one ocean: 300 Mbit/s between them, 80 ms round trip, 0.01 % loss.", 8, _wan_us_eu),
+    "wan-us-eu": Preset("Two sites, US and EU: 300 Mbit/s between them, 80 ms round trip, 0.01 % loss.", 8, _wan_us_eu),
     "geo-aws10": Preset(
         "Ten cloud regions, measured round trips and bandwidths for every pair.", 10, _geo_aws10, fixed=True
     ),
@@ -194,7 +194,7 @@ PRESETS: dict[str, Preset] = {
         "NetStorm's nine sites on thirteen cables, each direction 20 to 155 Mbit/s.", 9, _netstorm9, fixed=True
     ),
     "netstorm9-dynamic": Preset(
-        "NetStorm's nine sites, all rates drawn anew every 180 s.", 9, lambda n: _netstorm9(n, True), fixed=True
+        "NetStorm's nine sites, all rates redrawn every 180 s.", 9, lambda n: _netstorm9(n, True), fixed=True
     ),
     "lossy-wifi": Preset(
         "100 Mbit/s Wi-Fi: losses in bursts, 0.7 % on each of two hops, 8 ms round trip with jitter.", 4, _lossy_wifi
@@ -202,9 +202,9 @@ PRESETS: dict[str, Preset] = {
     "starlink-like": Preset(
         "Satellite access: about 120 down and 15 Mbit/s up, 50 ms, a new satellite every 15 s.", 4, _starlink_like
     ),
-    "lte": Preset("Mobile access: 30 Mbit/s down, 10 up on average, swinging by half, 80 ms round trip.", 4, _lte),
+    "lte": Preset("Mobile access: 30 Mbit/s down, 10 up on average, 50 % deviation, 80 ms round trip.", 4, _lte),
     "incast8": Preset(
-        "Eight senders and one receiver (rank 0) on 1 Gbit/s links with shallow 128 KiB queues.",
+        "Eight senders and one receiver (rank 0) on 1 Gbit/s links with small 128 KiB queues.",
         9,
         _lan("1gbit", "128KiB", "50us"),
     ),

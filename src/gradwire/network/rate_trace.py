@@ -1,7 +1,7 @@
-"""RateTrace: how a link's rate changes over time. Reads mahimahi and "seconds TAB Mbit/s" files, plain or .gz.
+"""Rate trace: the rate of a link over time. Reads mahimahi and "seconds TAB Mbit/s" files, plain or .gz.
 
-A mahimahi line is a millisecond at which one packet of 1504 bytes may leave; the trace becomes a rate for each
-millisecond, which carries the same bytes at the same times to within that millisecond, and repeats.
+A mahimahi line is a millisecond at which one packet of 1504 bytes may leave. It becomes a rate for each millisecond:
+the same bytes at the same times, to within a millisecond. The trace repeats.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class RateTrace:
         if not self.times or len(self.times) != len(self.rates):
             raise ConfigError("trace: needs at least one step, with one rate for each time")
         if self.times[0] != 0 or any(b <= a for a, b in pairwise(self.times)):
-            raise ConfigError("trace: times must start at 0 and rise")
+            raise ConfigError("trace: times must start at 0 and increase")
         if self.period <= self.times[-1]:
             raise ConfigError(f"trace: period {self.period:g} s ends before the last step at {self.times[-1]:g} s")
         if any(not 0 <= rate < math.inf for rate in self.rates) or not any(self.rates):
@@ -51,7 +51,7 @@ class RateTrace:
 
 
 def load_trace(path: Path, setting: str = "trace") -> RateTrace:
-    """Read a trace file; the number of columns tells the format."""
+    """Read a trace file; the number of columns determines the format."""
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
@@ -66,7 +66,9 @@ def parse_trace(text: str, setting: str = "trace") -> RateTrace:
         raise ConfigError(f"{setting}: the trace is empty")
     columns = len(rows[0])
     if columns not in (1, 2) or any(len(row) != columns for row in rows):
-        raise ConfigError(f"{setting}: each line holds one column (mahimahi, milliseconds) or two (seconds, Mbit/s)")
+        raise ConfigError(
+            f"{setting}: each line must have one column (mahimahi, milliseconds) or two (seconds, Mbit/s)"
+        )
     try:
         numbers = [[float(cell) for cell in row] for row in rows]
     except ValueError as error:
@@ -76,11 +78,11 @@ def parse_trace(text: str, setting: str = "trace") -> RateTrace:
 
 def _mahimahi(stamps: list[float], setting: str) -> RateTrace:
     if any(b < a for a, b in pairwise(stamps)) or stamps[0] < 0:
-        raise ConfigError(f"{setting}: mahimahi times must not fall")
+        raise ConfigError(f"{setting}: mahimahi times must not decrease")
     period_ms = int(stamps[-1])
     if period_ms <= 0:
         raise ConfigError(f"{setting}: a mahimahi trace must last longer than 0 ms")
-    # An opportunity at millisecond t is the service between t - 1 and t, so the packet leaves at t as mahimahi has it.
+    # An entry at millisecond t is the service between t - 1 and t, so that the packet leaves at t as in mahimahi.
     counts = Counter(max(0, int(stamp) - 1) for stamp in stamps)
     times: list[float] = []
     rates: list[float] = []
@@ -93,7 +95,7 @@ def _mahimahi(stamps: list[float], setting: str) -> RateTrace:
 
 
 def _steps(rows: list[list[float]]) -> RateTrace:
-    """Each rate holds from its time to the next; the last holds as long as the steps before it on average."""
+    """Each rate is valid from its time to the next; the last one for the mean length of the steps before it."""
     start = rows[0][0]
     times = tuple(row[0] - start for row in rows)
     last = times[-1] / (len(times) - 1) if len(times) > 1 else 1.0
@@ -101,7 +103,7 @@ def _steps(rows: list[list[float]]) -> RateTrace:
 
 
 def synthetic_trace(mean_mbit: float, spread: float, memory: float, seed: int, seconds: float = 120.0) -> RateTrace:
-    """A cellular-like rate: log-normal with relative deviation `spread`, in 100 ms steps that remember `memory` s."""
+    """A cellular-like rate: log-normal, relative deviation `spread`, 100 ms steps, correlation time `memory` s."""
     rng = random.Random(seed)
     sigma = math.sqrt(math.log(1 + spread**2))
     keep = math.exp(-0.1 / memory)

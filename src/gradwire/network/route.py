@@ -1,6 +1,6 @@
-"""Which links a packet crosses: for every ordered pair of hosts the way of least delay, then of fewest hops.
+"""Route: the links between every ordered pair of hosts: least delay, then fewest hops.
 
-Dijkstra from each host. Routers forward; a host forwards only when it says so (a site with its own gateway).
+Dijkstra from each host. Routers forward; a host forwards only with `forwards` (a site with its own gateway).
 """
 
 from __future__ import annotations
@@ -11,45 +11,45 @@ from gradwire.errors import ConfigError
 from gradwire.network.network import Network
 
 Routes = dict[tuple[str, str], tuple[int, ...]]
-# A hop costs a microsecond besides its delay, so that links without delay still prefer the shorter way.
+# A hop costs a microsecond in addition to its delay, so that the shorter route wins between links without delay.
 HOP_COST = 1e-6
 
 
 def routes(network: Network) -> Routes:
-    """Link indices from each host to each other host; ConfigError names a pair that has no way."""
+    """Link indices from each host to each other host; ConfigError names a pair without a route."""
     outgoing: dict[str, list[int]] = {}
     for index, link in enumerate(network.links):
         outgoing.setdefault(link.source, []).append(index)
     forwarding = set(network.routers) | {host.name for host in network.hosts if host.forwards}
     found: Routes = {}
     for host in network.hosts:
-        ways = _ways_from(host.name, network, outgoing, forwarding)
+        from_host = _routes_from(host.name, network, outgoing, forwarding)
         for other in network.hosts:
             if other.name == host.name:
                 continue
-            if other.name not in ways:
+            if other.name not in from_host:
                 raise ConfigError(
                     f"host {other.name!r} cannot be reached from {host.name!r}: "
                     "add a link or a router between them (hosts forward only with forwards = true)"
                 )
-            found[host.name, other.name] = ways[other.name]
+            found[host.name, other.name] = from_host[other.name]
     return found
 
 
-def _ways_from(
+def _routes_from(
     start: str, network: Network, outgoing: dict[str, list[int]], forwarding: set[str]
 ) -> dict[str, tuple[int, ...]]:
     best: dict[str, tuple[int, ...]] = {}
     todo: list[tuple[float, tuple[int, ...], str]] = [(0.0, (), start)]
     while todo:
-        cost, way, node = heapq.heappop(todo)
+        cost, path, node = heapq.heappop(todo)
         if node in best:
             continue
-        best[node] = way
+        best[node] = path
         if node != start and node not in forwarding:
             continue
         for index in outgoing.get(node, ()):
             link = network.links[index]
             if link.target not in best:
-                heapq.heappush(todo, (cost + float(link.spec.delay) + HOP_COST, (*way, index), link.target))
+                heapq.heappush(todo, (cost + float(link.spec.delay) + HOP_COST, (*path, index), link.target))
     return best

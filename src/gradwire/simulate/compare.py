@@ -1,6 +1,6 @@
-"""Compare planners on a network: plan, predict and simulate one synchronisation with each.
+"""Compare: plans, predicts and simulates one synchronisation with each planner.
 
-In: Matrix, Job, names of planners. Out: a Row each, fastest first when sorted by `simulated`.
+In: a Matrix, a ReductionJob, names of planners. Out: one Row per planner.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from gradwire.simulate.engine import FlowSimulator, SimulatedRun
 from gradwire.simulate.world import build
 from gradwire.types import Plan
 
-# Up to EXACT moves (a chunk over a tree edge) every change of load is shared out anew; above, about so many times in a
-# run that all sharings together touch WORK lanes: some seconds.
+# A move is a chunk over a tree edge. Up to EXACT moves, rates are recomputed at every change of load; above, so often
+# that all recomputations together touch about WORK lanes: some seconds.
 EXACT, WORK = 4_000, 1_000_000
-# Above MOST moves chunks are made larger, until there is one per tree; above TOO_MANY even so, the closed form answers.
+# Above MOST moves, chunks are made larger, up to one per tree; if there are still more than TOO_MANY, nothing is
+# simulated.
 MOST, TOO_MANY = 200_000, 400_000
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One planner's result in seconds, `planning` by this machine's clock. `simulated` None: too large to follow.
+    """One planner's result in seconds; `planning` is measured on this machine. `simulated` None: too large to simulate.
 
-    `packets` is what it takes packet by packet, once connections know their links; None unless asked for.
+    `packets` is the packet simulator's result after the first synchronisation; None unless requested.
     """
 
     planner: str
@@ -41,7 +42,7 @@ class Row:
 
 
 def simulate(matrix: Matrix, plan: Plan, job: ReductionJob, side_routes: bool = False) -> SimulatedRun | None:
-    """One synchronisation under one plan; None if it has more moves than can be followed one by one."""
+    """One synchronisation with one plan; None if it has more than TOO_MANY moves."""
     moves = _moves(matrix, plan, job)
     while moves > MOST and job.chunk < job.nbytes:
         job = replace(job, chunk=2 * job.chunk)
@@ -49,8 +50,8 @@ def simulate(matrix: Matrix, plan: Plan, job: ReductionJob, side_routes: bool = 
     if moves > TOO_MANY:
         return None
     world = build(matrix, plan, job, side_routes)
-    sharings = min(600, max(100, WORK // len(world.crossed)))
-    return FlowSimulator(world, 0.0 if moves <= EXACT else plan.predicted / sharings).run()
+    updates = min(600, max(100, WORK // len(world.crossed)))
+    return FlowSimulator(world, 0.0 if moves <= EXACT else plan.predicted / updates).run()
 
 
 def _moves(matrix: Matrix, plan: Plan, job: ReductionJob) -> int:
@@ -58,7 +59,7 @@ def _moves(matrix: Matrix, plan: Plan, job: ReductionJob) -> int:
 
 
 def compare(matrix: Matrix, job: ReductionJob, planners: Iterable[str], side_routes: bool = False) -> Iterator[Row]:
-    """A row per planner, as they finish."""
+    """One row per planner, as they finish."""
     for name in planners:
         start = time.perf_counter()
         plan = make_plan(matrix, job, name)

@@ -1,8 +1,8 @@
-"""The flow-level simulator: chunks through lanes in virtual time, lanes sharing links max-min fairly.
+"""Engine: the flow-level simulator. Chunks pass lanes in virtual time; lanes share links max-min fairly.
 
-In: a World. Out: a Run. One chunk at a time per lane, the tree that is least far first; active lanes share what they
-cross (`simulate.fair`). `quantum` trades exactness for speed: rates are shared out anew at most that often, and a lane
-that falls busy in between waits for its first rate until then.
+In: a World. Out: a SimulatedRun. A lane sends one chunk at a time, that of the tree with the least progress first;
+busy lanes share the resources they use (`simulate.fair`). `quantum` trades exactness for speed: rates are recomputed
+at most that often, and a lane that becomes busy in between waits until then for its first rate.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from gradwire.plan.model.auxiliary import takes_side
 from gradwire.simulate.fair import Ints, max_min
 from gradwire.simulate.world import World
 
-# Chunks a sender lets be under way on one side route: one on each of its two links.
-UNDER_WAY = 2
-# Levels of bottlenecks looked at per sharing; large networks have many levels that differ by next to nothing.
+# Chunks in flight on one side route: one on each of its two links.
+IN_FLIGHT = 2
+# Bottleneck levels computed per recomputation; large networks have many levels with almost equal rates.
 EXACT_ROUNDS, QUICK_ROUNDS = 1 << 30, 6
-# (progress, leg, piece, side lanes still to cross)
+# (progress, leg, piece, remaining side lanes)
 Item = tuple[float, int, int, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """Seconds from start to the last chunk landed, bytes through every resource, chunks that took a side route."""
+    """Seconds until the last chunk arrived, bytes through every resource, chunks that used a side route."""
 
     seconds: float
     carried: tuple[float, ...]
@@ -47,17 +47,17 @@ class FlowSimulator:
         self._waiting: list[list[Item]] = [[] for _ in range(lanes)]
         self._serving: list[Item | None] = [None] * lanes
         self._missing = [[needs] * pieces for needs, pieces in zip(world.needs, world.pieces, strict=True)]
-        # Per lane: rate, bytes left at `since`, and a stamp that makes events of older rates void.
+        # Per lane: rate, bytes left at `since`, and a stamp that invalidates events of older rates.
         self._rate = [0.0] * lanes
         self._left = [0.0] * lanes
         self._since = [0.0] * lanes
         self._stamp = [0] * lanes
-        # (time, 0, lane, stamp, ()) as a chunk leaves, (time, 1, leg, piece, side lanes still to cross) as it lands.
+        # (time, 0, lane, stamp, ()) when a chunk leaves, (time, 1, leg, piece, remaining side lanes) when it arrives.
         self._events: list[tuple[float, int, int, int, tuple[int, ...]]] = []
         self._carried = [0.0] * len(world.capacity)
         self._sideways = 0
-        self._aside: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = {}
-        self._under_way: dict[tuple[int, ...], int] = {}
+        self._on_side_route: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = {}
+        self._in_flight: dict[tuple[int, ...], int] = {}
         self._side_of: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
         for lane, routes in world.sideways.items():
             for route in routes:
@@ -79,10 +79,10 @@ class FlowSimulator:
                 self._share(max(self._now, self._shared_at + self._quantum))
                 continue
             if not self._events:
-                raise IntegrityError(f"simulator: {left} chunks wait for each other; the plan has a cycle")
-            self._now, kind, first, second, onward = heapq.heappop(self._events)
+                raise IntegrityError(f"simulator: {left} chunks wait for each other: the plan has a cycle")
+            self._now, kind, first, second, remaining = heapq.heappop(self._events)
             if kind:
-                left -= self._land(first, second, onward)
+                left -= self._arrive(first, second, remaining)
             elif second == self._stamp[first]:
                 self._finish(first)
         return SimulatedRun(self._now, tuple(self._carried), self._sideways)
@@ -92,10 +92,10 @@ class FlowSimulator:
         self._now, self._shared_at, self._stale = at, at, False
         busy = np.array([item is not None for item in self._serving], dtype=bool)
         lanes = np.flatnonzero(busy)
-        place = np.cumsum(busy) - 1
+        index = np.cumsum(busy) - 1
         used = busy[self._flow]
         rounds = EXACT_ROUNDS if self._quantum == 0 else QUICK_ROUNDS
-        rates = max_min(place[self._flow[used]], self._resource[used], len(lanes), self._capacity, rounds)
+        rates = max_min(index[self._flow[used]], self._resource[used], len(lanes), self._capacity, rounds)
         for lane, rate in zip(lanes.tolist(), rates.tolist(), strict=True):
             if rate != self._rate[lane]:
                 self._left[lane] -= (at - self._since[lane]) * self._rate[lane]
@@ -104,7 +104,7 @@ class FlowSimulator:
                 self._schedule(lane)
 
     def _schedule(self, lane: int) -> None:
-        """The event at which the lane's chunk leaves, if it goes on at this rate."""
+        """Schedule the time at which the lane's chunk leaves at the current rate."""
         self._stamp[lane] += 1
         rate = self._rate[lane]
         if rate > 0:
@@ -112,25 +112,25 @@ class FlowSimulator:
             heapq.heappush(self._events, (end, 0, lane, self._stamp[lane], ()))
 
     def _ready(self, leg: int, piece: int) -> None:
-        """A chunk may go: into its own lane, from which an idle side route may take it later."""
+        """Queue a chunk in its own lane, from which an idle side route may take it later."""
         lane = self._world.lane[leg]
         self._enqueue(lane, ((piece + 0.5) / self._world.pieces[leg], leg, piece, ()))
         for route in self._world.sideways.get(lane, ()):
             self._offer(lane, route)
 
     def _offer(self, lane: int, route: tuple[int, ...]) -> None:
-        """Move the chunk that would wait longest to a side route, if the lane's queue is long and the route idle."""
+        """Move the chunk with the longest wait to a side route, if the lane's queue is long and the route is idle."""
         waiting, first = self._waiting[lane], route[0]
         side_queue = len(self._waiting[first]) + (self._serving[first] is not None)
-        if self._under_way.get(route, 0) >= UNDER_WAY or not takes_side(len(waiting), side_queue):
+        if self._in_flight.get(route, 0) >= IN_FLIGHT or not takes_side(len(waiting), side_queue):
             return
         item = max(waiting)
-        if item[3] or (item[1], item[2]) in self._aside:
+        if item[3] or (item[1], item[2]) in self._on_side_route:
             return
         waiting.remove(item)
         heapq.heapify(waiting)
-        self._aside[item[1], item[2]] = lane, route
-        self._under_way[route] = self._under_way.get(route, 0) + 1
+        self._on_side_route[item[1], item[2]] = lane, route
+        self._in_flight[route] = self._in_flight.get(route, 0) + 1
         self._sideways += 1
         self._enqueue(first, (*item[:3], route[1:]))
 
@@ -140,7 +140,7 @@ class FlowSimulator:
             self._serve(lane)
 
     def _serve(self, lane: int) -> None:
-        """The next chunk of a lane starts at the lane's present rate; a lane that was idle asks for a new sharing."""
+        """Start the next chunk at the lane's current rate; a lane that was idle requests a recomputation."""
         idle = self._serving[lane] is None
         self._since[lane] = self._now
         if not self._waiting[lane]:
@@ -164,22 +164,22 @@ class FlowSimulator:
     def _finish(self, lane: int) -> None:
         item = self._serving[lane]
         assert item is not None
-        _, leg, piece, onward = item
+        _, leg, piece, remaining = item
         for resource in self._world.crossed[lane]:
             self._carried[resource] += self._world.nbytes[leg]
-        summing = 0.0 if onward else self._world.summing[leg]
-        heapq.heappush(self._events, (self._now + self._world.delay[lane] + summing, 1, leg, piece, onward))
+        summing = 0.0 if remaining else self._world.summing[leg]
+        heapq.heappush(self._events, (self._now + self._world.delay[lane] + summing, 1, leg, piece, remaining))
         self._serve(lane)
 
-    def _land(self, leg: int, piece: int, onward: tuple[int, ...]) -> int:
-        """A chunk arrived: at a relay it goes on, at its end it wakes who waited. Counts those at their end."""
+    def _arrive(self, leg: int, piece: int, remaining: tuple[int, ...]) -> int:
+        """A chunk arrived: a relay forwards it (0); at its destination it releases the waiting legs (1)."""
         world = self._world
-        if onward:
-            self._enqueue(onward[0], ((piece + 0.5) / world.pieces[leg], leg, piece, onward[1:]))
+        if remaining:
+            self._enqueue(remaining[0], ((piece + 0.5) / world.pieces[leg], leg, piece, remaining[1:]))
             return 0
-        if (leg, piece) in self._aside:
-            lane, route = self._aside.pop((leg, piece))
-            self._under_way[route] -= 1
+        if (leg, piece) in self._on_side_route:
+            lane, route = self._on_side_route.pop((leg, piece))
+            self._in_flight[route] -= 1
             self._offer(lane, route)
         for waiter in world.waiters[leg]:
             self._missing[waiter][piece] -= 1

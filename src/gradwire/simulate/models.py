@@ -1,4 +1,4 @@
-"""Gradient sizes of well-known models (fp32 bytes), and plain sizes written as people write them."""
+"""Models: gradient sizes of well-known models in fp32 bytes, or sizes such as "244MB"."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Packet by packet: a plan's synchronisations on LTP itself, over the lab's link model, in virtual time.
+"""Packets: the packet-level simulator. Runs a plan's synchronisations on LTP itself, over the lab's link model, in
+virtual time.
 
-In: a Network (as the lab gets it), a Plan, a Job. Out: seconds of each synchronisation, one after the other on the same
-connections, so that the first shows LTP finding its rate and the later ones the steady state. Frames wait in the
-executor's own Outbox. What it leaves out is the machine: wake-ups, copies, Python. For small networks: a packet takes
-about five microseconds here, an AlexNet sixteenth over nine sites 3.6 s of CPU for three synchronisations.
+In: a Network (the same as the lab's), a Plan, a ReductionJob. Out: seconds of each synchronisation, one after the other
+on the same connections: in the first LTP finds its rate, the later ones show the steady state. Frames wait in the
+executor's own SendQueue. The machine is not simulated: wake-ups, copies, Python. For small networks: a packet takes
+about five microseconds of CPU; a sixteenth of AlexNet over nine sites 3.6 s for three synchronisations.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from gradwire.simulate.world import build
 from gradwire.tree.send_queue import SendQueue
 from gradwire.types import LinkView, Plan
 
-# Sites above which the flow simulator is the one to ask, and virtual seconds after which nothing is expected any more.
+# Largest number of sites (use the flow simulator above), and virtual seconds after which a synchronisation has failed.
 MOST_SITES = 32
-PATIENCE = 3600.0
+LONGEST = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class PacketRun:
-    """Seconds per synchronisation, and packets sent and lost in all of them."""
+    """Seconds of each synchronisation, and packets sent and lost in all of them."""
 
     seconds: tuple[float, ...]
     packets: int
@@ -37,9 +38,11 @@ class PacketRun:
 
 
 def simulate_packets(network: Network, plan: Plan, job: ReductionJob, steps: int = 2, seed: int = 1) -> PacketRun:
-    """`steps` synchronisations in a row; LinkError when one does not end within an hour of virtual time."""
+    """Run `steps` synchronisations in a row; LinkError if one takes more than an hour of virtual time."""
     if len(network.ranks) > MOST_SITES:
-        raise ConfigError(f"packets: {len(network.ranks)} sites are too many to follow every packet; {MOST_SITES} work")
+        raise ConfigError(
+            f"packets: {len(network.ranks)} sites; at most {MOST_SITES} can be simulated packet by packet"
+        )
     run = _Run(network, plan, job, seed)
     seconds = tuple(run.synchronise() for _ in range(steps))
     sent, lost = run.counts()
@@ -55,7 +58,7 @@ class _Clock:
 
 
 class _Wire:
-    """What an Outbox asks of a wire."""
+    """The part of a wire that a SendQueue uses."""
 
     def __init__(self, world: PacketWorld, host: int, peers: set[int]) -> None:
         self._world, self._host, self._peers = world, host, peers
@@ -69,16 +72,16 @@ class _Wire:
 
 
 class _Run:
-    """One job: hosts, connections, and the frames of the synchronisation under way."""
+    """One job: hosts, connections, and the frames of the current synchronisation."""
 
     def __init__(self, network: Network, plan: Plan, job: ReductionJob, seed: int) -> None:
         self._native = PacketWorld(len(network.hosts), seed)
-        self._lay(network, seed)
+        self._add_links(network, seed)
         self._world = build(matrix_of(network), plan, job)
-        ways = {lane: plan.routes.get(pair, pair) for pair, lane in self._world.lane_of.items()}
-        self._pairs = {hop for way in ways.values() for hop in pairwise(way)}
+        paths = {lane: plan.routes.get(pair, pair) for pair, lane in self._world.lane_of.items()}
+        self._pairs = {hop for path in paths.values() for hop in pairwise(path)}
         numbers = [next(i for i, host in enumerate(network.hosts) if host.name == rank.name) for rank in network.ranks]
-        self._hops = [[(numbers[a], numbers[b]) for a, b in pairwise(ways[lane])] for lane in self._world.lane]
+        self._hops = [[(numbers[a], numbers[b]) for a, b in pairwise(paths[lane])] for lane in self._world.lane]
         peers: dict[int, set[int]] = {}
         for a, b in {(numbers[a], numbers[b]) for a, b in self._pairs}:
             peers.setdefault(a, set()).add(b)
@@ -89,7 +92,7 @@ class _Run:
                     self._native.connect(one, other)
         clock = _Clock(self._native)
         self._peers = peers
-        self._outboxes = {one: SendQueue(_Wire(self._native, one, others), clock) for one, others in peers.items()}
+        self._send_queues = {one: SendQueue(_Wire(self._native, one, others), clock) for one, others in peers.items()}
         self._frames: dict[int, tuple[int, int, int]] = {}
         self._token = 0
 
@@ -101,51 +104,51 @@ class _Run:
     def synchronise(self) -> float:
         """One synchronisation from its first frame to its last."""
         world = self._world
-        begun = self._native.now
+        start = self._native.now
         self._missing = [[needs] * pieces for needs, pieces in zip(world.needs, world.pieces, strict=True)]
         self._tokens: dict[tuple[int, int, int], int] = {}
         for leg, hops in enumerate(self._hops):
             for piece in range(world.pieces[leg]):
-                for place, (source, target) in enumerate(hops):
+                for hop, (source, target) in enumerate(hops):
                     self._token += 1
-                    self._tokens[leg, piece, place] = self._token
-                    self._frames[self._token] = leg, piece, place
+                    self._tokens[leg, piece, hop] = self._token
+                    self._frames[self._token] = leg, piece, hop
                     self._native.expect(target, source, self._token, self._size(leg))
         for leg, needs in enumerate(world.needs):
             for piece in range(0 if needs else world.pieces[leg]):
                 self._send(leg, piece, 0)
         left = sum(world.pieces)
         while left:
-            landed = self._native.run(PATIENCE)
+            landed = self._native.run(LONGEST)
             if not landed:
-                raise LinkError(f"packets: {left} frames have not arrived after {PATIENCE:g} s of virtual time")
+                raise LinkError(f"packets: {left} frames did not arrive within {LONGEST:g} s of virtual time")
             for at, host, token, sent in landed:
                 if sent:
-                    self._left(host, token)
-                elif self._arrived(token):
+                    self._frame_sent(host, token)
+                elif self._frame_arrived(token):
                     left -= 1
                     end = at
-        return end - begun
+        return end - start
 
     def _size(self, leg: int) -> int:
         return max(1, round(self._world.nbytes[leg]))
 
-    def _send(self, leg: int, piece: int, place: int) -> None:
-        source, target = self._hops[leg][place]
-        token, size = self._tokens[leg, piece, place], self._size(leg)
-        # As the executor numbers its pieces: all trees go on side by side.
+    def _send(self, leg: int, piece: int, hop: int) -> None:
+        source, target = self._hops[leg][hop]
+        token, size = self._tokens[leg, piece, hop], self._size(leg)
+        # The order of the executor's pieces: all trees progress in parallel.
         order = round(1e6 * (piece + 0.5) / self._world.pieces[leg]), leg, piece
-        self._outboxes[source].put(target, order, size, partial(self._native.send, source, target, token, size))
+        self._send_queues[source].put(target, order, size, partial(self._native.send, source, target, token, size))
 
-    def _left(self, host: int, token: int) -> None:
-        leg, _, place = self._frames.pop(token)
-        self._outboxes[host].done(self._hops[leg][place][1], self._size(leg))
+    def _frame_sent(self, host: int, token: int) -> None:
+        leg, _, hop = self._frames.pop(token)
+        self._send_queues[host].done(self._hops[leg][hop][1], self._size(leg))
 
-    def _arrived(self, token: int) -> bool:
-        """A frame came: on to its next hop, or whoever waited for it may go. Says whether it was at its end."""
-        leg, piece, place = self._frames[token]
-        if place + 1 < len(self._hops[leg]):
-            self._send(leg, piece, place + 1)
+    def _frame_arrived(self, token: int) -> bool:
+        """Forward a frame to its next hop, or, at its destination (True), release the legs that wait for it."""
+        leg, piece, hop = self._frames[token]
+        if hop + 1 < len(self._hops[leg]):
+            self._send(leg, piece, hop + 1)
             return False
         for waiter in self._world.waiters[leg]:
             self._missing[waiter][piece] -= 1
@@ -153,12 +156,12 @@ class _Run:
                 self._send(waiter, piece, 0)
         return True
 
-    def _lay(self, network: Network, seed: int) -> None:
+    def _add_links(self, network: Network, seed: int) -> None:
         for index, link in enumerate(network.links):
             self._native.add_link(_values(link.spec), seed * 1_000_003 + index, network.overhead)
         index_of = {host.name: index for index, host in enumerate(network.hosts)}
-        for (source, target), way in routes(network).items():
-            self._native.set_path(index_of[source], index_of[target], list(way))
+        for (source, target), path in routes(network).items():
+            self._native.set_path(index_of[source], index_of[target], list(path))
 
 
 def _values(spec: LinkSpec) -> PacketLink:

@@ -1,7 +1,7 @@
-"""Underlay: a Network of links in, the Matrix that planners read out, so that one specification feeds lab and planner.
+"""Underlay: turns a Network into the Matrix of a planner, so that lab and planner use one specification.
 
-Where hosts meet at routers, a pair's rate is the narrowest link on its way and every host's first and last link bound
-what it carries in all. Where hosts are linked to each other, only neighbours have a rate; the planner relays.
+If hosts connect through routers, a pair's rate is that of the slowest link on its route, and the first and last links
+limit the total of a host. If hosts are linked to each other, only neighbours have a rate; the planner relays.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from gradwire.network import Network
 from gradwire.network.route import routes
 from gradwire.plan.matrix import Matrix
 
-# What a link without a limit is taken to carry: faster than any network card here, and finite for arithmetic.
+# Rate of a link without a limit: faster than any network card, and finite for arithmetic.
 UNLIMITED = 100e9 / 8
 
 
 def matrix_of(network: Network) -> Matrix:
-    """Members are the ranks, numbered as the lab numbers them."""
+    """The matrix of a network; members are the ranks, numbered as in the lab."""
     names = [host.name for host in network.ranks]
     if len(names) < 2:
-        raise ConfigError(f"net: {network.name} has {len(names)} rank hosts; planning takes two or more")
-    place = {name: index for index, name in enumerate(names)}
+        raise ConfigError(f"net: {network.name} has {len(names)} hosts that run a rank; planning needs at least two")
+    index_of = {name: index for index, name in enumerate(names)}
     size = len(names)
     rate, trip = np.zeros((size, size)), np.zeros((size, size))
     up, down = np.full(size, math.inf), np.full(size, math.inf)
-    direct = {(link.source, link.target) for link in network.links if {link.source, link.target} <= place.keys()}
-    for (source, target), way in routes(network).items():
-        if source not in place or target not in place or (direct and (source, target) not in direct):
+    direct = {(link.source, link.target) for link in network.links if {link.source, link.target} <= index_of.keys()}
+    for (source, target), path in routes(network).items():
+        if source not in index_of or target not in index_of or (direct and (source, target) not in direct):
             continue
-        specs = [network.links[index].spec for index in way]
-        i, j = place[source], place[target]
+        specs = [network.links[index].spec for index in path]
+        i, j = index_of[source], index_of[target]
         rate[i, j] = min(min(float(spec.rate), UNLIMITED) for spec in specs)
         trip[i, j] += sum(float(spec.delay) for spec in specs)
         if not direct:

@@ -1,7 +1,7 @@
-"""A plan laid out for the simulator: lanes (ordered pairs) over resources, and legs that wait for each other.
+"""World: a plan as the simulators need it: lanes (ordered pairs) over resources, and legs that wait for each other.
 
-In: Matrix, Plan, Job. Out: a World of plain lists. A leg is one tree edge in one direction; its chunks queue in the
-lane of its pair. A lane that is no direct link crosses all links of its route at once, as routed packets do.
+In: a Matrix, a Plan, a ReductionJob. Out: a World of lists. A leg is one tree edge in one direction; its chunks queue
+in the lane of its pair. A lane without a direct link uses all links of its route at once, as routed packets do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ Pair = tuple[int, int]
 
 @dataclass(slots=True)
 class World:
-    """Lanes: resources crossed, one-way delay. Legs: lane, bytes per chunk, chunks, who waits, for how many."""
+    """Lanes: resources used, one-path delay. Legs: lane, bytes per chunk, chunks, legs that wait for it, how many legs
+    it waits for."""
 
     capacity: list[float] = field(default_factory=list)
     lane_of: dict[Pair, int] = field(default_factory=dict)
@@ -39,7 +40,7 @@ class World:
 
 
 def build(matrix: Matrix, plan: Plan, job: ReductionJob, side_routes: bool = False) -> World:
-    """Everything the engine needs; ConfigError where the plan uses a pair that neither a link nor a route connects."""
+    """The World of a plan; ConfigError if the plan uses a pair without a link and without a route."""
     builder = _Builder(matrix, plan, job)
     for tree in plan.trees:
         builder.add_tree(tree)
@@ -52,46 +53,46 @@ class _Builder:
     def __init__(self, matrix: Matrix, plan: Plan, job: ReductionJob) -> None:
         self.world = World()
         self._matrix, self._plan, self._job = matrix, plan, job
-        self._place = {member: index for index, member in enumerate(matrix.members)}
+        self._index = {member: index for index, member in enumerate(matrix.members)}
         self._resources: dict[tuple[str, int, int], int] = {}
 
     def add_tree(self, tree: Tree) -> None:
         world, job = self.world, self._job
         pieces = job.chunks(tree.share)
         total = tree.share * job.nbytes / pieces
-        below, onward = children_of(tree.parents), children_of(sources_of(tree))
-        sizes = _sizes(tree.root, below) if job.growth else dict.fromkeys(below, 1)
+        children, onward = children_of(tree.parents), children_of(sources_of(tree))
+        sizes = _sizes(tree.root, children) if job.growth else dict.fromkeys(children, 1)
         others = [member for member in tree.parents if member != tree.root]
-        up = {member: len(world.lane) + place for place, member in enumerate(others)}
+        up = {member: len(world.lane) + index for index, member in enumerate(others)}
         down = {member: leg + len(others) for member, leg in up.items()}
         results = tuple(down[child] for child in onward[tree.root])
         for member in others:
             parent = tree.parents[member]
-            wakes = results if parent == tree.root else (up[parent],)
-            self._leg((member, parent), total * job.wire(sizes[member]), pieces, wakes, len(below[member]), True)
+            waiters = results if parent == tree.root else (up[parent],)
+            self._leg((member, parent), total * job.wire(sizes[member]), pieces, waiters, len(children[member]), True)
         whole = total * job.wire(len(tree.parents))
         for member in others:
             source = sources_of(tree)[member]
-            wakes = tuple(down[child] for child in onward[member])
-            needs = len(below[tree.root]) if source == tree.root else 1
-            self._leg((source, member), whole, pieces, wakes, needs, False)
+            waiters = tuple(down[child] for child in onward[member])
+            needs = len(children[tree.root]) if source == tree.root else 1
+            self._leg((source, member), whole, pieces, waiters, needs, False)
 
-    def _leg(self, pair: Pair, nbytes: float, pieces: int, wakes: tuple[int, ...], needs: int, summed: bool) -> None:
+    def _leg(self, pair: Pair, nbytes: float, pieces: int, waiters: tuple[int, ...], needs: int, summed: bool) -> None:
         world = self.world
         world.lane.append(self._lane(pair))
         world.nbytes.append(nbytes)
         world.pieces.append(pieces)
         world.summing.append(nbytes / self._job.aggregation if summed else 0.0)
-        world.waiters.append(wakes)
+        world.waiters.append(waiters)
         world.needs.append(needs)
 
     def _lane(self, pair: Pair) -> int:
         world, matrix = self.world, self._matrix
         if pair not in world.lane_of:
             world.lane_of[pair] = len(world.crossed)
-            way = [self._place[member] for member in self._plan.routes.get(pair, pair)]
+            path = [self._index[member] for member in self._plan.routes.get(pair, pair)]
             crossed, delay = [], 0.0
-            for source, destination in pairwise(way):
+            for source, destination in pairwise(path):
                 if not matrix.rate[source, destination] > 0:
                     raise ConfigError(f"plan: no link and no route from member {pair[0]} to member {pair[1]}")
                 crossed.append(self._resource("link", source, destination, matrix.rate[source, destination]))
@@ -112,17 +113,17 @@ class _Builder:
         return self._resources[key]
 
     def add_side_routes(self) -> None:
-        """Per lane, the lanes of each auxiliary route of its pair."""
+        """For each lane, the lanes of each side route of its pair."""
         for pair, routes in self._plan.auxiliary.items():
             lanes = tuple(tuple(self._lane(hop) for hop in pairwise(route)) for route in routes)
             self.world.sideways[self._lane(pair)] = lanes
 
 
-def _sizes(root: int, below: Mapping[int, list[int]]) -> dict[int, int]:
+def _sizes(root: int, children: Mapping[int, list[int]]) -> dict[int, int]:
     order = [root]
     sizes: dict[int, int] = {}
     for member in order:
-        order += below[member]
+        order += children[member]
     for member in reversed(order):
-        sizes[member] = 1 + sum(sizes[child] for child in below[member])
+        sizes[member] = 1 + sum(sizes[child] for child in children[member])
     return sizes

@@ -1,7 +1,7 @@
-"""The few bytes the doctor's probes speak: JSON lines on TCP, fixed headers on UDP. Nothing else is ever parsed.
+"""Probe protocol of the doctor: JSON lines over TCP, fixed headers over UDP. Nothing else is parsed.
 
-A probe opens with {"token", "kind"}; who answers says {"rank"}. The token is drawn by rank 0 and shared through the
-store, so strangers that find the port are dropped.
+A probe begins with {"token", "kind"}; the responder replies {"rank"}. Rank 0 draws the token and shares it through the
+store; connections without it are closed.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class ProbeRequest(msgspec.Struct, frozen=True):
 
 
 class ProbeReply(msgspec.Struct, frozen=True):
-    """First line back."""
+    """First line of the responder."""
 
     rank: int
 
 
 class ReceivedBytes(msgspec.Struct, frozen=True):
-    """What a sink received: payload bytes per second, the start left out."""
+    """What a sink received: bytes, and payload bytes per second without the start."""
 
     rate: float
     nbytes: int
@@ -49,7 +49,7 @@ def send_line(connection: socket.socket, value: msgspec.Struct) -> None:
 
 
 def read_line(connection: socket.socket, kind: type[T], deadline: float) -> T:
-    """One line, byte by byte so that nothing after it is swallowed; LinkError when it is late, long or not a `kind`."""
+    """One line, byte by byte so that nothing after it is consumed; LinkError if it is late, long or not a `kind`."""
     line = bytearray()
     while not line.endswith(b"\n"):
         connection.settimeout(max(0.001, deadline - time.monotonic()))
@@ -60,4 +60,4 @@ def read_line(connection: socket.socket, kind: type[T], deadline: float) -> T:
     try:
         return msgspec.json.decode(bytes(line), type=kind)
     except msgspec.DecodeError as error:
-        raise LinkError(f"not a line of ours: {error}") from error
+        raise LinkError(f"not a line of the doctor's protocol: {error}") from error

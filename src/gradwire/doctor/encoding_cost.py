@@ -1,4 +1,4 @@
-"""What encoding costs on this host: each level's codec timed on a million synthetic gradients. Takes milliseconds."""
+"""Encoding cost: times each level's codec on this host with a million synthetic gradients, in milliseconds."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ ROUNDS = 3
 
 
 def encoding_costs(levels: Sequence[str]) -> dict[str, float]:
-    """Seconds per gradient element and step: encode what is sent, decode what comes from peers, decode the mean."""
+    """Seconds per gradient element and step: encode once, decode the peers' frames, decode the mean."""
     return {text: 0.0 if Level.parse(text).off else _cost(Level.parse(text)) for text in levels}
 
 
 def _cost(level: Level) -> float:
-    """The best of a few rounds, since anything else is somebody else's work."""
+    """The fastest of a few rounds: slower ones include the work of other processes."""
     generator = torch.Generator().manual_seed(0)
     gradient = torch.randn(SAMPLE, generator=generator) ** 3
     residual, codec = torch.zeros(SAMPLE), build_codec(level)
     frame = torch.empty(codec.size_of(SAMPLE), dtype=torch.uint8)
-    stretch = ChunkSpan(0, 0, 0, SAMPLE)
+    span = ChunkSpan(0, 0, 0, SAMPLE)
     out = torch.zeros(SAMPLE)
     best = float("inf")
     for _ in range(ROUNDS):
         start = time.perf_counter()
-        codec.encode(gradient, residual, frame, stretch, 1)
-        codec.decode(frame, out, stretch, 0.5, add=True)
-        codec.decode(frame, out, stretch)
+        codec.encode(gradient, residual, frame, span, 1)
+        codec.decode(frame, out, span, 0.5, add=True)
+        codec.decode(frame, out, span)
         best = min(best, time.perf_counter() - start)
     return best / SAMPLE

@@ -1,4 +1,4 @@
-"""What this host is like: interfaces, routes, what gloo will tell the others, versions. Sends nothing."""
+"""Host facts: this host's interfaces, route to rank 0, gloo's address and versions. Sends nothing."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from pathlib import Path
 
 from gradwire.doctor.types import HostFacts, Interface
 from gradwire.errors import LinkError
+from gradwire.observe.event_bus import host_name
 
 SIOCGIFADDR, SIOCGIFMTU = 0x8915, 0x8921
 LOOPBACK = "127.0.0.1"
 
 
 def interfaces() -> list[Interface]:
-    """Those with an IPv4 address."""
+    """The interfaces with an IPv4 address."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
@@ -38,13 +39,13 @@ def route_address(master: str) -> str:
             probe.connect((master, 9))
             return str(probe.getsockname()[0])
     except OSError as error:
-        raise LinkError(f"doctor: there is no route to MASTER_ADDR={master} ({error})") from error
+        raise LinkError(f"doctor: no route to MASTER_ADDR={master} ({error}); check the address and routes") from error
 
 
 def gloo_address(setting: str, known: list[Interface]) -> str | None:
-    """What torch's gloo will tell the other ranks: the interface's address, else the hostname's, else loopback.
+    """The address that torch's gloo publishes: the interface's, else the host name's, else loopback.
 
-    None when the interface does not exist, which gloo answers with an error.
+    None if the interface does not exist; gloo then fails.
     """
     if setting:
         first = setting.split(",", maxsplit=1)[0].strip()
@@ -67,7 +68,7 @@ def host_facts(rank: int, master: str, tcp_port: int, udp_port: int) -> HostFact
     setting = os.environ.get("GLOO_SOCKET_IFNAME", "")
     return HostFacts(
         rank=rank,
-        host=os.environ.get("GRADWIRE_HOST") or socket.gethostname(),
+        host=host_name(),
         route_address=route_address(master),
         gloo_setting=setting,
         gloo_address=gloo_address(setting, known),
