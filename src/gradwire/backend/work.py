@@ -6,7 +6,6 @@ A future's error is raised inside a `then` callback, because torch loses the tex
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -110,18 +109,13 @@ class CollectiveWork(dist.Work):
 class CombinedWork(dist.Work):
     """Several works as one: done when all are."""
 
-    def __init__(self, works: list[CollectiveWork], then: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, works: list[CollectiveWork]) -> None:
         super().__init__()
         self._works = works
-        self._then = then
-        self._ran = False
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         for work in self._works:
             work.wait(timeout)
-        if not self._ran:
-            self._ran = True
-            self._then()
         return True
 
     def get_future(self) -> Future[Any]:

@@ -66,7 +66,7 @@ def open_liveness(liveness: Liveness, config: Config, group: dist.ProcessGroup, 
     """Let errors name the lost rank. Call this last, so that wires have the first choice of ports."""
     if _shared_store(group) is None or isinstance(group, PlaceholderGroup):
         return
-    liveness.open(StoreExchange.for_group(group, "presence", config.transport.timeout), host_name())
+    liveness.open(StoreExchange.for_group(group, "liveness", config.transport.timeout), host_name())
 
     def on_event(event: Event) -> None:
         if isinstance(event, Faulted) and event.kind == "peer_back" and event.peer is not None:

@@ -10,7 +10,7 @@ Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class TransportConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How bytes travel between ranks."""
+    """How bytes are sent between ranks."""
 
     # Seconds before an operation whose peer does not answer becomes a LinkError on every rank. Long enough for one rank
     # to evaluate or save while the others wait for it; a process that died is noticed much sooner.
