@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 2 examples/ddp.py --steps 40 --checkpoint /tmp/ddp-example
 
-Run it again with more steps and it goes on where it stopped, with what still waited to be sent.
+Run it again with more steps: it resumes where it stopped, with the residuals that were not sent yet.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> None:
         saved = torch.load(file)
         net.load_state_dict(saved["net"])
         optimizer.load_state_dict(saved["optimizer"])
-        handle.load_state_dict(saved["gradwire"])  # this rank's own: gradient that was not sent yet
+        handle.load_state_dict(saved["gradwire"])  # this rank's own residuals: gradient that was not sent yet
         first = saved["step"]
 
     data = load("digits")
@@ -56,10 +56,10 @@ def main() -> None:
             places = torch.arange(16) + 16 * (MICRO_BATCHES * step + micro)
             inputs, targets = images[places % len(images)], labels[places % len(images)]
             last = micro == MICRO_BATCHES - 1
-            with contextlib.nullcontext() if last else model.no_sync():  # only the last one synchronises
+            with contextlib.nullcontext() if last else model.no_sync():  # only the last micro-batch synchronises
                 loss = F.cross_entropy(model(inputs), targets) / MICRO_BATCHES
                 loss.backward()
-        handle.note(loss.item())  # optional: lets gradwire notice if compression hurt
+        handle.note(loss.item())  # optional: lets gradwire notice if compression hurts
         optimizer.step()
 
     if file:

@@ -34,7 +34,7 @@ def main() -> None:
     # The ranks of a site are neighbours: 0 and 1 at the first, 2 and 3 at the second.
     mesh = init_device_mesh("cpu", (options.sites, world // options.sites), mesh_dim_names=("replicate", "shard"))
 
-    torch.manual_seed(0)  # as HSDP asks: all replicas begin with the same weights
+    torch.manual_seed(0)  # HSDP requires that all replicas start with the same weights
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
     for layer in net:
         if isinstance(layer, nn.Linear):

@@ -1,6 +1,6 @@
-"""A controller of one's own: never more than so many megabytes a step, as on a link that is paid by the byte.
+"""A custom controller: at most a given number of megabytes a step, as on a link that is paid by the byte.
 
-It is chosen by its entry point's name: GRADWIRE_LEVEL=metered, or attach(model, "metered").
+Select it by the name of its entry point: GRADWIRE_LEVEL=metered, or attach(model, "metered").
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LEVELS = [Level.parse(text) for text in ("off", "fp16", "int8", "int4", "topk:0.
 
 
 class Metered:
-    """Takes the least lossy level whose bytes fit the allowance."""
+    """Chooses the least lossy level whose bytes fit the allowance."""
 
     def __init__(self) -> None:
         self._allowance = float(os.environ.get("METERED_MB_A_STEP", "1.0")) * 1e6

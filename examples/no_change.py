@@ -1,4 +1,4 @@
-"""An ordinary DDP script that knows nothing of gradwire. It trains with it all the same:
+"""An ordinary DDP script without any reference to gradwire. It trains with gradwire all the same:
 
 torchrun --nproc-per-node 2 -m gradwire.run examples/no_change.py --steps 40
 GRADWIRE_LEVEL=int8 torchrun --nproc-per-node 2 -m gradwire.run examples/no_change.py
@@ -23,7 +23,7 @@ def main() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(40, 256), nn.ReLU(), nn.Linear(256, 5))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    dist.init_process_group("gloo")  # after the optimizer: modules that torch loads for it would keep the group alive
+    dist.init_process_group("gloo")  # after the optimizer, whose modules would keep the group alive
     model = DistributedDataParallel(net)
     generator = torch.Generator().manual_seed(dist.get_rank())
     for _ in range(options.steps):
@@ -34,7 +34,7 @@ def main() -> None:
         optimizer.step()
     if dist.get_rank() == 0:
         print(f"loss {loss.item():.3f} after {options.steps} steps")
-    del model  # it keeps the group as well, and a thread of the group that outlives Python aborts the process
+    del model  # it references the group, and a thread of the group that outlives Python aborts the process
     dist.destroy_process_group()
 
 

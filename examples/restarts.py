@@ -1,11 +1,11 @@
-"""DDP that survives a killed rank: checkpoints every few steps, and torchrun starts all ranks again from the last one.
+"""DDP that survives a killed rank: checkpoints every few steps, and torchrun restarts all ranks from the last one.
 
     export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
     torchrun --nproc-per-node 2 --max-restarts 3 examples/restarts.py --checkpoint /tmp/restarts-example
 
-The variable gives every life a store of its own; without it gloo finds the addresses of the last one (torch 2.13).
-Every rank saves its own residuals; rank 0 also the model and the optimizer. A checkpoint counts when all ranks have
-written their part of it, so that a rank killed while saving costs one interval and never mixes two steps.
+The variable gives every run its own store; without it gloo finds the addresses of the run before (torch 2.13). Every
+rank saves its own residuals; rank 0 also the model and the optimizer. A checkpoint counts when all ranks have written
+their part of it, so a rank killed while saving costs one interval and two steps are never mixed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gradwire.demo.data import load
 
 
 def write(folder: Path, name: str, state: dict[str, Any]) -> None:
-    """Whole or not at all: a file that is there can be read."""
+    """Write the whole file or none: a file that exists can be read."""
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f"{name}.part"
     torch.save(state, partial)
@@ -36,7 +36,7 @@ def write(folder: Path, name: str, state: dict[str, Any]) -> None:
 
 
 def newest(folder: Path, world: int) -> int:
-    """The last step whose checkpoint every rank can read all of; 0 where there is none."""
+    """The last step whose checkpoint is complete on every rank; 0 where there is none."""
     needed = ["shared.pt", *(f"rank{rank}.pt" for rank in range(world))]
     steps = [int(path.name) for path in folder.glob("*") if all((path / name).is_file() for name in needed)]
     last = torch.tensor([max(steps, default=0)])

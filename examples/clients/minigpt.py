@@ -1,4 +1,4 @@
-"""A small GPT trained the way public single-file scripts do it: nothing here knows of gradwire.
+"""A small GPT, trained as public single-file scripts do it, without any reference to gradwire.
 
 torchrun --nproc-per-node 2 examples/clients/minigpt.py --out /tmp/minigpt
 torchrun --nproc-per-node 2 -m gradwire.run examples/clients/minigpt.py --out /tmp/minigpt --resume
@@ -68,7 +68,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--context", type=int, default=32)
     parser.add_argument("--rate", type=float, default=3e-3, help="highest learning rate")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    parser.add_argument("--resume", action="store_true", help="resume from the checkpoint")
     return parser.parse_args()
 
 

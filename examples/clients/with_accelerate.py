@@ -1,4 +1,4 @@
-"""Hugging Face Accelerate with gradwire: two lines, the import and `attach` on what `prepare` returned.
+"""Hugging Face Accelerate with gradwire: two lines, the import and `attach` on the model that `prepare` returns.
 
 torchrun --nproc-per-node 2 examples/clients/with_accelerate.py
 GRADWIRE_LEVEL=int8 torchrun --nproc-per-node 2 examples/clients/with_accelerate.py --mixed-precision bf16

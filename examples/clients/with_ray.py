@@ -1,8 +1,8 @@
-"""Ray Train with gradwire: two lines in the training loop, the import and `attach` on what `prepare_model` returned.
+"""Ray Train with gradwire: two lines, the import and `attach` on the model that `prepare_model` returns.
 
 python examples/clients/with_ray.py
 
-The same loop goes to a cluster by giving `ray.init` its address and `ScalingConfig` its number of workers.
+To run on a cluster, pass its address to `ray.init` and the number of workers to `ScalingConfig`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # an example should call nobody
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # an example should not send usage statistics
 
 import ray
 import ray.train
@@ -43,7 +43,7 @@ def train_loop(settings: dict[str, Any]) -> None:
             optimizer.step()
         with tempfile.TemporaryDirectory() as folder:
             torch.save(net.state_dict(), Path(folder) / "net.pt")
-            metrics = {"epoch": epoch + 1, "loss": loss.item(), "said": str(handle.summary())}
+            metrics = {"epoch": epoch + 1, "loss": loss.item(), "summary": str(handle.summary())}
             first = ray.train.get_context().get_world_rank() == 0
             ray.train.report(metrics, checkpoint=ray.train.Checkpoint.from_directory(folder) if first else None)
 
@@ -64,7 +64,7 @@ def main() -> None:
         )
         metrics = trainer.fit().metrics or {}
     print(f"epoch {metrics['epoch']}: loss {metrics['loss']:.3f}")
-    print(metrics["said"])
+    print(metrics["summary"])
     ray.shutdown()
 
 

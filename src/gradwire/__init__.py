@@ -1,6 +1,6 @@
 """gradwire: data-parallel PyTorch training that adapts to the network it runs on.
 
-Importing this costs nothing; torch is imported when something that needs it is first used.
+Importing this package is fast: torch is imported when something that needs it is first used.
 """
 
 from __future__ import annotations

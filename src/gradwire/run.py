@@ -1,11 +1,11 @@
-"""The second door: no changed line. `torchrun ... -m gradwire.run train.py args...` attaches to every DDP model.
+"""Run: `torchrun ... -m gradwire.run train.py args...` attaches gradwire to every DDP model of an unchanged script.
 
-Settings come from GRADWIRE_* variables or the file GRADWIRE_CONFIG names. When the script ends, rank 0 prints each
+Settings come from GRADWIRE_* variables or the file that GRADWIRE_CONFIG names. When the script ends, rank 0 prints each
 model's summary on standard error. With GRADWIRE_BACKEND=gradwire the script's `init_process_group` makes a gradwire
-group, whatever it names. `-m gradwire.run -m package.module args...` runs a module.
+group, whatever backend it names. `-m gradwire.run -m package.module args...` runs a module.
 
-Where gradwire's own wires are used and no secret is given, one is made for the job: on one machine it never leaves it;
-on several it goes through torch's store, and rank 0 says how to give a better one.
+If gradwire's own wires are used and no secret is set, one is made for the job. On one machine it never leaves the
+machine; on several it goes through torch's store, and rank 0 prints how to set a safer one.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from gradwire.transport.bootstrap.secret import VARIABLE, given_secret, one_mach
 USAGE = "usage: torchrun [options] -m gradwire.run script.py [arguments]   (or: -m gradwire.run -m module [arguments])"
 
 
-def attach_to_every_model(tallies: list[SummarySink]) -> Callable[[], None]:
-    """Make DDP's constructor attach; the models' tallies are appended. Returns the function that undoes it."""
+def attach_to_every_model(sinks: list[SummarySink]) -> Callable[[], None]:
+    """Make DDP's constructor attach; appends each model's summary sink. Returns a function that undoes it."""
     original = DistributedDataParallel.__init__
 
     @functools.wraps(original)
     def construct(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        tallies.append(attach(self).tally)
+        sinks.append(attach(self).tally)
 
     def undo() -> None:
         DistributedDataParallel.__init__ = original  # type: ignore[method-assign]
@@ -49,13 +49,13 @@ def attach_to_every_model(tallies: list[SummarySink]) -> Callable[[], None]:
 
 
 def use_backend(environment: Mapping[str, str]) -> Callable[[], None]:
-    """Make `init_process_group` take the backend that GRADWIRE_BACKEND names. Returns the function that undoes it."""
+    """Make `init_process_group` use the backend that GRADWIRE_BACKEND names. Returns a function that undoes it."""
     name = environment.get("GRADWIRE_BACKEND")
     if not name:
         return lambda: None
     if name.lower() not in dist.Backend.backend_list:
         hint = did_you_mean(name.lower(), dist.Backend.backend_list)
-        raise ConfigError(f"GRADWIRE_BACKEND={name}: {hint}torch knows {', '.join(dist.Backend.backend_list)}")
+        raise ConfigError(f"GRADWIRE_BACKEND={name}: {hint}known backends: {', '.join(dist.Backend.backend_list)}")
     original = dist.init_process_group
 
     @functools.wraps(original)
@@ -70,28 +70,28 @@ def use_backend(environment: Mapping[str, str]) -> Callable[[], None]:
 
 
 def provide_secret(config: Config, environment: MutableMapping[str, str]) -> None:
-    """Give the job a secret if its wires need one and nobody gave any."""
+    """Make a secret for the job if its wires need one and none is set."""
     backend = environment.get("GRADWIRE_BACKEND", "").lower() == "gradwire"
-    ours = config.transport.kind != "group" or bool(config.plan) or backend
-    if not ours or given_secret(environment) is not None:
+    own_wire = config.transport.kind != "group" or bool(config.plan) or backend
+    if not own_wire or given_secret(environment) is not None:
         return
     if one_machine(environment):
         path = shared_file(environment, os.getppid())
         environment[VARIABLE] = shared_secret(path)
         if environment.get("LOCAL_RANK") == "0":
-            # By the end of rank 0 all have met, or the job has failed.
+            # When rank 0 ends, all ranks have read the file or the job has failed.
             atexit.register(_unlink_as, os.getpid(), path)
     elif environment.get("RANK") == "0":
         print(
-            "gradwire: no job secret is set, so rank 0 draws one and torch's store hands it out; whoever can reach "
-            f"MASTER_PORT can read it. To keep it from them, set {VARIABLE} to the output of `openssl rand -hex 32` "
-            "on every node, or GRADWIRE_SECRET_FILE to a file that holds it.",
+            "gradwire: no job secret is set, so rank 0 makes one and shares it through torch's store; anyone who can "
+            f"reach MASTER_PORT can read it. To keep it private, set {VARIABLE} to the output of "
+            "`openssl rand -hex 32` on every node, or GRADWIRE_SECRET_FILE to a file that contains it.",
             file=sys.stderr,
         )
 
 
 def _unlink_as(process: int, path: Path) -> None:
-    """At the end of this process, not of one that was forked from it."""
+    """Delete the file at the end of this process, not of one that was forked from it."""
     if os.getpid() == process:
         path.unlink(missing_ok=True)
 
@@ -107,12 +107,12 @@ def main(arguments: list[str]) -> None:
         raise ConfigError(f"no script to run; {USAGE}")
     if not as_module and not Path(target[0]).is_file():
         raise ConfigError(f"no script {target[0]!r}; {USAGE}")
-    config = resolve()  # a wrong setting should stop every rank before the script loads its data
+    config = resolve()  # a wrong setting stops every rank before the script loads its data
     provide_secret(config, os.environ)
-    tallies: list[SummarySink] = []
+    sinks: list[SummarySink] = []
     process = os.getpid()
     restore = use_backend(os.environ)
-    undo = attach_to_every_model(tallies)
+    undo = attach_to_every_model(sinks)
     sys.argv = arguments[1:] if as_module else arguments
     try:
         if as_module:
@@ -124,12 +124,12 @@ def main(arguments: list[str]) -> None:
         undo()
         restore()
         if os.getpid() == process:  # not in one that was forked from it
-            _tell(tallies)
+            _print_summaries(sinks)
 
 
-def _tell(tallies: list[SummarySink]) -> None:
-    for tally in tallies:
-        summary = tally.summary()
+def _print_summaries(sinks: list[SummarySink]) -> None:
+    for sink in sinks:
+        summary = sink.summary()
         if summary.rank == 0 and summary.steps:
             print(summary, file=sys.stderr)
 

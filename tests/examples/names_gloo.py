@@ -1,4 +1,4 @@
-"""A script that asks for gloo; `-m gradwire.run` with GRADWIRE_BACKEND=gradwire gives it something else."""
+"""A script that asks for gloo; `-m gradwire.run` with GRADWIRE_BACKEND=gradwire makes a gradwire group instead."""
 
 import torch
 import torch.distributed as dist

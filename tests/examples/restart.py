@@ -1,4 +1,4 @@
-"""A rank dies in its first life; torchrun starts all of them again, and the second life ends well.
+"""A rank dies in the first run; torchrun restarts all ranks, and the second run completes.
 
 torchrun --nproc-per-node 2 --max-restarts 1 tests/examples/restart.py
 """
@@ -16,5 +16,5 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and dist.get_rank() == 1:
 dist.all_reduce(tensor)
 assert (tensor == 4).all()
 if dist.get_rank() == 0:
-    print(f"life {os.environ['TORCHELASTIC_RESTART_COUNT']} ends well")
+    print(f"completed after {os.environ['TORCHELASTIC_RESTART_COUNT']} restart")
 dist.destroy_process_group()

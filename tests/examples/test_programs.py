@@ -1,4 +1,4 @@
-"""Programs as people write them run on a gradwire group unchanged, started by torchrun."""
+"""Programs: typical scripts run unchanged on a gradwire group, started by torchrun."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_trainer_ends_with_the_weights_it_has_on_gloo() -> None:
     assert torchrun(trainer, "gradwire") == torchrun(trainer, "gloo") != ""
 
 
-def test_a_script_that_names_gloo_runs_on_gradwire_when_told() -> None:
+def test_a_script_that_names_gloo_runs_on_gradwire_when_the_environment_says_so() -> None:
     script = str(FOLDER / "names_gloo.py")
     assert "backend gradwire" in torchrun("-m", "gradwire.run", script, GRADWIRE_BACKEND="gradwire")
 
@@ -38,5 +38,5 @@ def test_a_sharded_model_trains_is_saved_and_loaded(tmp_path: Path) -> None:
     assert "saved and loaded" in torchrun(str(FOLDER / "sharded.py"), str(tmp_path / "saved"))
 
 
-def test_torchrun_starts_a_failed_job_again() -> None:
-    assert "life 1 ends well" in torchrun("--max-restarts", "1", str(FOLDER / "restart.py"))
+def test_torchrun_restarts_a_failed_job() -> None:
+    assert "completed after 1 restart" in torchrun("--max-restarts", "1", str(FOLDER / "restart.py"))

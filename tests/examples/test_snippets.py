@@ -1,4 +1,4 @@
-"""The examples run as their first lines say, and mistakes in settings are answered in one line."""
+"""Snippets: the examples run as their first lines say, and a wrong setting is reported in one line."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 # Two ranks import torch and gradwire on a machine that may be busy with other tests.
 DEADLINE = 120.0
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's, without settings of gradwire's that happen to be there."""
+    """This process's environment, without gradwire's settings."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GRADWIRE_")}
     return {**kept, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **more}
 
@@ -35,7 +35,7 @@ def torchrun(*arguments: str, **settings: str) -> subprocess.CompletedProcess[st
     return done
 
 
-def test_ddp_trains_saves_and_goes_on(tmp_path: Path) -> None:
+def test_ddp_trains_saves_and_resumes(tmp_path: Path) -> None:
     folder = str(tmp_path / "saved")
     begun = torchrun("examples/ddp.py", "--steps", "6", "--checkpoint", folder, "--level", "topk:0.05+int8").stdout
     assert "steps 0 to 6" in begun
@@ -47,15 +47,15 @@ def test_ddp_trains_saves_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_hsdp_trains_on_two_sites() -> None:
-    told = torchrun("examples/hsdp.py", "--steps", "30", "--level", "int8").stdout
-    accuracy = re.search(r"2 sites of 1, accuracy ([\d.]+)", told)
+    output = torchrun("examples/hsdp.py", "--steps", "30", "--level", "int8").stdout
+    accuracy = re.search(r"2 sites of 1, accuracy ([\d.]+)", output)
     assert accuracy is not None
     assert float(accuracy[1]) > 0.7, "chance is 0.1"
-    assert "30 steps" in told
-    assert "int8 x60" in told
+    assert "30 steps" in output
+    assert "int8 x60" in output
 
 
-def test_a_script_without_a_changed_line_is_attached_and_its_summary_printed() -> None:
+def test_an_unchanged_script_is_attached_and_its_summary_printed() -> None:
     script = ROOT / "examples" / "no_change.py"
     code = script.read_text().split('"""')[2]
     assert "gradwire" not in code
@@ -75,14 +75,14 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("settings", "arguments", "says"), MISTAKES, ids=[says for *_, says in MISTAKES])
-def test_a_mistake_is_one_line_and_a_failure_on_every_rank(
+def test_a_wrong_setting_is_one_line_and_a_failure_on_every_rank(
     settings: dict[str, str], arguments: list[str], says: str
 ) -> None:
-    # Without torchrun, which stops the others when the first has failed: here each rank must find out by itself.
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    # Without torchrun, which stops the others when the first has failed: here each rank must find the mistake itself.
+    job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     command = [sys.executable, "-m", "gradwire.run", *arguments]
     with ThreadPoolExecutor(2) as pool:
-        answers = list(pool.map(lambda rank: run(command, **settings, **place, RANK=rank), ("0", "1")))
+        answers = list(pool.map(lambda rank: run(command, **settings, **job, RANK=rank), ("0", "1")))
     for done in answers:
         assert done.returncode == 2
         lines = done.stderr.strip().splitlines()

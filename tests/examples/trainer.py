@@ -1,4 +1,4 @@
-"""A DDP trainer as people write them: gradient accumulation, bfloat16 autocast, DistributedSampler.
+"""A typical DDP trainer: gradient accumulation, bfloat16 autocast, DistributedSampler.
 
 torchrun --nproc-per-node 2 tests/examples/trainer.py BACKEND
 """
@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 torch.manual_seed(0)
 data = TensorDataset(torch.randn(96, 16), torch.randint(0, 4, (96,)))
 net = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4))
-# Before the group: for its first optimizer torch loads modules whose functions would have the group as a default.
+# Made before the group: torch's first optimizer loads modules whose functions would keep the group as a default.
 optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
 dist.init_process_group(sys.argv[1])
 sampler: DistributedSampler[object] = DistributedSampler(data, seed=3)
@@ -41,5 +41,5 @@ assert all(torch.equal(weights, other) for other in everyone)
 if dist.get_rank() == 0:
     print(f"weights {weights.double().sum().item():.6f}")
 del model
-gc.collect()  # what keeps the group keeps gloo's threads alive, and torch aborts when one outlives the interpreter
+gc.collect()  # a reference to the group keeps gloo's threads alive, and one that outlives Python aborts the process
 dist.destroy_process_group()

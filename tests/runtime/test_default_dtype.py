@@ -1,4 +1,4 @@
-"""What torch's default type is makes no difference to residuals, factors or results."""
+"""Default dtype: torch's default type does not affect residuals, factors or results."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ def run(level: str, default: torch.dtype) -> tuple[list[Tensor], dict[str, Tenso
 @pytest.mark.parametrize("other", [torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("level", ["fp16", "int4", "topk:0.05", "sharedk:0.1+int8", "lowrank:2", "prune:0.5+int8"])
 def test_residuals_are_float32_under_any_default_type(level: str, other: torch.dtype) -> None:
-    expected, waiting = run(level, torch.float32)
+    expected, expected_residuals = run(level, torch.float32)
     restored, residuals = run(level, other)
     for one, another in zip(expected, restored, strict=True):
         assert torch.equal(one, another)
     assert {value.dtype for value in residuals.values()} == {torch.float32}
-    assert all(torch.equal(waiting[name], value) for name, value in residuals.items())
+    assert all(torch.equal(expected_residuals[name], value) for name, value in residuals.items())
 
 
 @pytest.mark.usefixtures("default")
-def test_values_at_shared_places_are_summed_in_float32_in_a_tree() -> None:
+def test_a_tree_sums_shared_mask_values_in_float32() -> None:
     torch.set_default_dtype(torch.bfloat16)
     gradient = torch.full((8,), 1.0 + 2.0**-12, dtype=torch.float32)
-    portion = SharedMaskAccumulator(
+    accumulator = SharedMaskAccumulator(
         "fp32", gradient, torch.zeros(8, dtype=torch.float32), torch.arange(4, dtype=torch.int32), None
     )
-    portion.begin()
-    body = torch.empty(portion.body.nbytes, dtype=torch.uint8)
-    portion.pack(body)
-    portion.restore(body)
+    accumulator.begin()
+    body = torch.empty(accumulator.body.nbytes, dtype=torch.uint8)
+    accumulator.pack(body)
+    accumulator.restore(body)
     assert gradient[:4].tolist() == [1.0 + 2.0**-12] * 4

@@ -1,4 +1,4 @@
-"""The pipeline: order on every lane, overlap between exchanges, one failure for all, threads that end."""
+"""Pipeline: order on every lane, overlap between exchanges, one failure for all, threads that end."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def sums(tensor: torch.Tensor, times: int) -> Iterator[Op]:
         yield AllReduce(tensor)
 
 
-def lines(world: list[Loopback], rank: int, timings: list[Timing]) -> Pipeline:
+def pipeline_of(world: list[Loopback], rank: int, timings: list[Timing]) -> Pipeline:
     return Pipeline([lane.lane(rank) for lane in world], timings.append)
 
 
 def test_exchanges_of_different_length_share_the_lanes_in_order() -> None:
     world = [Loopback(2), Loopback(2), Loopback(2)]
     timings: list[Timing] = []
-    pipelines = [lines(world, rank, timings) for rank in range(2)]
+    pipelines = [pipeline_of(world, rank, timings) for rank in range(2)]
     tensors = [[torch.ones(1) for _ in range(6)] for _ in range(2)]
     results = Results(12)
     for pipeline, own in zip(pipelines, tensors, strict=True):
@@ -61,7 +61,7 @@ def test_exchanges_of_different_length_share_the_lanes_in_order() -> None:
 def test_the_first_failure_fails_everything_after_it() -> None:
     cut = LinkError("cut")
     world = [Loopback(2, faults={(1, 1): cut})]
-    pipelines = [lines(world, rank, []) for rank in range(2)]
+    pipelines = [pipeline_of(world, rank, []) for rank in range(2)]
     results = [Results(3), Results(3)]
     for pipeline, result in zip(pipelines, results, strict=True):
         for _ in range(3):
@@ -77,7 +77,7 @@ def test_an_error_while_encoding_is_delivered() -> None:
         raise MemoryError("too big")
         yield AllReduce(torch.ones(1))
 
-    pipeline = lines([Loopback(1)], 0, [])
+    pipeline = pipeline_of([Loopback(1)], 0, [])
     results = Results(2)
     pipeline.submit(broken(), results)
     pipeline.submit(sums(torch.ones(1), 1), results)
@@ -87,13 +87,13 @@ def test_an_error_while_encoding_is_delivered() -> None:
 
 def test_closing_joins_the_threads() -> None:
     before = threading.active_count()
-    pipeline = lines([Loopback(1), Loopback(1)], 0, [])
+    pipeline = pipeline_of([Loopback(1), Loopback(1)], 0, [])
     assert threading.active_count() == before + 3
     pipeline.close()
     assert threading.active_count() == before
 
 
-def test_a_peer_that_never_comes_is_a_link_error() -> None:
+def test_a_peer_that_never_starts_the_operation_is_a_link_error() -> None:
     pipeline = Pipeline([Loopback(2, timeout=0.05).lane(0)], lambda timing: None)
     results = Results(1)
     pipeline.submit(sums(torch.ones(1), 1), results)
@@ -106,7 +106,7 @@ def test_a_peer_that_never_comes_is_a_link_error() -> None:
 
 
 def test_a_callback_that_raises_gets_its_error_back_and_the_station_goes_on() -> None:
-    pipeline = lines([Loopback(1)], 0, [])
+    pipeline = pipeline_of([Loopback(1)], 0, [])
     outcomes: list[BaseException | None] = []
 
     def raises(error: BaseException | None) -> None:
@@ -123,7 +123,7 @@ def test_a_callback_that_raises_gets_its_error_back_and_the_station_goes_on() ->
     pipeline.close()
 
 
-class Stubborn:
+class FailsToCloseOnce:
     """A lane that closes at the second attempt."""
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ class Stubborn:
 
 
 def test_every_lane_is_closed_when_one_cannot_be_and_closing_can_be_tried_again() -> None:
-    lanes = [Stubborn(), Stubborn()]
+    lanes = [FailsToCloseOnce(), FailsToCloseOnce()]
     lanes[1].attempts = 1
     pipeline = Pipeline(lanes, lambda timing: None)
     with pytest.raises(LinkError, match="not yet"):
@@ -149,7 +149,7 @@ def test_every_lane_is_closed_when_one_cannot_be_and_closing_can_be_tried_again(
     assert [lane.attempts for lane in lanes] == [2, 2]
 
 
-def test_a_pipeline_that_waits_for_a_peer_can_be_closed_when_the_peer_has_come() -> None:
+def test_a_pipeline_that_waits_for_a_peer_can_be_closed_when_the_peer_has_started() -> None:
     world = Loopback(2)
     pipeline, results = Pipeline([world.lane(0)], lambda timing: None), Results(1)
     pipeline.submit(sums(torch.ones(1), 1), results)

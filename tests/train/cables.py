@@ -1,4 +1,4 @@
-"""Cables between LTP endpoints of one process: real datagrams over loopback, through a relay that can be cut."""
+"""Cables: connects LTP endpoints of one process by real datagrams over loopback, through relays that can be cut."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from itertools import combinations
 from gradwire.transport.wires.ltp import Endpoint, LtpConfig
 from tests.tree.grid import LIMIT, SECRET
 
-# Silence counts as loss after two seconds: soon enough for tests, and no busy machine is silent for so long.
+# A peer is lost after two seconds of silence: quick enough for tests, and longer than any pause of a busy machine.
 QUICK = LtpConfig(keepalive=0.1, dead_after=2.0, connect_timeout=10.0)
 HOST = "127.0.0.1"
 
 
 class Cables:
-    """One relay per pair. Each end sees the other at a socket of the relay, which passes on what comes."""
+    """One relay per pair. Each end sees the other at a socket of the relay, which forwards what it receives."""
 
     def __init__(self, ports: dict[int, int]) -> None:
         self.cut: set[int] = set()

@@ -1,4 +1,4 @@
-"""What ranks run to find out what gradwire costs while nothing happens: memory between steps, processor when idle."""
+"""Footprint: what ranks run to measure gradwire's memory between steps and its processor time when idle."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from gradwire.units import Bytes
 
-# Seconds over which an idle process is watched.
-WATCHED = 1.0
+# Seconds over which an idle process is measured.
+IDLE_SECONDS = 1.0
 
 
-def held() -> Bytes:
+def tensor_bytes() -> Bytes:
     """Bytes of all tensors that are alive in this process, views counted once."""
     gc.collect()
     tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]
@@ -33,27 +33,27 @@ def train(model: nn.Module, steps: int) -> None:
 
 
 def memory(rank: int, world: int, level: str) -> tuple[int, int]:
-    """Bytes of the gradient, and bytes more that are held after attached steps than after plain ones."""
+    """Bytes of the gradient, and the additional bytes of tensors after attached steps compared to plain ones."""
     net = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(4)))
     gradient = sum(parameter.nbytes for parameter in net.parameters())
     model = DistributedDataParallel(net, bucket_cap_mb=5, gradient_as_bucket_view=True)
     train(model, 3)
-    plainly = held()
+    plain = tensor_bytes()
     attached = gradwire.attach(model, level)
     train(model, 4)
-    more = held() - plainly
+    more = tensor_bytes() - plain
     attached.close()
     return gradient, more
 
 
 def idle(rank: int, world: int, level: str) -> float:
-    """Processor seconds that all threads of an attached process use in a second in which nobody trains."""
+    """Processor seconds that all threads of an attached process use in a second without training."""
     model = DistributedDataParallel(nn.Linear(1024, 1024))
     handle = gradwire.attach(model, level)
     train(model, 3)
     torch.distributed.barrier()
     began = time.process_time()
-    time.sleep(WATCHED)
+    time.sleep(IDLE_SECONDS)
     used = time.process_time() - began
     torch.distributed.barrier()
     handle.close()

@@ -211,7 +211,7 @@ def fail_in_encoder(rank: int, world: int) -> str:
     original = dense.DenseCodec.encode
 
     def broken(self: Any, *args: Any, **kwargs: Any) -> Any:
-        raise MemoryError("no room for the encoder")
+        raise MemoryError("the encoder failed")
 
     try:
         for step in range(6):
@@ -228,7 +228,7 @@ def fail_in_encoder(rank: int, world: int) -> str:
 
 
 def detach_half_way(rank: int, world: int) -> tuple[bool, dict[str, int]]:
-    """int8 for four steps, then detached: what waited is sent, and the rest is plain DDP."""
+    """int8 for four steps, then detached: the residuals are sent, and the rest is plain DDP."""
     net = small_net()
     model = DistributedDataParallel(net, bucket_cap_mb=0.02)
     handle = gradwire.attach(model, "int8")
@@ -243,7 +243,7 @@ def detach_half_way(rank: int, world: int) -> tuple[bool, dict[str, int]]:
     levels = handle.summary().levels
     state = handle.state_dict()
     handle.close()
-    assert not state["residuals"], "nothing may wait after the first plain step"
+    assert not state["residuals"], "no residual may be left after the first plain step"
     return same_everywhere(flat(net)), levels
 
 
@@ -271,17 +271,17 @@ def digits(rank: int, world: int, level: str, epochs: int = 10) -> float:
     return accuracy(net, data.test_images, data.test_labels)
 
 
-# Steps that a job makes together with a rank that came back: enough for the others to read that it did.
+# Steps that a job makes together with a rank that rejoined: enough for the others to read that it did.
 MORE = 40
 
 
 def elastic(rank: int, config: dict[str, Any], steps: int, folder: str, dies: bool) -> None:
-    """A rank of an elastic job, its group made: trains until the job has made `steps`; who dies does so at step 8.
+    """A rank of an elastic job with an existing group: trains until the job has made `steps`, or dies at step 8.
 
-    One that was started anew ends the job, soon after it is taken in: the file `last` says with which step.
+    A restarted rank ends the job soon after it rejoined: it writes the job's last step to the file `last`.
     """
     torch.set_num_threads(1)
-    last, anew = Path(folder) / "last", rejoining()
+    last, rejoined = Path(folder) / "last", rejoining()
     model = DistributedDataParallel(small_net(), broadcast_buffers=False)
     handle = gradwire.attach(model, config)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -295,7 +295,7 @@ def elastic(rank: int, config: dict[str, Any], steps: int, folder: str, dies: bo
         F.cross_entropy(model(inputs), labels).backward()
         optimizer.step()
         made += 1
-        if anew and handle.step and not last.exists():
+        if rejoined and handle.step and not last.exists():
             draft = last.with_suffix(".draft")
             draft.write_text(str(handle.step + MORE))
             draft.rename(last)
@@ -305,8 +305,8 @@ def elastic(rank: int, config: dict[str, Any], steps: int, folder: str, dies: bo
 
 
 def join_uneven(rank: int, world: int, level: Any) -> tuple[bool, list[int]]:
-    """Ranks with different numbers of batches under `model.join()`, twice; whether replicas agree, and elements that
-    wait by parameter."""
+    """Ranks with different numbers of batches under `model.join()`, twice; whether replicas agree, and the elements of
+    the residuals by parameter."""
     model = DistributedDataParallel(small_net(), bucket_cap_mb=0.02)
     handle = gradwire.attach(model, level)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -317,12 +317,12 @@ def join_uneven(rank: int, world: int, level: Any) -> tuple[bool, list[int]]:
                 optimizer.zero_grad()
                 F.cross_entropy(model(inputs), labels).backward()
                 optimizer.step()
-    waiting = [value.numel() for value in handle.state_dict()["residuals"].values()]
-    return same_everywhere(flat(model)), waiting
+    left = [value.numel() for value in handle.state_dict()["residuals"].values()]
+    return same_everywhere(flat(model)), left
 
 
 def join_with_scaler(rank: int, world: int, level: str) -> list[bool]:
-    """As `join_uneven`, with a loss scaler: whether something is set aside when this rank's batches of each of two
+    """Like `join_uneven`, with a loss scaler: whether residuals are set aside when this rank's batches of each of two
     rounds have ended, and when the round has."""
     model = DistributedDataParallel(small_net(), bucket_cap_mb=0.02)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -339,8 +339,8 @@ def join_with_scaler(rank: int, world: int, level: str) -> list[bool]:
     return found
 
 
-def sweep(rank: int, world: int, level: Any) -> tuple[int, list[str]]:
-    """Several models after another; how many of their networks and which threads are left when they are gone."""
+def attach_and_delete(rank: int, world: int, level: Any) -> tuple[int, list[str]]:
+    """Attach to several models in turn; how many of their networks and which threads are left after deletion."""
     nets, before = [], set(threading.enumerate())
     for _ in range(3):
         net = small_net()
@@ -357,18 +357,18 @@ def sweep(rank: int, world: int, level: Any) -> tuple[int, list[str]]:
 
 def resume_without_compression(rank: int, world: int) -> tuple[float, float]:
     """A state with residuals of 1 is loaded by a job that does not compress; what its first step adds to the gradient,
-    and what waits then."""
+    and the residuals that are left then."""
     saved = gradwire.attach(DistributedDataParallel(small_net()), "topk:0.01")
     model = DistributedDataParallel(small_net())
     names = [name for name, _ in model.module.named_parameters()]
-    owed = {name: torch.ones(parameter.numel()) for name, parameter in model.module.named_parameters()}
+    residuals = {name: torch.ones(parameter.numel()) for name, parameter in model.module.named_parameters()}
     handle = gradwire.attach(model, "off")
-    handle.load_state_dict({**saved.state_dict(), "residuals": owed})
+    handle.load_state_dict({**saved.state_dict(), "residuals": residuals})
     (0.0 * model(batch(rank, 0)[0]).sum()).backward()
-    waiting = handle.state_dict()["residuals"]
+    left = handle.state_dict()["residuals"]
     gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-    assert set(names) == set(owed)
-    return float(gradient.mean()), sum(float(value.abs().sum()) for value in waiting.values())
+    assert set(names) == set(residuals)
+    return float(gradient.mean()), sum(float(value.abs().sum()) for value in left.values())
 
 
 def train_after_closing(rank: int, world: int) -> bool:
@@ -383,7 +383,7 @@ def train_after_closing(rank: int, world: int) -> bool:
 
 
 def attach_with(rank: int, world: int, settings: list[Any]) -> str:
-    """Every rank with settings of its own; the error that attaching ends with."""
+    """Every rank attaches with its own settings; the error that this raises."""
     try:
         gradwire.attach(DistributedDataParallel(small_net()), settings[rank])
     except gradwire.ConfigError as error:
@@ -402,8 +402,8 @@ def attach_twice(rank: int, world: int) -> tuple[bool, str]:
 
 
 class TwoLayers(nn.Module):
-    """Layers of equal size: DDP's bucket is laid out anew after the first step, in the order in which gradients came,
-    with as many elements as before."""
+    """Layers of equal size: DDP changes the bucket layout after the first step to the order in which gradients were
+    ready, with as many elements as before."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -414,7 +414,7 @@ class TwoLayers(nn.Module):
         return self.last(self.first(inputs))  # type: ignore[no-any-return]
 
 
-def prune_for_real(rank: int, world: int) -> list[float]:
+def pruned_shares(rank: int, world: int) -> list[float]:
     """The share of weights that are zero after each step."""
     net = TwoLayers()
     model = DistributedDataParallel(net)
@@ -458,10 +458,10 @@ def sparse_gradients(rank: int, world: int, config: Any, dense: bool = True, ste
     return {"gradients": gradients, "summary": summary, "step": made}
 
 
-def unused_for_a_while(rank: int, world: int, level: str, between: str, views: bool) -> tuple[float, float]:
-    """Both branches are used in one step, and only the left one in the next ones. By how much what was applied and
-    what waits of the right branch's gradient differ from what was given: after the first step and at the end, relative
-    to what was given."""
+def unused_after_one_step(rank: int, world: int, level: str, between: str, views: bool) -> tuple[float, float]:
+    """Both branches are used in one step, and only the left one in the next ones. By how much the applied gradient and
+    the residual of the right branch differ from its true gradient: after the first step and at the end, relative to the
+    true gradient."""
     net = Branching(64)
     model = DistributedDataParallel(net, find_unused_parameters=True, gradient_as_bucket_view=views)
     handle = gradwire.attach(model, level)
@@ -469,9 +469,9 @@ def unused_for_a_while(rank: int, world: int, level: str, between: str, views: b
 
     def missing() -> float:
         state = handle.state_dict()["residuals"]
-        waiting = torch.cat([state.get(f"right.{name}", torch.zeros_like(p).flatten()) for name, p in parts])
-        dist.all_reduce(waiting)
-        return float((given - applied - waiting).norm() / given.norm())
+        left = torch.cat([state.get(f"right.{name}", torch.zeros_like(p).flatten()) for name, p in parts])
+        dist.all_reduce(left)
+        return float((given - applied - left).norm() / given.norm())
 
     parts = list(net.right.named_parameters())
     result: list[float] = []
@@ -493,7 +493,7 @@ def unused_for_a_while(rank: int, world: int, level: str, between: str, views: b
     return result[0], result[-1]
 
 
-def in_turn(rank: int, world: int, level: str | None) -> tuple[list[Tensor], list[str]]:
+def two_optimizers(rank: int, world: int, level: str | None) -> tuple[list[Tensor], list[str]]:
     """Two optimizers in turn, each of which clears only the gradients of its own branch: all gradients of every step,
     and the names of the parameters that have a residual. `level` None is plain DDP."""
     net = Branching(64)
@@ -506,7 +506,7 @@ def in_turn(rank: int, world: int, level: str | None) -> tuple[list[Tensor], lis
         (net.left if use_left else net.right).zero_grad()
         model(inputs, use_left).square().mean().backward()
         gradients.append(torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None]))
-    waiting = list(handle.state_dict()["residuals"]) if handle else []
+    left = list(handle.state_dict()["residuals"]) if handle else []
     if handle:
         handle.close()
-    return gradients, waiting
+    return gradients, left

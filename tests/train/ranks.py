@@ -1,9 +1,9 @@
-"""A pool of worker processes that run one function as the ranks of a job on one backend, gloo unless told; with
-no backend the function makes its own groups.
+"""Ranks: a pool of worker processes that run one function as the ranks of a job, on gloo by default; without a backend
+the function makes its own groups.
 
 Importing torch takes seconds, so the workers live as long as the test session; every call gets its own process group
-over its own part of one store, which this process serves (torch's store over a file looks every 10 ms, eight times per
-group). A call that does not end in time kills the pool: the next one starts anew.
+over its own part of one store, which this process serves (torch's store over a file polls every 10 ms, eight times per
+group). A call that does not end in time kills the pool: the next one starts new processes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Ranks:
             self._await_start(rank)
         store = self.port, f"run{next(self._runs)}"
         for rank in range(world_size):
-            self._ask(rank, (function, args, rank, world_size, store, self._backend))
+            self._send(rank, (function, args, rank, world_size, store, self._backend))
         answers = [self._answer(rank, timeout) for rank in range(world_size)]
         failures = [f"rank {rank}:\n{text}" for rank, (ok, text) in enumerate(answers) if not ok]
         if failures:
@@ -80,13 +80,13 @@ class Ranks:
         return process, ours
 
     def _await_start(self, rank: int) -> None:
-        """What a worker imports before its first call does not count against the time of that call."""
+        """A worker's imports do not count as time of its first call."""
         started, text = self._answer(rank, START)
         if not started:
             raise AssertionError(f"the process of rank {rank} did not start: {text}")
 
-    def _ask(self, rank: int, call: tuple[Any, ...]) -> None:
-        """A worker that died after its last answer is a failure of that test's making, found here."""
+    def _send(self, rank: int, call: tuple[Any, ...]) -> None:
+        """A worker that died after its last answer was killed by an earlier test; it is found here."""
         process, pipe = self._workers[rank]
         try:
             pipe.send(call)
@@ -97,7 +97,7 @@ class Ranks:
 
     def _answer(self, rank: int, timeout: float) -> tuple[bool, Any]:
         if rank >= len(self._workers):
-            return False, "ended because another rank did"
+            return False, "ended because another rank ended"
         process, pipe = self._workers[rank]
         if pipe.poll(timeout):
             try:

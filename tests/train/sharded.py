@@ -1,4 +1,4 @@
-"""What the ranks of the HSDP tests run: the small net, sharded inside a site and replicated across sites."""
+"""Sharded jobs: what the ranks of the HSDP tests run, on a net sharded inside a site and replicated across sites."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def train(rank: int, world: int, level: Any, how: str = "", steps: int = 6, site
 
 
 def halve_gradients(net: Any) -> None:
-    """As an optimizer that steps within backward would, this reads and writes gradients before backward ends."""
+    """Read and write gradients before backward ends, as an optimizer that steps within backward would."""
     for parameter in net.parameters():
         parameter.register_post_accumulate_grad_hook(lambda p: p.grad.mul_(0.5))
 
@@ -93,7 +93,7 @@ ACCUMULATE: dict[str, Callable[[Any, bool], None]] = {
 }
 
 
-class _Watch:
+class _CountingDist:
     """torch.distributed as FSDP2's collectives see it, counting all-reduces."""
 
     def __init__(self) -> None:
@@ -104,26 +104,26 @@ class _Watch:
         return getattr(dist, name)
 
 
-def watched(rank: int, world: int, level: str | None, how: str) -> tuple[int, set[bool]]:
-    """How often FSDP2 all-reduced by itself, and whether units let backward go on."""
-    views_only, watch = FsdpUnit.views_only, _Watch()
+def count_all_reduces(rank: int, world: int, level: str | None, how: str) -> tuple[int, set[bool]]:
+    """How often FSDP2 all-reduced by itself, and whether units let backward continue."""
+    views_only, counting = FsdpUnit.views_only, _CountingDist()
     answers = set()
 
-    def noted(self: FsdpUnit, buffer: Tensor) -> bool:
+    def recorded(self: FsdpUnit, buffer: Tensor) -> bool:
         answers.add(views_only(self, buffer))
         return views_only(self, buffer)
 
-    collectives.dist, FsdpUnit.views_only = watch, noted  # type: ignore[assignment, method-assign]
+    collectives.dist, FsdpUnit.views_only = counting, recorded  # type: ignore[assignment, method-assign]
     try:
         train(rank, world, level, how, 2)
     finally:
         collectives.dist, FsdpUnit.views_only = dist, views_only  # type: ignore[method-assign]
-    return watch.calls, answers
+    return counting.calls, answers
 
 
 def settles(rank: int, world: int, level: str | None, reentrant: bool) -> tuple[int, list[int], Tensor]:
-    """Three steps of a net whose blocks are computed again in backward: the handle's step, the units under way whenever
-    the session settles, and the gradients."""
+    """Three steps of a net whose blocks are recomputed in backward: the handle's step, the units in flight whenever the
+    session settles, and the gradients."""
     net = Checkpointed(reentrant)
     for block in net.blocks:
         fully_shard(block, mesh=mesh_of(world))
@@ -151,7 +151,7 @@ def settles(rank: int, world: int, level: str | None, reentrant: bool) -> tuple[
 
 
 def resume(rank: int, world: int, level: str) -> tuple[Tensor, Tensor, str]:
-    """Eight steps in one go, and four, a checkpoint, four; and what a state of another shard is answered with."""
+    """Eight steps in one run, and four, a checkpoint, four; and the error for a state of another shard."""
 
     def run(first: int, last: int, state: dict[str, Any] | None) -> tuple[Tensor, dict[str, Any]]:
         net = wrap(small_net(), mesh_of(world))
@@ -182,7 +182,7 @@ def resume(rank: int, world: int, level: str) -> tuple[Tensor, Tensor, str]:
 
 
 def load_another_shard(rank: int, world: int) -> str:
-    """The last rank loads the state of a shard that it does not hold: what its replicas are answered with."""
+    """The last rank loads the state of a shard that it does not hold: the error on every rank."""
     handle = gradwire.attach_fsdp(wrap(small_net(), mesh_of(world)), {"level": "int8", "transport": {"timeout": 3}})
     state = handle.state_dict()
     if rank == world - 1:
@@ -196,8 +196,8 @@ def load_another_shard(rank: int, world: int) -> str:
     return "loaded"
 
 
-def take_over(rank: int, world: int, states: list[dict[str, Any]]) -> dict[str, Tensor]:
-    """Load the states of a job with another number of sites; returns what now waits on this rank."""
+def load_states(rank: int, world: int, states: list[dict[str, Any]]) -> dict[str, Tensor]:
+    """Load the states of a job with another number of sites; returns this rank's residuals."""
     handle = gradwire.attach_fsdp(wrap(small_net(), mesh_of(world, sites=world)), "int8")
     handle.load_state_dict(states)
     handle.close()
@@ -211,7 +211,7 @@ def fail_in_encoder(rank: int, world: int) -> str:
     original = dense.DenseCodec.encode
 
     def broken(self: Any, *args: Any, **kwargs: Any) -> Any:
-        raise MemoryError("no room for the encoder")
+        raise MemoryError("the encoder failed")
 
     try:
         for step in range(4):
@@ -228,7 +228,7 @@ def fail_in_encoder(rank: int, world: int) -> str:
 
 
 def mistakes(rank: int, world: int) -> list[str]:
-    """What `attach_fsdp` says to models it cannot serve."""
+    """The errors of `attach_fsdp` for models that it does not support."""
     twice = wrap(small_net(), mesh_of(world))
     handle = gradwire.attach_fsdp(twice, "off")
     assert gradwire.attach_fsdp(twice) is handle
@@ -245,8 +245,8 @@ def mistakes(rank: int, world: int) -> list[str]:
     return answers
 
 
-def unused(rank: int, world: int, told: bool) -> str:
-    """A layer that takes no part in a step: its unit is left out; half a unit needs the user's word."""
+def unused(rank: int, world: int, zeroed: bool) -> str:
+    """A layer without gradient in a step. A unit that is partly unused needs `zeroed`: unused parameters get zeros."""
 
     class Half(nn.Module):
         def __init__(self) -> None:
@@ -257,7 +257,7 @@ def unused(rank: int, world: int, told: bool) -> str:
             return self.used(inputs)  # type: ignore[no-any-return]
 
     net = fully_shard(Half(), mesh=mesh_of(world))
-    if told:
+    if zeroed:
         net.set_reduce_scatter_unused_params(True)
     handle = gradwire.attach_fsdp(net, "int8")
     inputs, labels = batch(rank, 0)
@@ -271,7 +271,7 @@ def unused(rank: int, world: int, told: bool) -> str:
 
 
 def replicate_only(rank: int, world: int, level: str | None) -> Tensor:
-    """torch's `replicate` on FSDP2's machinery: no shards at all."""
+    """torch's `replicate`, built on FSDP2: no shards at all."""
     from torch.distributed._composable.replicate_with_fsdp import replicate
 
     net = small_net()
@@ -289,21 +289,21 @@ def replicate_only(rank: int, world: int, level: str | None) -> Tensor:
 
 
 class Spike(nn.Module):
-    """Passes values on; in backward, the first feature's gradient is infinite where `armed`."""
+    """The identity; in backward, the first feature's gradient is infinite where `armed`."""
 
     armed = False
 
     def forward(self, inputs: Tensor) -> Tensor:
         out = inputs * 1.0
         if self.armed:
-            out.register_hook(self._spoil)
+            out.register_hook(self._overflow)
         return out
 
     @staticmethod
-    def _spoil(gradient: Tensor) -> Tensor:
-        spoilt = gradient.clone()
-        spoilt[:, 0] = torch.inf
-        return spoilt
+    def _overflow(gradient: Tensor) -> Tensor:
+        infinite = gradient.clone()
+        infinite[:, 0] = torch.inf
+        return infinite
 
 
 def scaled(rank: int, world: int, level: Any, how: str, overflows: bool) -> tuple[Tensor, float]:

@@ -1,4 +1,4 @@
-"""Adaptive levels on real process groups: ranks follow one decision, through changes, stragglers and bad clocks."""
+"""Adaptive levels on real process groups: ranks use the same decision despite changes, stragglers and bad clocks."""
 
 from __future__ import annotations
 
@@ -65,26 +65,27 @@ def test_an_attach_that_fails_leaves_nothing_running(ranks: Ranks) -> None:
     assert here == there == []
 
 
-class Restless:
+class ChangingController:
     """Another level at every step, so that every kind of change happens: dense, sparse, low rank, off and back."""
 
     LEVELS = ("int8", "off", "topk:0.1+int8", "lowrank:2", "fp16", "off", "int4", "topk:0.03+int8")
 
     def __init__(self) -> None:
-        self._turn = 0
+        self._decisions = 0
 
     def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
-        self._turn += 1
-        return Decision(Level.parse(self.LEVELS[self._turn % len(self.LEVELS)]), f"turn {self._turn}", self._turn)
+        self._decisions += 1
+        level = Level.parse(self.LEVELS[self._decisions % len(self.LEVELS)])
+        return Decision(level, f"decision {self._decisions}", self._decisions)
 
 
-def restless(rank: int, world: int) -> dict[str, Any]:
-    registry._OURS["restless"] = Restless  # type: ignore[index]
-    return jobs.train_small(rank, world, "restless", 30)
+def train_with_changes(rank: int, world: int) -> dict[str, Any]:
+    registry._OURS["changing"] = ChangingController  # type: ignore[index]
+    return jobs.train_small(rank, world, "changing", 30)
 
 
 def test_ranks_agree_when_every_step_has_another_level(ranks: Ranks) -> None:
-    results = ranks.run(3, restless)
+    results = ranks.run(3, train_with_changes)
     assert all(result["agreed"] for result in results)
     assert len(results[0]["summary"].levels) >= 7
     plain = ranks.run(3, jobs.train_small, None, 30)
@@ -93,7 +94,7 @@ def test_ranks_agree_when_every_step_has_another_level(ranks: Ranks) -> None:
 
 
 def straggle(rank: int, world: int) -> dict[str, Any]:
-    """Rank 1 computes ten times as long as the others."""
+    """Rank 1 computes for ten times as long as the others."""
     import time
 
     net = jobs.small_net()
@@ -108,7 +109,7 @@ def straggle(rank: int, world: int) -> dict[str, Any]:
     return {"sensed": summary.sensed, "levels": summary.levels}
 
 
-def test_a_rank_ten_times_slower_is_not_taken_for_a_slow_network(ranks: Ranks) -> None:
+def test_a_rank_ten_times_slower_does_not_count_as_a_slow_network(ranks: Ranks) -> None:
     results = ranks.run(2, straggle)
     sensed = results[0]["sensed"]
     # 13 thousand parameters over loopback take milliseconds; waiting for rank 1 would make it half a second.
@@ -117,7 +118,7 @@ def test_a_rank_ten_times_slower_is_not_taken_for_a_slow_network(ranks: Ranks) -
 
 
 def jump(rank: int, world: int) -> bool:
-    """Rank 1's clock leaps an hour ahead in the middle of training."""
+    """Rank 1's clock jumps an hour ahead in the middle of training."""
     from gradwire import clock
 
     net = jobs.small_net()
@@ -140,7 +141,7 @@ def test_a_clock_that_jumps_does_not_stop_training(ranks: Ranks) -> None:
     assert all(ranks.run(2, jump))
 
 
-def vanish(rank: int, world: int) -> str:
+def leave(rank: int, world: int) -> str:
     """Rank 1 stops taking part after three steps."""
     net = jobs.small_net()
     model = DistributedDataParallel(net, bucket_cap_mb=0.02)
@@ -161,6 +162,6 @@ def vanish(rank: int, world: int) -> str:
 
 
 def test_a_rank_that_leaves_is_a_link_error_on_the_others(ranks: Ranks) -> None:
-    stayed, left = ranks.run(2, vanish)
+    stayed, left = ranks.run(2, leave)
     assert left == "left"
     assert stayed.startswith("LinkError")

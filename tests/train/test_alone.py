@@ -1,4 +1,4 @@
-"""A rank that attaches while another does not, as when a launcher starts only the first through gradwire.run."""
+"""Attaching alone: one rank attaches and another does not, as when only one was started by gradwire.run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.train.ranks import Ranks
 
 
 def attach_alone(rank: int, world: int) -> str:
-    """What the rank that attaches is told."""
+    """The error of the rank that attaches."""
     model = DistributedDataParallel(nn.Linear(4, 4))
     if rank == 0:
         try:
@@ -20,11 +20,11 @@ def attach_alone(rank: int, world: int) -> str:
     return "nothing"
 
 
-def test_attaching_alone_ends_at_the_deadline_with_what_to_do() -> None:
-    # A pool of its own: the group of a failed attach is not fit for the next test.
+def test_attaching_alone_fails_at_the_deadline_and_says_what_to_do() -> None:
+    # A pool of its own: the group of a failed attach cannot be used by the next test.
     ranks = Ranks()
-    told, other = ranks.run(2, attach_alone, timeout=60)
+    error, other = ranks.run(2, attach_alone, timeout=60)
     ranks.close()
-    assert "not all of 2 ranks made this call within 1 s" in told
-    assert "torchrun" in told
+    assert "not all of 2 ranks made this call within 1 s" in error
+    assert "torchrun" in error
     assert other == "nothing"

@@ -1,4 +1,4 @@
-"""Calls of the API as a user might get them wrong: each is a ConfigError that names what is wrong and what would do."""
+"""Wrong calls of the API: each is a ConfigError that names what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.train import jobs
 from tests.train.ranks import Ranks
 
 
-def _told(call: Callable[[], object]) -> str:
+def _error_of(call: Callable[[], object]) -> str:
     try:
         call()
     except gradwire.ConfigError as error:
@@ -26,52 +26,52 @@ def _attached_by_keyword(rank: int, world: int) -> tuple[set[str], str, str]:
     handle = gradwire.attach(model, level="int8")
     model(jobs.batch(rank, 0)[0]).sum().backward()
     other = gradwire.attach(DistributedDataParallel(jobs.small_net()), {"level": "off"}, level="fp16")
-    return set(handle.summary().levels), other.config.level, _told(lambda: gradwire.attach(model, level="int4"))
+    return set(handle.summary().levels), other.config.level, _error_of(lambda: gradwire.attach(model, level="int4"))
 
 
 def test_a_level_may_be_given_by_its_name(ranks: Ranks) -> None:
     for levels, other, again in ranks.run(2, _attached_by_keyword):
         assert levels == {"int8"}
-        assert other == "fp16", "the argument stands above the configuration"
+        assert other == "fp16", "the argument overrides the configuration"
         assert "attached to this model already" in again
 
 
 def _wrong_arguments(rank: int, world: int) -> list[str]:
     model = DistributedDataParallel(jobs.small_net())
     wrong: list[dict[str, Any]] = [{"config": 0.01}, {"record": 5}, {"level": 8}, {"plan": 3}, {"transport": 1}]
-    return [_told(lambda given=given: gradwire.attach(model, **given)) for given in wrong]  # type: ignore[misc]
+    return [_error_of(lambda given=given: gradwire.attach(model, **given)) for given in wrong]  # type: ignore[misc]
 
 
-def test_arguments_of_the_wrong_kind_are_named(ranks: Ranks) -> None:
+def test_arguments_of_the_wrong_type_are_named(ranks: Ranks) -> None:
     named = ["config: 0.01 is", "record: 5 does", "level: 8 will", "plan: 3 will", "transport: 1 is"]
-    for told in ranks.run(1, _wrong_arguments):
-        assert [text.startswith(start) for text, start in zip(told, named, strict=True)] == [True] * 5, told
+    for errors in ranks.run(1, _wrong_arguments):
+        assert [text.startswith(start) for text, start in zip(errors, named, strict=True)] == [True] * 5, errors
 
 
 def _wrong_states(rank: int, world: int) -> list[str]:
     handle = gradwire.attach(DistributedDataParallel(jobs.small_net()), "int8")
     good = handle.state_dict()
     wrong = [{}, [], None, 5, "state", [good, {}], {"model": 1}]
-    told = [_told(lambda state=state: handle.load_state_dict(state)) for state in wrong]  # type: ignore[misc]
+    errors = [_error_of(lambda state=state: handle.load_state_dict(state)) for state in wrong]  # type: ignore[misc]
     handle.load_state_dict(good)
-    return told
+    return errors
 
 
-def test_a_state_that_is_none_is_refused_with_what_to_pass(ranks: Ranks) -> None:
-    for told in ranks.run(2, _wrong_states):
-        for text in told:
+def test_an_invalid_state_is_refused_and_the_error_says_what_to_pass(ranks: Ranks) -> None:
+    for errors in ranks.run(2, _wrong_states):
+        for text in errors:
             assert text.startswith("load_state_dict: ")
             assert "handle.state_dict()" in text
 
 
 def _one_rank_without_a_state(rank: int, world: int) -> str:
     handle = gradwire.attach(DistributedDataParallel(jobs.small_net()), "int8")
-    return _told(lambda: handle.load_state_dict(handle.state_dict() if rank == 0 else {}))
+    return _error_of(lambda: handle.load_state_dict(handle.state_dict() if rank == 0 else {}))
 
 
-def test_a_rank_without_a_state_keeps_no_other_rank_waiting(ranks: Ranks) -> None:
-    for told in ranks.run(2, _one_rank_without_a_state, timeout=60.0):
-        assert "the step of the state to load" in told
+def test_no_rank_waits_for_one_without_a_state(ranks: Ranks) -> None:
+    for error in ranks.run(2, _one_rank_without_a_state, timeout=60.0):
+        assert "the step of the state to load" in error
 
 
 def _notes(rank: int, world: int) -> tuple[list[str], list[str]]:
@@ -86,12 +86,12 @@ def _notes(rank: int, world: int) -> tuple[list[str], list[str]]:
     ]  # fmt: skip
 
     def note(given: dict[str, Any]) -> str:
-        return _told(lambda: handle.note(**given))
+        return _error_of(lambda: handle.note(**given))
 
     return list(map(note, wrong)), list(map(note, fine))
 
 
-def test_a_note_that_is_a_slip_is_refused_and_own_numbers_are_taken(ranks: Ranks) -> None:
+def test_a_misspelt_note_is_refused_and_a_users_own_numbers_are_accepted(ranks: Ranks) -> None:
     for wrong, fine in ranks.run(1, _notes):
         assert all(text.startswith("note: ") for text in wrong), wrong
         assert "did you mean 'loss'?" in wrong[0]

@@ -1,4 +1,4 @@
-"""What backward may look like: reentrant checkpointing, static graphs, gradient accumulation, backwards that fail."""
+"""Kinds of backward: reentrant checkpointing, static graphs, gradient accumulation, backwards that fail."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLOCKS = 4
 
 
 class Checkpointed(nn.Module):
-    """Blocks that are computed again in backward; reentrant: by a backward of their own inside the outer one."""
+    """Blocks that are recomputed in backward; reentrant: by a backward of their own inside the outer one."""
 
     def __init__(self, reentrant: bool) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Checkpointed(nn.Module):
 def _settles(
     rank: int, world: int, level: str | None, reentrant: bool = True, accumulate: bool = True, **ddp: Any
 ) -> tuple[list[int], Tensor]:
-    """Buckets under way whenever the session settles, and the gradients of three steps."""
+    """Buckets in flight whenever the session settles, and the gradients of three steps."""
     model = DistributedDataParallel(Checkpointed(reentrant), bucket_cap_mb=0.006, **ddp)
     handle = gradwire.attach(model, level) if level else None
     in_flight: list[int] = []
@@ -68,7 +68,7 @@ def _static(rank: int, world: int, level: str | None) -> tuple[list[int], Tensor
     return _settles(rank, world, level, accumulate=False, static_graph=True)
 
 
-# DDP lays its buckets out after the first backward; until then there is one.
+# DDP makes its buckets after the first backward; until then there is one.
 ONCE_A_STEP = [1, BLOCKS, BLOCKS]
 
 
@@ -86,7 +86,7 @@ def test_a_checkpointed_backward_settles_once_with_every_bucket_in_flight(ranks:
 def test_a_static_graph_with_reentrant_checkpointing_settles_once_a_step(ranks: Ranks) -> None:
     plain = ranks.run(2, _static, None)[0][1]
     for in_flight, gradients in ranks.run(2, _static, "off"):
-        assert in_flight == [1, 1, BLOCKS], "DDP lays a static graph's buckets out after the second backward"
+        assert in_flight == [1, 1, BLOCKS], "DDP makes a static graph's buckets after the second backward"
         assert torch.equal(gradients, plain)
 
 
@@ -99,7 +99,7 @@ def _fails_at_first(rank: int, world: int) -> str:
     original = dense.DenseCodec.encode
 
     def broken(self: Any, *args: Any, **kwargs: Any) -> Any:
-        raise MemoryError("no room for the encoder")
+        raise MemoryError("the encoder failed")
 
     dense.DenseCodec.encode = broken  # type: ignore[method-assign]
     try:
@@ -112,5 +112,5 @@ def _fails_at_first(rank: int, world: int) -> str:
     return "no error"
 
 
-def test_an_error_in_the_first_backward_of_a_static_graph_arrives_as_itself(ranks: Ranks) -> None:
+def test_an_error_in_the_first_backward_of_a_static_graph_keeps_its_type(ranks: Ranks) -> None:
     assert ranks.run(2, _fails_at_first) == ["MemoryError"] * 2

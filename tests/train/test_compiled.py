@@ -1,4 +1,4 @@
-"""A DDP model that `torch.compile` wrapped, as Accelerate hands it out, is attached like the model inside."""
+"""Compiled models: a DDP model inside `torch.compile`, as Accelerate returns it, is attached like the model inside."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.train.ranks import Ranks
 
 
 def compiled(rank: int, world: int) -> dict[str, int]:
-    """Attach to the outside, train through it; which levels were used, once replicas were found equal."""
+    """Attach to the compiled model and train it; the levels that were used, if the replicas are equal."""
     net = small_net()
     model = torch.compile(DistributedDataParallel(net), backend="eager")
     handle = gradwire.attach(model, "int8")

@@ -1,4 +1,4 @@
-"""Copies of an attached model: deepcopy, AveragedModel, torch.save; they are plain DDP and leave the session alone."""
+"""Copies of an attached model (deepcopy, AveragedModel, torch.save) are plain DDP and do not affect the session."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def _copies(rank: int, world: int, level: str) -> list[tuple[bool, int, int]]:
         found.append((same, before, handle.step))
         del other
     _backward(model, rank, 2)
-    assert handle.step == 2, "the original goes on"
+    assert handle.step == 2, "the original still works"
     assert not handle.summary().errors
     handle.close()
     return found
 
 
-def test_a_copy_is_plain_ddp_and_the_original_goes_on(ranks: Ranks) -> None:
+def test_a_copy_is_plain_ddp_and_the_original_still_works(ranks: Ranks) -> None:
     for found in ranks.run(2, _copies, "int8"):
         assert found == [(True, 1, 1)] * 3
 
@@ -116,7 +116,7 @@ def _environment(**more: str) -> dict[str, str]:
     return {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **more}
 
 
-def test_a_model_saved_under_gradwire_run_is_loaded_by_a_process_that_knows_nothing_of_it(tmp_path: Path) -> None:
+def test_a_model_saved_under_gradwire_run_is_loaded_by_a_process_without_gradwire_run(tmp_path: Path) -> None:
     saves, loads, saved = tmp_path / "saves.py", tmp_path / "loads.py", tmp_path / "model.pt"
     saves.write_text(SAVES)
     loads.write_text(LOADS)
@@ -143,5 +143,5 @@ def _hook_of_a_copy(rank: int, world: int) -> tuple[bool, Any]:
     return dist.is_initialized(), gradient.tolist()
 
 
-def test_the_hook_that_a_copy_remembers_does_what_plain_ddp_does(ranks: Ranks) -> None:
+def test_the_hook_of_a_copy_does_what_plain_ddp_does(ranks: Ranks) -> None:
     assert ranks.run(2, _hook_of_a_copy) == [(True, [1.5] * 3)] * 2

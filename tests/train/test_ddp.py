@@ -1,4 +1,4 @@
-"""The DDP door: off is plain DDP to the bit, compressed replicas agree, and errors arrive as what they are."""
+"""DDP integration: off is plain DDP to the bit, compressed replicas agree, errors keep their type."""
 
 from __future__ import annotations
 
@@ -60,17 +60,17 @@ MOMENTUM = {"level": "topk:0.05", "compress": {"momentum": 0.9}}
 
 
 @pytest.mark.parametrize("level", ["topk:0.05+fp16", "int8", "lowrank:2", MOMENTUM])
-def test_a_checkpoint_resumes_as_if_nothing_had_happened(ranks: Ranks, level: Any) -> None:
+def test_a_job_resumed_from_a_checkpoint_ends_like_one_that_was_not_stopped(ranks: Ranks, level: Any) -> None:
     # Owners' residuals are folded into workers' at a checkpoint, which moves a rounding error, not a gradient.
     for whole, resumed in ranks.run(2, jobs.resume, level):
         torch.testing.assert_close(resumed, whole, atol=1e-2, rtol=1e-2)
 
 
-def test_an_error_in_the_background_reaches_the_training_loop_as_itself(ranks: Ranks) -> None:
+def test_an_error_in_a_background_thread_reaches_the_training_loop_with_its_type(ranks: Ranks) -> None:
     assert ranks.run(2, jobs.fail_in_encoder) == ["LinkError at step 3", "MemoryError at step 3"]
 
 
-def test_detach_sends_what_waited_and_goes_on_as_plain_ddp(ranks: Ranks) -> None:
+def test_detach_sends_the_residuals_and_continues_as_plain_ddp(ranks: Ranks) -> None:
     for agreed, levels in ranks.run(2, jobs.detach_half_way):
         assert agreed
         assert set(levels) == {"int8", "off"}
@@ -129,27 +129,27 @@ def test_ranks_with_fewer_batches_join_the_others(ranks: Ranks, level: str) -> N
     assert all(agreed for agreed, _ in results)
     if level == "topk:0.05+int8":
         sizes = [parameter.numel() for parameter in jobs.small_net().parameters()]
-        assert all(sorted(waiting) == sorted(sizes) for _, waiting in results)
+        assert all(sorted(left) == sorted(sizes) for _, left in results)
 
 
-def test_a_rank_that_joins_with_a_scaler_sets_its_residuals_aside_until_it_takes_part_again(ranks: Ranks) -> None:
+def test_a_rank_in_join_with_a_scaler_sets_its_residuals_aside_until_it_trains_again(ranks: Ranks) -> None:
     first, last = ranks.run(2, jobs.join_with_scaler, "topk:0.05+int8")
     assert first == [False, True, False, True]
     assert last == [False, False, False, False]
 
 
 @pytest.mark.parametrize("level", ["off", "int8", "auto"])
-def test_a_model_that_is_gone_leaves_nothing_behind(ranks: Ranks, level: str) -> None:
-    assert ranks.run(2, jobs.sweep, level) == [(0, [])] * 2
+def test_a_deleted_model_leaves_no_network_and_no_thread(ranks: Ranks, level: str) -> None:
+    assert ranks.run(2, jobs.attach_and_delete, level) == [(0, [])] * 2
 
 
-def test_what_a_checkpoint_owes_goes_with_the_first_step_that_is_sent_whole(ranks: Ranks) -> None:
-    for added, waiting in ranks.run(2, jobs.resume_without_compression):
+def test_the_residuals_of_a_checkpoint_are_sent_with_the_first_uncompressed_step(ranks: Ranks) -> None:
+    for added, left in ranks.run(2, jobs.resume_without_compression):
         assert added == 1.0
-        assert waiting == 0.0
+        assert left == 0.0
 
 
-def test_training_goes_on_after_closing(ranks: Ranks) -> None:
+def test_training_continues_after_closing(ranks: Ranks) -> None:
     assert ranks.run(2, jobs.train_after_closing) == [True, True]
 
 
@@ -157,41 +157,41 @@ def test_training_goes_on_after_closing(ranks: Ranks) -> None:
     ("setting", "value"),
     [("observe.verify", 2), ("compress.chunk", 0.5), ("compress.prune", "zero"), ("compress.warmup", 5)],
 )
-def test_a_setting_that_only_one_rank_has_is_named_before_anything_is_sent(
+def test_a_setting_that_differs_between_ranks_is_named_before_anything_is_sent(
     ranks: Ranks, setting: str, value: object
 ) -> None:
-    room, name = setting.split(".")
-    for told in ranks.run(2, jobs.attach_with, ["int8", {"level": "int8", room: {name: value}}]):
-        assert f"{setting}: rank 0 has" in told
+    section, name = setting.split(".")
+    for error in ranks.run(2, jobs.attach_with, ["int8", {"level": "int8", section: {name: value}}]):
+        assert f"{setting}: rank 0 has" in error
 
 
 def test_a_second_configuration_is_refused(ranks: Ranks) -> None:
-    for same, told in ranks.run(2, jobs.attach_twice):
+    for same, error in ranks.run(2, jobs.attach_twice):
         assert same
-        assert "attached to this model already" in told
+        assert "attached to this model already" in error
 
 
-def test_pruning_follows_the_parameters_when_buckets_are_laid_out_anew(ranks: Ranks) -> None:
-    for shares in ranks.run(2, jobs.prune_for_real):
+def test_pruning_follows_the_parameters_when_the_bucket_layout_changes(ranks: Ranks) -> None:
+    for shares in ranks.run(2, jobs.pruned_shares):
         assert shares == pytest.approx([0.5] * 4, abs=0.01)
 
 
 @pytest.mark.parametrize("between", ["none", "zeros", "kept"])
 @pytest.mark.parametrize("views", [False, True])
 @pytest.mark.parametrize("level", ["topk:0.02", "lowrank:1"])
-def test_what_waits_for_a_parameter_that_no_rank_uses_goes_on_waiting(
+def test_the_residual_of_a_parameter_that_no_rank_uses_is_kept(
     ranks: Ranks, level: str, views: bool, between: str
 ) -> None:
-    """DDP applies nothing to such a parameter, also where its residual was sent."""
-    for first, last in ranks.run(3, jobs.unused_for_a_while, level, between, views):
+    """DDP does not update such a parameter, even if its residual was sent."""
+    for first, last in ranks.run(3, jobs.unused_after_one_step, level, between, views):
         assert first < 1e-5
         assert last < 1e-5
 
 
 @pytest.mark.parametrize("world", [1, 3])
-def test_off_with_two_optimizers_in_turn_is_plain_ddp_and_leaves_nothing_waiting(ranks: Ranks, world: int) -> None:
-    """DDP copies the gradient that a parameter still has into its bucket, also where no rank used the parameter."""
-    plain = ranks.run(world, jobs.in_turn, None)
-    for (expected, _), (gradients, waiting) in zip(plain, ranks.run(world, jobs.in_turn, "off"), strict=True):
+def test_off_with_two_optimizers_in_turn_is_plain_ddp_and_leaves_no_residual(ranks: Ranks, world: int) -> None:
+    """DDP copies the gradient that a parameter still has into its bucket, even if no rank used the parameter."""
+    plain = ranks.run(world, jobs.two_optimizers, None)
+    for (expected, _), (gradients, left) in zip(plain, ranks.run(world, jobs.two_optimizers, "off"), strict=True):
         assert all(torch.equal(one, other) for one, other in zip(expected, gradients, strict=True))
-        assert waiting == []
+        assert left == []

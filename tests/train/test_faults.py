@@ -1,4 +1,4 @@
-"""What goes wrong in a real job, and is survived, is in its recording."""
+"""Faults: what a job survives is in its recording, and an attach that fails leaves no thread."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ STEPS = 14
 STALL = 1.5
 
 
-def mishaps(rank: int, world: int, record: str) -> None:
-    """No UDP; the guard finds at its first look that compression hurts; the last rank stalls once."""
+def train_with_faults(rank: int, world: int, record: str) -> None:
+    """No UDP; the guard finds at its first check that compression hurts; the last rank stalls once."""
     from gradwire import attach
 
     def silence(*_: object) -> None:
@@ -37,7 +37,7 @@ def mishaps(rank: int, world: int, record: str) -> None:
         self.reason = "the loss rose to 9 from 1"
         return 0
 
-    meet, check, again = carrier.connect_ltp, AccuracyGuard.check, stragglers.AGAIN
+    connect, check, again = carrier.connect_ltp, AccuracyGuard.check, stragglers.AGAIN
     carrier.connect_ltp, AccuracyGuard.check = silence, hurts  # type: ignore[assignment,method-assign]
     stragglers.AGAIN = 0.0  # type: ignore[misc]  # on a busy machine the last rank may have been late before, and be named then
     try:
@@ -52,41 +52,41 @@ def mishaps(rank: int, world: int, record: str) -> None:
             torch.nn.functional.cross_entropy(model(inputs), labels).backward()
         handle.close()
     finally:
-        carrier.connect_ltp, AccuracyGuard.check = meet, check  # type: ignore[method-assign]
+        carrier.connect_ltp, AccuracyGuard.check = connect, check  # type: ignore[method-assign]
         stragglers.AGAIN = again  # type: ignore[misc]
 
 
-def test_faults_that_were_survived_are_told_by_one_rank(ranks: Ranks, tmp_path: Path) -> None:
-    ranks.run(3, mishaps, str(tmp_path / "run"))
+def test_faults_that_were_survived_are_recorded_by_rank_0(ranks: Ranks, tmp_path: Path) -> None:
+    ranks.run(3, train_with_faults, str(tmp_path / "run"))
     _, records = fold(tmp_path / "run")
     faults = [record.event for record in records if isinstance(record.event, Faulted)]
-    told = {fault.kind: fault for fault in faults}
+    by_kind = {fault.kind: fault for fault in faults}
     assert {record.rank for record in records if isinstance(record.event, Faulted)} == {0}
-    assert "TCP instead" in told["fallback"].detail
+    assert "TCP instead" in by_kind["fallback"].detail
     # On a busy machine others may be late as well, at other steps.
     (stalled,) = [fault for fault in faults if (fault.kind, fault.peer, fault.step) == ("late_rank", 2, 6)]
-    said = re.fullmatch(r"rank 2 had its gradient ready (.+) after the others", stalled.detail)
-    assert said is not None, stalled.detail
-    # The others may have been held up too, but not by half of the stall.
-    assert parse_seconds(said[1]) > STALL / 2
-    assert "loss rose" in told["guard"].detail
+    text = re.fullmatch(r"rank 2 had its gradient ready (.+) after the others", stalled.detail)
+    assert text is not None, stalled.detail
+    # The others may have been delayed too, but not by half of the stall.
+    assert parse_seconds(text[1]) > STALL / 2
+    assert "loss rose" in by_kind["guard"].detail
 
 
 def fails_at_the_end_of_attach(rank: int, world: int, config: dict[str, object]) -> list[str]:
-    """Another rank does not come to the last meeting; threads that attach has left behind."""
+    """Another rank fails in the last part of attach; the threads that attach leaves."""
     from gradwire import attach
     from gradwire.runtime import builder
 
-    def alone(*_: object) -> None:
-        raise LinkError("rank 1 did not come")
+    def fail(*_: object) -> None:
+        raise LinkError("rank 1 was lost")
 
     model, before = DistributedDataParallel(jobs.small_net()), set(threading.enumerate())
-    known, builder.meet = builder.meet, alone  # type: ignore[assignment]
+    original, builder.open_liveness = builder.open_liveness, fail  # type: ignore[assignment]
     try:
-        with pytest.raises(LinkError, match="did not come"):
+        with pytest.raises(LinkError, match="rank 1 was lost"):
             attach(model, config)
     finally:
-        builder.meet = known
+        builder.open_liveness = original
     return [thread.name for thread in set(threading.enumerate()) - before]
 
 

@@ -1,4 +1,4 @@
-"""What attaching costs: no more memory than a copy of the gradient and the residuals, no processor when idle."""
+"""Cost of attaching: no more memory than a copy of the gradient and the residuals, no processor time when idle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORLD = 2
 
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[Ranks]:
-    """Processes of its own: what earlier tests left in shared ones would be counted."""
+    """New processes: tensors of earlier tests in shared processes would be counted."""
     pool = Ranks()
     yield pool
     pool.close()
@@ -35,4 +35,4 @@ def test_attaching_holds_at_most_one_gradient_and_the_residuals(ranks: Ranks, le
 def test_an_idle_job_uses_no_processor(ranks: Ranks, level: str) -> None:
     used = min(max(ranks.run(WORLD, footprint.idle, level)) for _ in range(2))
     # A thread that spins would use all of the second; gloo's own event loop wakes up now and then.
-    assert used < 0.05 * footprint.WATCHED
+    assert used < 0.05 * footprint.IDLE_SECONDS

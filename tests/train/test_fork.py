@@ -1,4 +1,4 @@
-"""Forked children (DataLoader workers, os.fork): what they inherit of gradwire is void, and their parent goes on."""
+"""Forked children (DataLoader workers, os.fork): they cannot use gradwire, and do not affect their parent."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from tests.train import jobs
 from tests.train.ranks import Ranks
 
 SECRET = bytes(range(32))
-# Long enough for a child on a busy machine; one that waits for a thread that it does not have would wait for ever.
+# Enough for a child on a busy machine; a child that waits for a thread that it does not have would never end.
 LIMIT = 60.0
 
 
 def in_child(work: Callable[[], None]) -> int:
-    """The exit code of a forked child that does this and what a process does at its end; -1 if it does not end."""
-    gc.collect()  # torch's groups of earlier jobs: their destructors wait for threads, in a child for ever
+    """The exit code of a forked child that calls `work` and its exit functions; -1 if it does not end."""
+    gc.collect()  # torch's groups of earlier jobs: their destructors wait for threads, which a child does not have
     child = os.fork()
     if child == 0:
         code = 1
-        process._children.clear()  # as multiprocessing does: the ranks of the tests are not this child's to end
+        process._children.clear()  # as multiprocessing does: this child must not end the ranks of the tests
         try:
             work()
             gc.collect()
@@ -72,10 +72,10 @@ def _fork_in_training(rank: int, world: int, config: Any) -> tuple[int, bool, in
         _backward(model, rank, step)
     code = in_child(handle.close)
     dist.barrier()
-    alike = all(jobs.same_everywhere(_backward(model, rank, step)) for step in range(2, 5))
+    equal = all(jobs.same_everywhere(_backward(model, rank, step)) for step in range(2, 5))
     made = handle.step
     handle.close()
-    return code, alike, made
+    return code, equal, made
 
 
 CONFIGS = [
@@ -88,11 +88,13 @@ CONFIGS = [
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
-def test_a_child_that_closes_the_handle_and_exits_leaves_the_parents_session_alone(ranks: Ranks, config: Any) -> None:
+def test_a_child_that_closes_the_handle_and_exits_does_not_affect_the_parents_session(
+    ranks: Ranks, config: Any
+) -> None:
     assert ranks.run(2, _fork_in_training, config) == [(0, True, 5)] * 2
 
 
-def test_a_child_of_a_rank_of_the_gradwire_backend_leaves_the_group_alone(ranks: Ranks) -> None:
+def test_a_child_of_a_rank_of_the_gradwire_backend_does_not_affect_the_group(ranks: Ranks) -> None:
     assert ranks.on("gradwire").run(2, _fork_in_training, "off") == [(0, True, 5)] * 2
 
 
@@ -107,12 +109,12 @@ def _collective_in_child(rank: int, world: int) -> tuple[int, float]:
     return code, float(total)
 
 
-def test_a_collective_in_a_child_is_refused_and_disturbs_nobody(ranks: Ranks) -> None:
+def test_a_collective_in_a_child_is_refused_and_does_not_affect_the_group(ranks: Ranks) -> None:
     assert ranks.on("gradwire").run(2, _collective_in_child) == [(0, 2.0)] * 2
 
 
 class Inputs(Dataset[torch.Tensor]):
-    """Lets go of the model's handle in the worker, as garbage collection there might."""
+    """Closes the model's handle in the worker, as garbage collection there might."""
 
     def __init__(self, handle: gradwire.Handle) -> None:
         self._handle = handle
@@ -132,24 +134,24 @@ def _loader(rank: int, world: int, config: Any) -> bool:
     handle = gradwire.attach(model, config)
     _backward(model, rank, 0)
     loader = DataLoader(Inputs(handle), batch_size=2, num_workers=2, multiprocessing_context="fork")
-    alike = True
+    equal = True
     for _ in range(2):
         for inputs in loader:
             model.zero_grad()
             model(inputs + rank).sum().backward()
-            alike = alike and jobs.same_everywhere(torch.cat([p.grad.flatten() for p in model.parameters()]))
+            equal = equal and jobs.same_everywhere(torch.cat([p.grad.flatten() for p in model.parameters()]))
     assert handle.step == 9
     handle.close()
-    return alike
+    return equal
 
 
 @pytest.mark.parametrize("config", [CONFIGS[2], CONFIGS[3]], ids=str)
-def test_training_goes_on_beside_forked_loader_workers(ranks: Ranks, config: Any) -> None:
+def test_training_continues_beside_forked_loader_workers(ranks: Ranks, config: Any) -> None:
     assert ranks.run(2, _loader, config) == [True, True]
 
 
 def _recorded(rank: int, world: int, folder: str) -> tuple[int, list[str]]:
-    """What the child ends with, and the files of the recording then."""
+    """The child's exit code, and the files of the recording then."""
     model = DistributedDataParallel(jobs.small_net(), bucket_cap_mb=0.02)
     handle = gradwire.attach(model, "int8", record=folder)
     handle.note(loss=1.0, before=1.0)
@@ -191,7 +193,7 @@ def test_a_backward_in_a_child_is_refused(ranks: Ranks) -> None:
 
 
 @pytest.mark.parametrize("kind", [Endpoint, TcpEndpoint])
-def test_a_wire_in_a_child_says_whose_it_is_and_keeps_the_parents_connection(kind: type[NativeWire]) -> None:
+def test_a_wire_in_a_child_is_refused_and_keeps_the_parents_connection(kind: type[NativeWire]) -> None:
     with kind(0, SECRET) as first, kind(1, SECRET) as second:  # type: ignore[call-arg]
         answering = threading.Thread(target=first.connect, args=({1: ("127.0.0.1", second.port)},))
         answering.start()
@@ -205,8 +207,8 @@ def test_a_wire_in_a_child_says_whose_it_is_and_keeps_the_parents_connection(kin
             second.close()
 
         assert in_child(use_and_close) == 0
-        room = bytearray(5)
-        transfer = second.post(0, room)
+        received = bytearray(5)
+        transfer = second.post(0, received)
         first.send(1, b"hello").wait(10.0)
         transfer.wait(10.0)
-        assert room == b"hello"
+        assert received == b"hello"

@@ -1,4 +1,4 @@
-"""The HSDP door: off is plain HSDP, compressed replicas agree, FSDP2's own switches mean what they meant."""
+"""FSDP2 integration: off is plain HSDP, compressed replicas agree, FSDP2's own switches keep their meaning."""
 
 from __future__ import annotations
 
@@ -51,25 +51,27 @@ def test_what_fsdp_offers_around_the_hook_keeps_its_meaning(ranks: Ranks, how: s
     torch.testing.assert_close(off["weights"], plain["weights"], atol=tolerance, rtol=tolerance)
     torch.testing.assert_close(coarse["weights"], plain["weights"], atol=5e-2, rtol=5e-2)
     if how in ("no gradient sync", "no all-reduce"):
-        assert coarse["summary"].steps == 6, "a backward that may not synchronise is no step of gradwire's"
+        assert coarse["summary"].steps == 6, "a backward that does not synchronise is no step of gradwire's"
 
 
-def test_torch_no_longer_reduces_over_the_replicas_and_the_hook_does_not_hold_up_backward(ranks: Ranks) -> None:
-    for native, overlapped in ranks.run(4, sharded.watched, "int8", ""):
+def test_torch_does_not_reduce_over_the_replicas_and_the_hook_does_not_block_backward(ranks: Ranks) -> None:
+    for native, overlapped in ranks.run(4, sharded.count_all_reduces, "int8", ""):
         assert native == 0
         assert overlapped == {True}
-    assert ranks.run(2, sharded.watched, None, "")[0][0] > 0, "the watch must see torch's own all-reduce"
-    assert ranks.run(2, sharded.watched, "int8", "sum")[0] == (0, {False}), "torch divides after the hook"
-    assert ranks.run(2, sharded.watched, "int8", "sync twice")[0] == (0, {True, False}), "torch adds after the hook"
+    assert ranks.run(2, sharded.count_all_reduces, None, "")[0][0] > 0, "the count must include torch's own all-reduce"
+    assert ranks.run(2, sharded.count_all_reduces, "int8", "sum")[0] == (0, {False}), "torch divides after the hook"
+    assert ranks.run(2, sharded.count_all_reduces, "int8", "sync twice")[0] == (0, {True, False}), (
+        "torch adds after the hook"
+    )
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_a_checkpointed_backward_is_one_step_and_settles_once_with_every_unit_under_way(
+def test_a_checkpointed_backward_is_one_step_and_settles_once_with_every_unit_in_flight(
     ranks: Ranks, reentrant: bool
 ) -> None:
     plain = ranks.run(2, sharded.settles, None, reentrant)[0][2]
-    for steps, under_way, gradients in ranks.run(2, sharded.settles, "off", reentrant):
-        assert (steps, under_way) == (3, [BLOCKS] * 3)
+    for steps, in_flight, gradients in ranks.run(2, sharded.settles, "off", reentrant):
+        assert (steps, in_flight) == (3, [BLOCKS] * 3)
         assert torch.equal(gradients, plain)
 
 
@@ -91,30 +93,30 @@ def test_a_checkpoint_resumes_and_one_of_another_shard_is_refused(ranks: Ranks) 
 
 def test_a_state_of_another_shard_on_one_rank_is_a_configuration_error_on_all_its_replicas(ranks: Ranks) -> None:
     first, second, *others = ranks.run(4, sharded.load_another_shard)
-    assert (first, others[0]) == ("loaded", "loaded"), "shard 0 is loaded by those who hold it"
+    assert (first, others[0]) == ("loaded", "loaded"), "the ranks of shard 0 load it"
     for answer in (second, others[1]):
         assert answer.startswith("ConfigError: the shard of the state to load: rank 0 has 1 of 2, rank 1 has 0 of 2")
 
 
-def test_another_number_of_sites_takes_over_what_waited(ranks: Ranks) -> None:
+def test_another_number_of_sites_loads_all_residuals(ranks: Ranks) -> None:
     states = [result["state"] for result in ranks.run(2, sharded.train, "topk:0.05+fp16")]
-    taken = ranks.run(3, sharded.take_over, states)
+    loaded = ranks.run(3, sharded.load_states, states)
     for name in states[0]["residuals"]:
-        owed = sum(state["residuals"][name] for state in states) / 2
-        now = sum(residuals[name] for residuals in taken if name in residuals) / 3
-        torch.testing.assert_close(now, owed)
+        saved = sum(state["residuals"][name] for state in states) / 2
+        now = sum(residuals[name] for residuals in loaded if name in residuals) / 3
+        torch.testing.assert_close(now, saved)
 
 
-def test_a_controller_takes_its_turn_at_every_step(ranks: Ranks) -> None:
+def test_a_controller_decides_at_every_step(ranks: Ranks) -> None:
     for rank, result in enumerate(ranks.run(4, sharded.train, "auto", "", 8)):
         assert result["agreed"]
         assert result["summary"].steps == 8
         sensed = result["summary"].sensed
-        # The first of each shard's replicas asks the controller; pulses sent at a step are heard at the next.
+        # The first of each shard's replicas asks the controller; pulses sent at a step are received at the next.
         assert (sensed is not None and sensed.step == 7) if rank < 2 else sensed is None
 
 
-def test_an_error_in_the_background_reaches_the_training_loop_as_itself(ranks: Ranks) -> None:
+def test_an_error_in_a_background_thread_reaches_the_training_loop_with_its_type(ranks: Ranks) -> None:
     assert ranks.run(2, sharded.fail_in_encoder) == ["LinkError at step 2", "MemoryError at step 2"]
 
 
@@ -124,10 +126,10 @@ def test_mistakes_are_named(ranks: Ranks) -> None:
     assert "fully_shard(model, mesh=mesh)" in unwrapped
     assert "no replicate dimension" in no_replicas
     assert "attached to this model already" in twice
-    assert "plan: 'star' cannot carry an FSDP2 model" in planned
+    assert "plan: 'star' cannot be used with FSDP2" in planned
 
 
-def test_half_a_unit_without_gradients_needs_the_users_word(ranks: Ranks) -> None:
+def test_a_unit_with_unused_parameters_needs_a_setting_of_fsdp2(ranks: Ranks) -> None:
     assert "set_reduce_scatter_unused_params" in ranks.run(2, sharded.unused, False)[0]
     assert ranks.run(2, sharded.unused, True) == ["trained", "trained"]
 
@@ -142,10 +144,10 @@ def test_replicate_without_shards_works_too(ranks: Ranks) -> None:
 
 
 @pytest.mark.parametrize("how", ["", "bfloat16"])
-def test_a_step_that_a_scaler_skips_for_another_shard_leaves_no_trace(ranks: Ranks, how: str) -> None:
+def test_a_step_that_a_scaler_skips_for_another_shard_changes_nothing(ranks: Ranks, how: str) -> None:
     """bfloat16 reductions are waited for within backward, one unit at a time."""
-    smooth = ranks.run(4, sharded.scaled, "topk:0.02", how, False)
-    bumpy = ranks.run(4, sharded.scaled, "topk:0.02", how, True)
-    for (one, _), (other, scale) in zip(smooth, bumpy, strict=True):
+    without_overflow = ranks.run(4, sharded.scaled, "topk:0.02", how, False)
+    with_overflow = ranks.run(4, sharded.scaled, "topk:0.02", how, True)
+    for (one, _), (other, scale) in zip(without_overflow, with_overflow, strict=True):
         assert scale == 256.0
         assert torch.equal(one, other)

@@ -1,4 +1,4 @@
-"""Training on LTP: real processes on loopback. The same promises as over the group's collectives."""
+"""Training over LTP, in real processes on loopback: the same guarantees as over the group's collectives."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_off_goes_over_ltp_as_an_exact_sum_in_rank_order(ranks: Ranks) -> None:
         assert torch.equal(result["restored"], total)
 
 
-def test_detached_it_is_plain_ddp_on_the_group_bit_for_bit(ranks: Ranks) -> None:
+def test_a_detached_model_is_plain_ddp_on_the_group_bit_for_bit(ranks: Ranks) -> None:
     plain, detached = ranks.run(3, whole_gradients, None), ranks.run(3, whole_gradients, "off", True)
     for one, other in zip(plain, detached, strict=True):
         assert torch.equal(one["restored"], other["restored"])
@@ -77,13 +77,13 @@ def test_a_dense_level_trains_as_it_does_over_gloo(ranks: Ranks) -> None:
 
 
 def with_secret(rank: int, world: int, secrets: list[str]) -> str:
-    """Trains under a secret of its own; returns how attaching failed, and the warnings it gave."""
+    """Train with this rank's own secret; returns the error of attaching, or its warnings."""
     os.environ["GRADWIRE_SECRET"] = secrets[rank]
     try:
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             jobs.train_small(rank, world, {"level": "fp16", "transport": {"kind": "ltp", "connect": 1.0}})
-            return " ".join(str(warning.message) for warning in said)
+            return " ".join(str(warning.message) for warning in warned)
     except LinkError as error:
         return str(error)
     finally:
@@ -117,16 +117,16 @@ def until_it_fails(rank: int, world: int, victim: int, how: int) -> tuple[str, f
     return "", 0.0, longest
 
 
-def vanish(rank: int, world: int) -> tuple[str, float, float]:
+def killed_peer(rank: int, world: int) -> tuple[str, float, float]:
     return until_it_fails(rank, world, victim=2, how=signal.SIGKILL)
 
 
-def test_a_vanished_peer_is_a_link_error_on_every_rank_in_the_stated_time() -> None:
+def test_a_killed_peer_is_a_link_error_on_every_rank_in_the_stated_time() -> None:
     def trial(_: Trial) -> None:
         own = Ranks()  # its processes die
         try:
             with pytest.raises(AssertionError, match="exit code -9") as failure:
-                own.run(3, told, timeout=60)
+                own.run(3, report_loss, timeout=60)
             assert "no answer" not in str(failure.value)
             assert str(failure.value).count("LOST-IN-TIME") == 2
         finally:
@@ -135,9 +135,9 @@ def test_a_vanished_peer_is_a_link_error_on_every_rank_in_the_stated_time() -> N
     decide(trial)
 
 
-def told(rank: int, world: int) -> None:
-    """Fails with what happened, so that the survivors' stories come out beside the victim's end."""
-    text, seconds, _ = vanish(rank, world)
+def report_loss(rank: int, world: int) -> None:
+    """Fail with the error and its time, so that the survivors' reports appear beside the victim's exit code."""
+    text, seconds, _ = killed_peer(rank, world)
     # dead_after, plus one keepalive until silence begins, plus slack for a busy machine.
     verdict = "LOST-IN-TIME" if seconds < 4.0 + 1.0 + 5.0 and "rank" in text else "LATE"
     raise AssertionError(f"{verdict}: {seconds:.1f} s: {text}")
@@ -181,24 +181,24 @@ def test_the_same_lanes_run_over_tcp(ranks: Ranks, level: str) -> None:
 
 
 def without_udp(rank: int, world: int) -> tuple[bool, str]:
-    """As behind a firewall that drops UDP: nobody answers."""
+    """As behind a firewall that drops UDP: no peer answers."""
 
     def silence(*_: object) -> None:
         raise NoAnswerError("rank 1 at 127.0.0.1 port 9 does not answer")
 
     known, carrier.connect_ltp = carrier.connect_ltp, silence  # type: ignore[assignment]
     try:
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            told = train(rank, world, "int8")
-        return bool(told["agreed"]), " ".join(str(warning.message) for warning in said)
+            result = train(rank, world, "int8")
+        return bool(result["agreed"]), " ".join(str(warning.message) for warning in warned)
     finally:
         carrier.connect_ltp = known
 
 
-def test_where_udp_is_blocked_tcp_carries_with_one_warning(ranks: Ranks) -> None:
-    (agreed, said), *others = ranks.run(3, without_udp)
+def test_where_udp_is_blocked_tcp_is_used_with_one_warning(ranks: Ranks) -> None:
+    (agreed, warned), *others = ranks.run(3, without_udp)
     assert agreed
-    assert said.count("is not possible here") == 1
-    assert "gradients go by TCP instead" in said
-    assert all(agreed and "not possible" not in said for agreed, said in others)
+    assert warned.count("is not possible here") == 1
+    assert "gradients go over TCP instead" in warned
+    assert all(agreed and "not possible" not in warned for agreed, warned in others)

@@ -1,4 +1,4 @@
-"""What a real job records is what it did."""
+"""Recording: what a real job records is what it did."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ def job(rank: int, world: int, level: str, record: str) -> Summary:
     net = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
     model = DistributedDataParallel(net, bucket_cap_mb=0.05)
     handle = attach(model, level, record=record)
-    heard: list[object] = []
-    handle.add_sink(heard.append)
+    events: list[object] = []
+    handle.add_sink(events.append)
     handle.add_sink(_raises)
     for step in range(STEPS):
         loss = model(torch.randn(8, 64)).square().mean()
         loss.backward()
         handle.note(float(loss), accuracy=step / STEPS, total_steps=STEPS, own_number=3.0)
     handle.close()
-    assert isinstance(heard[0], Attached)
-    assert isinstance(heard[-1], Ended)
+    assert isinstance(events[0], Attached)
+    assert isinstance(events[-1], Ended)
     return handle.summary()
 
 
 def _raises(event: object) -> None:
-    raise ValueError("a view that is broken")
+    raise ValueError("a broken view")
 
 
 @pytest.mark.parametrize("level", ["off", "int8", "auto"])
-def test_a_recording_tells_steps_bytes_levels_and_notes(ranks: Ranks, tmp_path: Path, level: str) -> None:
+def test_a_recording_has_steps_bytes_levels_and_notes(ranks: Ranks, tmp_path: Path, level: str) -> None:
     summaries = ranks.run(2, job, level, str(tmp_path / "run"))
     state, records = fold(tmp_path / "run")
     steps = [record.event for record in records if isinstance(record.event, Stepped) and record.rank == 0]
@@ -66,14 +66,14 @@ def test_a_recording_tells_steps_bytes_levels_and_notes(ranks: Ranks, tmp_path: 
     assert state.ended
     assert state.config["level"] == level
     assert state.dropped == 0
-    came = [record.event for record in records if isinstance(record.event, Transferred) and record.rank == 0]
+    received = [record.event for record in records if isinstance(record.event, Transferred) and record.rank == 0]
     if level != "auto":
-        assert sum(event.nbytes for event in came) == sum(event.wire_bytes for event in steps)
-    assert {event.peer for event in came} <= ({-1} if level == "off" else {-1, 1})
+        assert sum(event.nbytes for event in received) == sum(event.wire_bytes for event in steps)
+    assert {event.peer for event in received} <= ({-1} if level == "off" else {-1, 1})
 
 
 def own_wire(rank: int, world: int, plan: str, record: str) -> None:
-    """A few steps over LTP, which takes any three quarters of a contribution for enough; then detach, and go on."""
+    """A few steps over LTP, with three quarters of a contribution being enough; then detach and continue."""
     from gradwire import attach
 
     transport = {"kind": "ltp", "timeout": 30.0, "tolerance": 0.75}
@@ -88,16 +88,16 @@ def own_wire(rank: int, world: int, plan: str, record: str) -> None:
 
 
 @pytest.mark.parametrize("plan", ["", "star"])
-def test_our_own_wire_tells_what_came_and_what_the_links_are_like(ranks: Ranks, tmp_path: Path, plan: str) -> None:
+def test_gradwires_own_wire_records_transfers_and_links(ranks: Ranks, tmp_path: Path, plan: str) -> None:
     ranks.run(3, own_wire, plan, str(tmp_path / "run"))
     state, records = fold(tmp_path / "run")
-    told = [(record.rank, record.event) for record in records if isinstance(record.event, Transferred)]
-    pairs = {(event.peer, rank) for rank, event in told if event.transfers}
+    transfers = [(record.rank, record.event) for record in records if isinstance(record.event, Transferred)]
+    pairs = {(event.peer, rank) for rank, event in transfers if event.transfers}
     everyone = {(a, b) for a in range(3) for b in range(3) if a != b}
     assert pairs == ({(0, 1), (1, 0), (0, 2), (2, 0)} if plan else everyone)
     assert state.transport.nbytes > 0
     assert sum(state.transport.closes.values()) == state.transport.transfers
-    # What receivers did not wait for is what senders took back: nothing is lost.
+    # What receivers did not wait for is returned to the senders' residuals: nothing is lost.
     assert state.transport.missing == state.transport.returned
     assert set(state.links) >= pairs
     assert all(link.rtt for link in state.links.values())

@@ -11,7 +11,7 @@ import gradwire
 from tests.train import jobs
 from tests.train.ranks import Ranks
 
-WAYS: list[Any] = [
+CONFIGS: list[Any] = [
     "off",
     "int8",
     "topk:0.05+int8",
@@ -26,40 +26,40 @@ WAYS: list[Any] = [
 ]
 
 
-def same_sparse(plain: list[dict[str, torch.Tensor]], ours: list[dict[str, torch.Tensor]]) -> bool:
+def same_sparse(plain: list[dict[str, torch.Tensor]], attached: list[dict[str, torch.Tensor]]) -> bool:
     names = ("first.weight", "second.weight")
-    return all(torch.equal(one[name], two[name]) for one, two in zip(plain, ours, strict=True) for name in names)
+    return all(torch.equal(one[name], two[name]) for one, two in zip(plain, attached, strict=True) for name in names)
 
 
-@pytest.mark.parametrize("config", WAYS, ids=str)
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
 @pytest.mark.parametrize("world", [2, 3])
 def test_sparse_gradients_are_plain_ddps_to_the_bit(ranks: Ranks, world: int, config: Any) -> None:
     plain = ranks.run(world, jobs.sparse_gradients, None)[0]
-    ours = ranks.run(world, jobs.sparse_gradients, config)[0]
-    assert same_sparse(plain["gradients"], ours["gradients"])
+    attached = ranks.run(world, jobs.sparse_gradients, config)[0]
+    assert same_sparse(plain["gradients"], attached["gradients"])
     if config == "off":
-        assert torch.equal(plain["gradients"][-1]["last.weight"], ours["gradients"][-1]["last.weight"])
-    assert ours["step"] == ours["summary"].steps == 5
-    assert any("sparse gradient" in reason for reason in ours["summary"].reasons.values())
-    assert not ours["summary"].errors
+        assert torch.equal(plain["gradients"][-1]["last.weight"], attached["gradients"][-1]["last.weight"])
+    assert attached["step"] == attached["summary"].steps == 5
+    assert any("sparse gradient" in reason for reason in attached["summary"].reasons.values())
+    assert not attached["summary"].errors
 
 
 @pytest.mark.parametrize("config", ["int8", "auto", {"level": "int8", "plan": "star"}], ids=str)
 def test_a_model_with_sparse_gradients_only_trains(ranks: Ranks, config: Any) -> None:
     plain = ranks.run(2, jobs.sparse_gradients, None, False)[0]
-    ours = ranks.run(2, jobs.sparse_gradients, config, False)[0]
-    assert same_sparse(plain["gradients"], ours["gradients"])
-    assert ours["step"] == 5
+    attached = ranks.run(2, jobs.sparse_gradients, config, False)[0]
+    assert same_sparse(plain["gradients"], attached["gradients"])
+    assert attached["step"] == 5
 
 
 @pytest.mark.parametrize("config", ["off", "int8"])
 def test_sparse_gradients_over_the_gradwire_backend(ranks: Ranks, config: str) -> None:
     plain = ranks.on("gradwire").run(3, jobs.sparse_gradients, None)[0]
-    ours = ranks.on("gradwire").run(3, jobs.sparse_gradients, config)[0]
-    assert same_sparse(plain["gradients"], ours["gradients"])
+    attached = ranks.on("gradwire").run(3, jobs.sparse_gradients, config)[0]
+    assert same_sparse(plain["gradients"], attached["gradients"])
 
 
-def test_what_is_sent_for_sparse_gradients_counts_as_plain_ddps_too(ranks: Ranks) -> None:
+def test_the_bytes_of_sparse_gradients_count_as_plain_ddps_too(ranks: Ranks) -> None:
     summary = ranks.run(3, jobs.sparse_gradients, "off")[0]["summary"]
     assert summary.wire_bytes > 0
     assert summary.wire_bytes == pytest.approx(summary.plain_bytes, rel=0.01)
@@ -75,6 +75,6 @@ def _elastic(rank: int, world: int) -> str:
 
 
 def test_an_elastic_plan_refuses_sparse_gradients_by_name(ranks: Ranks) -> None:
-    for told in ranks.run(2, _elastic):
-        assert "planning.elastic" in told
-        assert "'first'" in told
+    for error in ranks.run(2, _elastic):
+        assert "planning.elastic" in error
+        assert "'first'" in error

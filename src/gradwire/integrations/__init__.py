@@ -1,1 +1,1 @@
-"""What users call: DDP, FSDP2 and restarted processes, each attached to a session."""
+"""What users call: attach to DDP and FSDP2 models, and process groups whose ranks may rejoin."""

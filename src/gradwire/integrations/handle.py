@@ -68,7 +68,7 @@ class Handle:
         try:
             states = as_states(state)
         except ConfigError:
-            # Take part in the check all the same: ranks that have a state must not wait for this one.
+            # This rank takes part in the check too, so that ranks with a valid state do not wait for it.
             self._built.check_facts({_STEP_TO_LOAD: "none: this is no state"})
             raise
         first = states[0]

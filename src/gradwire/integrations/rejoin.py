@@ -1,4 +1,4 @@
-"""The fourth door: `gradwire.init_process_group`, for jobs whose ranks may be killed and started anew.
+"""Rejoin: `gradwire.init_process_group`, for jobs whose ranks may be killed and restarted.
 
     gradwire.init_process_group("gloo")        # instead of torch.distributed's
     model = DistributedDataParallel(net, broadcast_buffers=False)
@@ -6,10 +6,10 @@
     handle.hand_over(optimizer)
     while handle.step < steps: ...
 
-It is torch's, until a rank dies. Whoever starts that rank again (with the same RANK, WORLD_SIZE, MASTER_ADDR and
-MASTER_PORT) sets GRADWIRE_REJOIN=1: then nobody is waited for, `attach` finds the running job, and the others hand this
-rank their weights, optimizer and step with its first backward. Where GRADWIRE_STORE names a store (`gradwire store`),
-the ranks meet there instead of at MASTER_ADDR and none of them serves one: any rank may die, rank 0 too.
+It does what torch's function does. When a rank died, start it again with the same RANK, WORLD_SIZE, MASTER_ADDR and
+MASTER_PORT, and with GRADWIRE_REJOIN=1: then it waits for no other rank, `attach` finds the running job, and the others
+send it their weights, optimizer state and step with its first backward. If GRADWIRE_STORE names a store
+(`gradwire store`), the ranks use it instead of MASTER_ADDR and none of them serves one: any rank may die, even rank 0.
 """
 
 from __future__ import annotations
@@ -27,54 +27,53 @@ from gradwire.sites import placeholder_group
 from gradwire.sites.job_record import VARIABLE
 
 STORE: Final = "GRADWIRE_STORE"
-# How long torch's store is waited for.
-PATIENCE: Final = timedelta(seconds=60)
+# How long to wait for torch's store.
+STORE_TIMEOUT: Final = timedelta(seconds=60)
 
 
 def rejoining() -> bool:
-    """Whether this process was started in the place of one that died."""
+    """Whether this process replaces one that died."""
     return os.environ.get(VARIABLE, "") not in ("", "0")
 
 
 def init_process_group(backend: str | None = None, init_method: str | None = None, **options: Any) -> None:
-    """As torch's, with the same arguments; with GRADWIRE_REJOIN=1, a place in a job that runs already."""
+    """Like torch's function, with the same arguments; with GRADWIRE_REJOIN=1, join a job that is running already."""
     if init_method is None and options.get("store") is None and os.environ.get(STORE):
         options |= _own_store(options)
     if not rejoining():
         dist.init_process_group(backend, init_method, **options)
         return
     if os.environ.get("GRADWIRE_BACKEND"):
-        raise ConfigError(f"{VARIABLE}: a rank of a gradwire backend cannot be started anew; unset GRADWIRE_BACKEND")
+        raise ConfigError(f"{VARIABLE}: a rank of a gradwire backend cannot rejoin; unset GRADWIRE_BACKEND")
     store, rank, size = options.get("store"), options.get("rank", -1), options.get("world_size", -1)
     if store is None:
-        timeout = options.get("timeout") or PATIENCE
-        found, rank, size = _find_store(init_method or "env://", rank, size, timeout)
-        store = PrefixStore("default_pg", found)  # as torch does with a store that it found itself
+        timeout = options.get("timeout") or STORE_TIMEOUT
+        found, rank, size = _connect_store(init_method or "env://", rank, size, timeout)
+        store = PrefixStore("default_pg", found)  # torch adds this prefix to a store that it connects itself
     placeholder_group.register()
     dist.init_process_group(placeholder_group.NAME, store=store, rank=rank, world_size=size)
 
 
 def _own_store(options: dict[str, Any]) -> dict[str, Any]:
-    """The store that GRADWIRE_STORE names, and this rank's place. Each life of a job that is restarted has its own part
-    of the store."""
+    """The store that GRADWIRE_STORE names, this rank and the world size. Each restart of a job has its own prefix."""
     text = os.environ[STORE]
     host, _, port = text.rpartition(":")
     try:
-        place = host.strip("[]"), int(port)
+        address = host.strip("[]"), int(port)
         rank = int(os.environ["RANK"]) if options.get("rank", -1) < 0 else options["rank"]
         size = int(os.environ["WORLD_SIZE"]) if options.get("world_size", -1) < 0 else options["world_size"]
     except (KeyError, ValueError) as error:
         raise ConfigError(f"{STORE}={text}: write host:port, and set RANK and WORLD_SIZE ({error})") from error
     try:
-        found = TCPStore(*place, is_master=False, timeout=options.get("timeout") or PATIENCE)
+        found = TCPStore(*address, is_master=False, timeout=options.get("timeout") or STORE_TIMEOUT)
     except RuntimeError as error:
         raise LinkError(f"{STORE}={text}: no store answers there; start one: gradwire store --host HOST") from error
-    life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return {"store": PrefixStore(f"life/{life}", found), "rank": rank, "world_size": size}
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return {"store": PrefixStore(f"life/{restarts}", found), "rank": rank, "world_size": size}
 
 
-def _find_store(init_method: str, rank: int, size: int, timeout: timedelta) -> tuple[Store, int, int]:
-    """As torch does, but never by serving one: torch lets rank 0 do that, and the job's store is there already."""
+def _connect_store(init_method: str, rank: int, size: int, timeout: timedelta) -> tuple[Store, int, int]:
+    """Connect to the job's store as torch does, but never serve one: torch's rank 0 would, and the store exists."""
     if init_method != "env://" or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         found: tuple[Store, int, int] = next(iter(rendezvous(init_method, rank, size, timeout=timeout)))
         return found

@@ -1,1 +1,1 @@
-"""One model's session on one rank: decisions, buckets, the pipeline of exchanges, and how it is built."""
+"""The session of one model on one rank: governors, bucket paths, the pipeline of exchanges, and their construction."""

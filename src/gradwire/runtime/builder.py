@@ -56,7 +56,7 @@ class BuiltSession:
     replica_check: ReplicaCheck | None
 
     def resend(self) -> None:
-        """Call this when the residuals hold more than the last step left."""
+        """Call this when residuals changed between steps."""
         if self.reducer is not None:
             self.reducer.resend_residuals()
 
@@ -107,7 +107,7 @@ def open_event_bus(config: Config, rank: int, world_size: int, clock: Clock) -> 
 
 
 def _build(context: BuildContext, opened: ExitStack) -> BuiltSession:
-    """Everything that waits for other ranks; `opened` closes what is open if one of them does not come."""
+    """Build what waits for other ranks; `opened` closes what is open if one of them is missing."""
     connections = connect(context, opened)
     governing = governor_context(context, connections)
     governor = open_governor(context, connections, governing)
@@ -139,37 +139,45 @@ def _session(
     codecs: CodecCache,
     check: ReplicaCheck | None,
 ) -> Session:
-    config, reducer, carrier, pipeline = context.config, connections.reducer, connections.carrier, connections.pipeline
-    reporter = EventReporter(context.event_bus, context.clock, context.liveness.explained)
-    scaling = LossScaling(context.feedback, codecs, reducer.resend_residuals if reducer is not None else lambda: None)
-    paths = PathContext(
-        rank=context.rank,
-        world_size=context.world_size,
-        compress=config.compress,
-        feedback=context.feedback,
-        codecs=codecs,
-        scaling=scaling,
-        pipeline=pipeline,
-        reporter=reporter,
-        timer=context.timer,
-    )
-    # A job that only ever does what DDP does also waits as DDP does.
-    timeout = config.transport.timeout if is_controller(config.level) else None
-    own_wire = connections.wire is not None
-    every, compare = config.observe.verify, check.compare if check is not None else None
-    verifies = every and (pipeline.lanes or compare is not None)
+    reducer, carrier, pipeline = connections.reducer, connections.carrier, connections.pipeline
+    paths = _path_context(context, connections, codecs)
+    compare = check.compare if check is not None else None
+    every = context.config.observe.verify if pipeline.lanes or compare is not None else 0
     trees = [reducer.close] if reducer is not None else []
     checks = [check.close] if check is not None else []
     release = Closing(context.liveness.close, *checks, carrier.close)
     parts = SessionParts(
         governor=governor,
-        plain=PlainPath(paths, context.all_reduce, connections.meter.on_plain, timeout=timeout, own_wire=own_wire),
+        plain=_plain_path(context, connections, paths),
         compressed=CompressedPath(paths, carrier.tolerance),
         tree=TreePath(paths, reducer) if reducer is not None else None,
-        scaling=scaling,
-        reporter=reporter,
+        scaling=paths.scaling,
+        reporter=paths.reporter,
         timer=context.timer,
-        verifier=ReplicaVerifier(every, reporter, pipeline, compare) if verifies else None,
+        verifier=ReplicaVerifier(every, paths.reporter, pipeline, compare) if every else None,
         closers=(*trees, pipeline.close, governor.close, release.close),
     )
     return Session(parts)
+
+
+def _path_context(context: BuildContext, connections: Connections, codecs: CodecCache) -> PathContext:
+    reducer = connections.reducer
+    resend = reducer.resend_residuals if reducer is not None else lambda: None
+    return PathContext(
+        rank=context.rank,
+        world_size=context.world_size,
+        compress=context.config.compress,
+        feedback=context.feedback,
+        codecs=codecs,
+        scaling=LossScaling(context.feedback, codecs, resend),
+        pipeline=connections.pipeline,
+        reporter=EventReporter(context.event_bus, context.clock, context.liveness.explained),
+        timer=context.timer,
+    )
+
+
+def _plain_path(context: BuildContext, connections: Connections, paths: PathContext) -> PlainPath:
+    # A job without a controller waits as long as DDP does: until the group's own timeout.
+    timeout = context.config.transport.timeout if is_controller(context.config.level) else None
+    own_wire = connections.wire is not None
+    return PlainPath(paths, context.all_reduce, connections.meter.on_plain, timeout=timeout, own_wire=own_wire)

@@ -61,7 +61,7 @@ class CompressedPath:
         return work
 
     def _layout(self, bucket: Bucket, level: Level) -> ChunkLayout:
-        """The bucket's chunks at this level; drops what only holds for another layout."""
+        """The bucket's chunks at this level; drops what belongs to another layout."""
         context = self._context
         codec = None if level.select == "lowrank" else context.codecs.codec(level)
         layout = chunk_layout(bucket, codec, context.world_size, context.compress.chunk)

@@ -1,7 +1,7 @@
 """Rank agreement: what the ranks of a session compare through torch's store, beside their gradients.
 
-Without a store, and in a group of one rank, there is nobody to ask. A rank that rejoins a running job asks nobody
-either: the others are training.
+Nothing is compared without a store, in a group of one rank, or on a rank that rejoins a running job: then the others
+are training.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def fact_checker(config: Config, group: dist.ProcessGroup) -> CheckFacts:
 
 
 def all_ranks(config: Config, group: dist.ProcessGroup) -> Callable[[bool], bool]:
-    """A function that says whether something holds on every rank; all ranks call it at the same step. With an elastic
-    plan each rank answers for itself."""
+    """A function that says whether its argument is true on every rank; all ranks call it at the same step. With an
+    elastic plan it says what this rank says."""
 
     def holds(here: bool) -> bool:
         if _shared_store(group) is None or config.planning.elastic:

@@ -32,7 +32,7 @@ from gradwire.tree.state_transfer import TransferableState
 from gradwire.types import Bucket, Decision
 
 DETACHED = Decision(Level(), "gradwire was detached")
-SPARSE = Decision(Level(), "the gradient is sparse: it is reduced as plain DDP does, by the model's process group")
+SPARSE = Decision(Level(), "sparse gradients are reduced as plain DDP does, by the model's process group")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from gradwire.types import Bucket
 
 
 class TreePath:
-    """Hands buckets to the reducer as float32 values on the CPU."""
+    """Passes buckets to the reducer as float32 values on the CPU."""
 
     def __init__(self, context: PathContext, reducer: TreeReducer) -> None:
         self._context = context
@@ -29,8 +29,8 @@ class TreePath:
         return self._submit(bucket, buffer, level)
 
     def end_step(self, bucket: Bucket) -> BucketWork:
-        """The trees' step ends with the bucket that is the last one, but this one is sparse and travels by the process
-        group: one element takes its place."""
+        """End the trees' step, which ends with the last bucket. This one is sparse and goes through the process group:
+        one element is sent over the trees instead."""
         return self._submit(replace(bucket, numel=1), torch.zeros(1), Level())
 
     def set_replica_state(self, state: TransferableState) -> None:
