@@ -1,7 +1,7 @@
 """SiteFailover: lets a site continue when one of its ranks is lost, under a new leader if the leader died.
 
-In: requests, as LocalReducer takes them, and a function that rebuilds the site. Out: a future for each request, which
-whichever LocalReducer is there completes. When a collective inside the site fails, the ranks that are left
+In: requests, as LocalReducer takes them, and a function that rebuilds the site. Out: a future for each request,
+completed by the first or by a rebuilt LocalReducer. When a collective inside the site fails, the ranks that are left
 
     1. close their connections inside the site, so that all of them notice, and wait for the step's last bucket
     2. agree in torch's store on who is left (`FailoverStore`)
@@ -58,14 +58,14 @@ class SiteFailover:
         self._abandoned: list[LocalReducer] = []
 
     def set_replica_state(self, state: TransferableState) -> SharedReplicaState:
-        """As of LocalReducer. Without this call a site is not rebuilt."""
+        """As in LocalReducer. Without this call a site is not rebuilt."""
         self._has_state = True
         return self._site.set_replica_state(state)
 
     def submit(self, request: BucketRequest) -> Future[None]:
         pending = _Pending(request)
         with self._changed:
-            if self._complete:
+            if self._all_submitted:
                 self._step = []
             self._step.append(pending)
             self._changed.notify_all()
@@ -90,7 +90,7 @@ class SiteFailover:
         self._site.close()
 
     @property
-    def _complete(self) -> bool:
+    def _all_submitted(self) -> bool:
         """Whether all buckets of the step were submitted."""
         return bool(self._step) and self._step[-1].request.bucket.is_last
 
@@ -132,7 +132,7 @@ class SiteFailover:
         old.abandon()  # 1
         self._abandoned.append(old)
         with self._changed:
-            if not self._changed.wait_for(lambda: self._complete or self._closed, self._timeout):
+            if not self._changed.wait_for(lambda: self._all_submitted or self._closed, self._timeout):
                 raise LinkError(
                     f"a rank of this site is lost, and the step's last bucket did not come in {self._timeout:g} s"
                 )

@@ -89,10 +89,9 @@ class LocalReducer:
     # ---- a rank of the site is lost ------------------------------------------------------------------------------
     def abandon(self) -> None:
         """Start nothing more here: another LocalReducer takes over the requests and their gradients."""
-        error = SiteError("a rank of this site is lost")
-        self._sum_thread.stop(error)
-        self._result_thread.stop(error)
         self._groups.abort()
+        for thread in (self._sum_thread, self._result_thread):
+            thread.stop(SiteError("a rank of this site is lost"))
 
     def wait_unused(self, timeout: float) -> None:
         """After `abandon`: wait until nothing here writes to a gradient. A leader may still wait for the trees: those
