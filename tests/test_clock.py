@@ -1,4 +1,4 @@
-"""A clock that jumps changes nothing, because nothing that waits, measures or decides looks at the wall clock."""
+"""Only dates come from the wall clock: code that waits, measures or decides uses the monotonic clock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 WALL = re.compile(r"\btime\.time\b|\bdatetime\.(now|utcnow)\b|\btime_ns\(|system_clock|CLOCK_REALTIME|gettimeofday")
-# Dates of recordings, and whether a recording's file is fresh: for people, not for training.
+# Dates of recordings, and whether a recording's file is fresh: not used for training.
 FOR_PEOPLE = {
     "src/gradwire/observe/recorder.py",
     "src/gradwire/observe/follow.py",
@@ -16,7 +16,7 @@ FOR_PEOPLE = {
 }
 
 
-def test_only_dates_for_people_come_from_the_wall_clock() -> None:
+def test_only_dates_come_from_the_wall_clock() -> None:
     files = [*ROOT.glob("src/**/*.py"), *ROOT.glob("native/**/*.cpp"), *ROOT.glob("native/**/*.h")]
     assert len(files) > 100
     found = {str(path.relative_to(ROOT)) for path in files if WALL.search(path.read_text())}

@@ -1,4 +1,4 @@
-"""Closing: every part once, whoever asks and however often."""
+"""Closing: every part is closed once, whichever threads call close and however often."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configuration: argument over environment over file over default; mistakes name the field."""
+"""Configuration: argument over environment over file over default; errors name the setting."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gradwire.config import (
 from gradwire.errors import ConfigError
 
 
-def test_the_nearer_source_wins(tmp_path: Path) -> None:
+def test_argument_overrides_environment_overrides_file(tmp_path: Path) -> None:
     path = tmp_path / "gradwire.toml"
     path.write_text('level = "int4"\n[compress]\nchunk = 2.5\nwarmup = 7\n')
     environment = {"GRADWIRE_CONFIG": str(path), "GRADWIRE_COMPRESS_WARMUP": "9", "GRADWIRE_LEVEL": "bf16"}
@@ -52,30 +52,30 @@ def test_a_file_may_be_the_argument(tmp_path: Path) -> None:
         ({"compress": {"rounding": "up"}}, {}, "compress.rounding"),
         (None, {"GRADWIRE_COMPRESS_CHNK": "1"}, "GRADWIRE_COMPRESS_CHNK"),
         (None, {"GRADWIRE_TRANSPORT_TIMEOUT": "soon"}, "transport.timeout"),
-        (None, {"GRADWIRE_TRANSPORT_TIMEOUT": "inf"}, "transport.timeout: inf will not do, it must be a finite"),
+        (None, {"GRADWIRE_TRANSPORT_TIMEOUT": "inf"}, "transport.timeout: inf is not valid; it must be a finite"),
         (Config(planning=PlanningConfig(interval=math.inf)), {}, "planning.interval"),
         ("no/such/file.toml", {}, "no/such/file.toml"),
     ],
 )
-def test_a_mistake_names_its_field(given: object, environment: dict[str, str], named: str) -> None:
+def test_an_error_names_its_setting(given: object, environment: dict[str, str], named: str) -> None:
     with pytest.raises(ConfigError, match=named.replace(".", r"\.")):
         resolve(given, environment)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         (
             {"transport": {"timeout": -1}},
-            "transport.timeout: -1 will not do, it must be a number > 0.0; the default is 600.0",
+            "transport.timeout: -1 is not valid; it must be a number > 0.0; the default is 600.0",
         ),
         (
             {"planning": {"aware": "perhaps"}},
-            "planning.aware: 'perhaps' will not do, it must be true or false; the default is ",
+            "planning.aware: 'perhaps' is not valid; it must be true or false; the default is ",
         ),
         (
             {"transport": {"kind": "smoke"}},
-            "transport.kind: 'smoke' will not do, it must be one of 'group', 'ltp', 'tcp'; the ",
+            "transport.kind: 'smoke' is not valid; it must be one of 'group', 'ltp', 'tcp'; the ",
         ),
         (
             {"transport": {"kin": 1}},
@@ -86,21 +86,21 @@ def test_a_mistake_names_its_field(given: object, environment: dict[str, str], n
             "configuration: there is no setting 'transports'; did you mean 'transport'? known are level, record, ",
         ),
         ({"levle": "int8"}, "configuration: there is no setting 'levle'; did you mean 'level'? "),
-        ({"level": 5}, "level: 5 will not do, it must be text"),
+        ({"level": 5}, "level: 5 is not valid; it must be text"),
         ({"level": "atuo"}, "level: 'atuo' in 'atuo' is not a stage; "),
         ({"level": "topkk:0.01"}, "level: 'topkk:0.01' in 'topkk:0.01' is not a stage; did you mean 'topk'? "),
-        ({"plan": "loadawre"}, "plan: 'loadawre' is no planner; did you mean 'loadaware'? "),
+        ({"plan": "loadawre"}, "plan: 'loadawre' is not a planner; did you mean 'loadaware'? "),
         (0.01, "config: 0.01 is not a configuration; give a level as text "),
         (["int8"], "config: ['int8'] is not a configuration; "),
-        (Config(level=5), "level: 5 will not do, it must be text"),  # type: ignore[arg-type]
-        (Config(transport=TransportConfig(timeout=-1)), "transport.timeout: -1 will not do, "),
-        ({"transport": 5}, "transport: 5 will not do, it must be a table"),
+        (Config(level=5), "level: 5 is not valid; it must be text"),  # type: ignore[arg-type]
+        (Config(transport=TransportConfig(timeout=-1)), "transport.timeout: -1 is not valid; "),
+        ({"transport": 5}, "transport: 5 is not valid; it must be a table"),
     ],
 )
-def test_a_mistake_is_told_with_what_would_do(given: Any, told: str) -> None:
+def test_an_error_says_what_is_allowed(given: Any, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         resolve(given, {})
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -111,12 +111,12 @@ def test_a_mistake_is_told_with_what_would_do(given: Any, told: str) -> None:
         ("GRADWIRE_IFNAM", "GRADWIRE_IFNAME"),
     ],
 )
-def test_a_mistyped_variable_is_told_with_the_one_that_was_meant(variable: str, meant: str) -> None:
+def test_an_unknown_variable_gets_a_suggestion(variable: str, meant: str) -> None:
     with pytest.raises(ConfigError, match=f"did you mean '{meant}'"):
         resolve(None, {variable: "1"})
 
 
-def test_a_mistyped_controller_is_told_with_the_one_that_was_meant() -> None:
+def test_an_unknown_controller_gets_a_suggestion() -> None:
     with pytest.raises(ConfigError, match="did you mean 'auto'"):
         resolve("atuo", {})
 
@@ -124,11 +124,11 @@ def test_a_mistyped_controller_is_told_with_the_one_that_was_meant() -> None:
 @pytest.mark.parametrize(
     ("change", "value", "named"),
     [
-        (with_level, 8, "level: 8 will not do"),
-        (with_plan, 0, "plan: 0 will not do"),
-        (with_transport, "lpt", "transport: 'lpt' is not known; did you mean 'ltp'"),
-        (with_record, 5, "record: 5 does not name a directory"),
-        (with_record, True, "record: True does not name a directory"),
+        (with_level, 8, "level: 8 is not valid"),
+        (with_plan, 0, "plan: 0 is not valid"),
+        (with_transport, "lpt", "transport: 'lpt' is not a transport; did you mean 'ltp'"),
+        (with_record, 5, "record: 5 is not a path"),
+        (with_record, True, "record: True is not a path"),
     ],
 )
 def test_an_argument_of_the_wrong_kind_is_named(change: Any, value: object, named: str) -> None:
@@ -150,5 +150,5 @@ VARIABLES = sorted({name for path in SOURCES for name in re.findall(r"GRADWIRE_[
 
 
 @pytest.mark.parametrize("variable", VARIABLES)
-def test_no_variable_that_gradwire_reads_is_refused_as_a_mistake(variable: str) -> None:
+def test_no_variable_that_gradwire_reads_is_refused(variable: str) -> None:
     assert variable in config.OTHER_VARIABLES or variable in config._fields()

@@ -1,4 +1,4 @@
-"""Importing gradwire, and asking its command line for help, must not wait for torch."""
+"""Importing gradwire, and the help of its command line, must not import torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports point down the list of layers below; packages that decide import neither torch nor sockets."""
+"""Layers: a module imports only from its own layer and lower ones; pure packages import neither torch nor sockets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import gradwire
 
 ROOT = Path(gradwire.__file__).parent
-# From the ground up. A module may import from its own layer and from those before it.
+# Lowest layer first. A module may import from its own layer and from those before it.
 LAYERS = [
     {"units", "errors", "clock", "closing", "level", "types", "events", "fork", "suggest", "_native"},
     {"network"},
@@ -24,7 +24,7 @@ LAYERS = [
     {"lab", "simulate", "demo", "doctor", "dashboard"},
     {"cli"},
 ]
-# These packages know the types of `types.py`, not each other.
+# These packages import `types.py`, not each other.
 STAGES = {"sense", "decide", "compress", "plan", "transport", "observe"}
 NO_TORCH_NO_SOCKETS = {"sense", "decide", "plan", "network", "simulate", "lab"}
 OUTSIDE_THE_RULE = {"__init__", "__main__"}
@@ -58,14 +58,14 @@ FILES = sorted(
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_point_down_the_flow(path: Path) -> None:
+def test_imports_come_from_lower_layers(path: Path) -> None:
     package = path.relative_to(ROOT).parts[0].removesuffix(".py")
     for name in imports(path):
         parts = name.split(".")
         if parts[0] == "gradwire" and len(parts) > 1 and parts[1] not in ("__version__", package):
             other = parts[1]
             assert layer_of(other) <= layer_of(package), f"{package} imports {name}, which lies above it"
-            assert not {package, other} <= STAGES, f"{package} imports {name}: stages know types, not each other"
+            assert not {package, other} <= STAGES, f"{package} imports {name}: stages import types, not each other"
         if package in NO_TORCH_NO_SOCKETS:
             assert parts[0] not in ("torch", "socket"), f"{package} must not import {name}"
 

@@ -1,4 +1,4 @@
-"""Levels: what people write parses, prints back the same, and mistakes are named."""
+"""Levels: text is parsed and printed back, and errors name the wrong stage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def test_the_canonical_text_parses_back(text: str) -> None:
     prune=st.sampled_from([0.0, 0.3]),
     lossless=st.booleans(),
 )
-def test_every_level_survives_its_text(select: str, ratio: float, values: str, prune: float, lossless: bool) -> None:
+def test_every_level_parses_back_from_its_text(
+    select: str, ratio: float, values: str, prune: float, lossless: bool
+) -> None:
     level = Level(select, ratio if select != "all" else 1.0, 0, values, prune, lossless)  # type: ignore[arg-type]
     assert Level.parse(str(level)) == level
 
@@ -32,16 +34,16 @@ def test_every_level_survives_its_text(select: str, ratio: float, values: str, p
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("topk", "topk takes a share"),
-        ("topk:2", "topk takes a share"),
+        ("topk", "topk needs a share"),
+        ("topk:2", "topk needs a share"),
         ("lowrank:0", "rank from 1"),
         ("int9", "'int9'"),
-        ("int8+topk:0.1", "out of place"),
+        ("int8+topk:0.1", "in the wrong order"),
         ("int8+int8", "repeated"),
         ("", "is not a stage"),
     ],
 )
-def test_mistakes_name_the_stage_and_what_is_allowed(text: str, named: str) -> None:
+def test_errors_name_the_stage_and_what_is_allowed(text: str, named: str) -> None:
     with pytest.raises(ConfigError, match=named) as caught:
         Level.parse(text, setting="GRADWIRE_LEVEL")
     assert "GRADWIRE_LEVEL" in str(caught.value)

@@ -1,4 +1,4 @@
-"""Held, failed, inconclusive: what decides a claim about real time, and what a run says of the undecided ones."""
+"""Trials: when a claim about real time holds, fails or is inconclusive, and how inconclusive ones are reported."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gradwire.lab.machine_load import MachineUse, disturbance
 from tests.lab.test_stats import stats
 from tests.trials import FAILURES, PAUSES, Trial, decide
 
-QUIET, BUSY = 0.0, 1e6  # cores that others use
+QUIET, BUSY = 0.0, 1e6  # cores used by other programs
 
 
 def machine(others: float = QUIET) -> Callable[[], MachineUse]:
-    """A second passes between two looks at it, and others use so many cores."""
+    """A second passes between two calls, and other programs use this many cores."""
     looks = iter(range(1000))
 
     def look() -> MachineUse:
@@ -30,7 +30,7 @@ def machine(others: float = QUIET) -> Callable[[], MachineUse]:
 
 
 class Claim:
-    """Holds or fails by a list, in labs with these statistics."""
+    """Holds or fails according to a list, in labs with these statistics."""
 
     def __init__(self, outcomes: Iterable[bool], lab: EmulatorStats | None = None) -> None:
         self._outcomes, self._lab = iter(outcomes), lab
@@ -86,8 +86,8 @@ def test_a_few_late_packets_of_a_short_measurement_excuse_its_failure_only() -> 
         decide(Claim([False] * 9, A_FEW_LATE), machine(), lambda seconds: None)
 
 
-def test_what_this_process_and_its_children_use_is_not_the_work_of_others() -> None:
-    """A loop of its own would be, if the two were not told apart; the machine may have other programs, too."""
+def test_the_use_of_this_process_and_its_children_does_not_count_as_other_programs() -> None:
+    """A busy loop of this process must not count; the machine may run other programs too."""
     before = MachineUse.now()
     subprocess.run([sys.executable, "-c", "for _ in range(10_000_000): pass"], check=True, timeout=60)
     used = MachineUse.now()
@@ -95,7 +95,7 @@ def test_what_this_process_and_its_children_use_is_not_the_work_of_others() -> N
     assert used.busy - before.busy >= used.own - before.own - 0.05
 
 
-def test_a_tenth_of_the_cores_is_worth_mentioning() -> None:
+def test_use_above_a_tenth_of_the_cores_is_reported() -> None:
     assert disturbance(0.1, cores=2) == ""
     assert disturbance(0.5, cores=2) == "other programs used 0.50 of 2 cores"
 
@@ -107,7 +107,8 @@ def test_skipped(): pytest.skip("no netem")
 """
 
 
-def test_the_last_lines_of_a_run_name_the_claims_that_it_could_not_decide(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_the_last_lines_of_a_run_name_the_inconclusive_claims(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_terminal_summary, pytest_unconfigure\n")
     (tmp_path / "test_it.py").write_text(TESTS)
     collected = tmp_path / "undecided.txt"

@@ -1,4 +1,4 @@
-"""Units: arithmetic keeps its meaning and text parses strictly."""
+"""Units: arithmetic gives the right unit, and text is parsed strictly."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def test_text_parses() -> None:
     [(parse_rate, "fast"), (parse_rate, "3furlong"), (parse_seconds, "20 parsec"), (parse_bytes, "1 bit"),
      (parse_fraction, "120%"), (parse_fraction, "1ms")],
 )  # fmt: skip
-def test_mistakes_name_the_setting(parse, text: str) -> None:  # type: ignore[no-untyped-def]
+def test_errors_name_the_setting(parse, text: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ConfigError, match=r"link\.rate"):
         parse(text, setting="link.rate")
 
 
-def test_they_print_for_people() -> None:
+def test_units_are_printed_with_a_readable_scale() -> None:
     assert str(Bytes(1_500_000)) == "1.5 MB"
     assert str(Rate.from_mbit(1500)) == "1.5 Gbit/s"
     assert str(Seconds(0.0021)) == "2.1 ms"

@@ -1,12 +1,12 @@
 """Claims about real time, on a machine that other programs use too.
 
 A trial measures and asserts, and ends in one of three ways:
-* held: what it asserts is true, and every lab that it measured in kept up;
-* failed: it is not, though every lab was on time and no other program used the machine noticeably;
-* inconclusive: a lab could not keep up, or an assertion failed while others used the machine.
+* held: its assertions are true, and every lab that it used kept up;
+* failed: an assertion is false, although every lab was on time and no other program used the machine noticeably;
+* inconclusive: a lab could not keep up, or an assertion failed while other programs used the machine.
 
-One trial that holds decides a claim, and so do three that fail. An inconclusive one is made again after a pause, each
-longer than the last; when that does not help, the test is skipped with what was measured and named at the run's end.
+One trial that holds decides a claim, and so do three that fail. An inconclusive one is repeated after growing pauses;
+if it stays inconclusive, the test is skipped with what was measured, and named at the end of the run.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ PAUSES = (1.0, 2.0, 4.0)
 # No further trial begins after this: a test has 180 s, and a trial may take a minute.
 BUDGET = 60.0
 INCONCLUSIVE = "inconclusive: "
-# What a trial ends with when something came later than it waited for.
+# Errors of a trial in which something took longer than it waited for.
 LATE = (AssertionError, LinkError, subprocess.TimeoutExpired)
 
 
 class Trial:
-    """One measurement: what its labs say about themselves, and what the machine says."""
+    """One measurement, with the statistics of its labs and of the machine."""
 
     def __init__(self, machine: Callable[[], MachineUse] = MachineUse.now) -> None:
         self._machine = machine
@@ -43,7 +43,7 @@ class Trial:
 
     @contextmanager
     def measures_in(self, lab: Lab) -> Iterator[None]:
-        """Between here and the end of the block the lab has to keep up."""
+        """Within this block the lab has to keep up."""
         before = lab.stats()
         try:
             yield
@@ -58,8 +58,8 @@ class Trial:
         self._excuses.append(reason)
 
     def doubts(self, failed: bool) -> list[str]:
-        """Why its outcome decides nothing. A few late packets or a busy machine only excuse a failure: neither makes a
-        wrong measurement right."""
+        """Why the outcome is inconclusive. A few late packets or a busy machine only excuse a failure, they do not
+        make a trial that held doubtful."""
         found = [problem for stats in self._labs for problem in stats.problems]
         if failed and not found:
             found += self._excuses
@@ -78,7 +78,7 @@ def decide(
     machine: Callable[[], MachineUse] = MachineUse.now,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Make trials until the claim is decided: returns, raises what the trial raised, or skips the test."""
+    """Repeat trials until the claim is decided: returns, raises what the trial raised, or skips the test."""
     failures, inconclusive = 0, 0
     begun = time.monotonic()
     while True:

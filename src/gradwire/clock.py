@@ -1,4 +1,4 @@
-"""Time as an argument. Everything that decides takes `now`; only the edges read a clock, and they read this one."""
+"""Clocks. Code that decides takes `now` as an argument; only the outermost code reads a clock, by this protocol."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """A monotonic clock in seconds; its zero means nothing."""
+    """A monotonic clock in seconds; its zero is arbitrary."""
 
     def now(self) -> float: ...
 
@@ -20,7 +20,7 @@ class MonotonicClock:
 
 
 class VirtualClock:
-    """A clock that moves only when told to; starts away from zero so that no code may rely on zero."""
+    """A clock that moves only by `advance`; it does not start at zero, so that no code may rely on zero."""
 
     def __init__(self, start: float = 1_000.0) -> None:
         self._now = start
@@ -30,6 +30,6 @@ class VirtualClock:
 
     def advance(self, seconds: float) -> float:
         if seconds < 0:
-            raise ValueError("a monotonic clock does not go back")
+            raise ValueError(f"seconds: {seconds} is negative; a monotonic clock cannot go back")
         self._now += seconds
         return self._now

@@ -1,4 +1,4 @@
-"""Closing: several things to close, each of them even when another cannot be closed."""
+"""Closing: closes several resources, each of them even if closing another one raises."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 
 class Closing:
-    """What is still open, in the order in which it is to be closed."""
+    """The close functions that still have to run, in order."""
 
     def __init__(self, *closers: Callable[[], None]) -> None:
         self._open = list(closers)
-        # Garbage collection may call close in the thread that is closing: that call must neither wait nor do anything.
+        # Garbage collection may call close in the thread that is closing: that call must return without effect.
         self._lock, self._closing = threading.RLock(), False
 
     @property
@@ -20,8 +20,8 @@ class Closing:
         return not self._open
 
     def close(self) -> None:
-        """Close all of it; the first error is raised when the last one was tried. What raised counts as open: another
-        call tries it again. What is closed is not closed twice: a second thread waits until the first has done."""
+        """Close everything; after the last attempt the first error is raised. What raised stays open, and another call
+        tries it again. Nothing is closed twice: a second thread waits until the first is done."""
         with self._lock:
             if self._closing:
                 return

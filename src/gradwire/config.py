@@ -1,7 +1,7 @@
-"""Configuration: one frozen struct per room, composed; argument > environment > file > default.
+"""Configuration: one frozen struct per section; argument > environment > file > default.
 
-A field `compress.chunk` is the variable GRADWIRE_COMPRESS_CHUNK and the TOML key `chunk` in `[compress]`; the
-top-level `level` is GRADWIRE_LEVEL. The file is named by the argument or by GRADWIRE_CONFIG.
+The field `compress.chunk` is the variable GRADWIRE_COMPRESS_CHUNK and the TOML key `chunk` in `[compress]`; the
+top-level `level` is GRADWIRE_LEVEL. The file is given by the argument or by GRADWIRE_CONFIG.
 """
 
 from __future__ import annotations
@@ -33,58 +33,58 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 class CompressConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How gradients are encoded."""
 
-    # Encoded megabytes per pipelined piece of a bucket: small enough to overlap, large enough to fill a pipe.
+    # Encoded megabytes per chunk of a bucket: small enough for chunks to overlap, large enough to fill a link.
     chunk: Positive = 4.0
-    # int8 and int4: "stochastic" is unbiased, "nearest" has the smaller error; feedback returns either's error.
+    # int8 and int4: "stochastic" is unbiased, "nearest" has the smaller error; error feedback corrects both.
     rounding: Literal["stochastic", "nearest"] = "stochastic"
-    # DGC's momentum correction for sparse levels; use it with a plain SGD that has no momentum of its own.
+    # DGC's momentum correction for sparse levels; use it with an SGD optimizer without momentum.
     momentum: Share = 0.0
-    # DGC's warm-up: steps over which a sparse level's share falls from 25 % to what was asked.
+    # DGC's warm-up: steps over which the share of a sparse level falls from 25 % to the configured one.
     warmup: Count = 0
-    # "hold" keeps pruned coordinates' gradient for later, "zero" really prunes the weights.
+    # "hold" keeps the gradient of pruned elements in the residual, "zero" sets pruned weights to zero.
     prune: Literal["hold", "zero"] = "hold"
 
 
 class PlanningConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How plans are made and changed, where `plan` names a planner."""
 
-    # A JSON file that says which sites there are and what links them, as `gradwire plan` reads it; one site per rank.
+    # A JSON file of sites and links, in the format of `gradwire plan`; one site per rank.
     net: str = ""
-    # A JSON file of site names and their ranks, read by rank 0; without it GRADWIRE_SITE on each rank says where it is.
+    # A JSON file of site names and their ranks, read by rank 0; without it GRADWIRE_SITE names each rank's site.
     sites: str = ""
-    # Change the plan by what is measured; measure links that carry nothing.
+    # Change the plan by measurements; measure idle links.
     aware: bool = True
     probe: bool = True
-    # A change must promise this share of the time, and wait this many seconds after the last one.
+    # A change must be predicted to save this share of the time, and comes this many seconds after the last one.
     gain: Share = 0.1
     interval: Annotated[float, msgspec.Meta(ge=0)] = 30.0
-    # Pairs without a link in `net` are relayed by members; False leaves them to the network's own routers.
+    # Members relay for pairs without a link in `net`; False leaves them to the network's routers.
     relay: bool = True
-    # When a rank is lost: False stops every rank with LinkError; True lets the others go on, as docs/planning.md says.
+    # When a rank is lost: False stops every rank with LinkError; True continues without it, see docs/planning.md.
     elastic: bool = False
-    # A rank that was cut off tries to come back for so many seconds, where `Handle.hand_over` says with what; 0: never.
+    # Seconds for which a disconnected rank tries to rejoin, where `Handle.hand_over` was called; 0: never.
     rejoin: Annotated[float, msgspec.Meta(ge=0)] = 300.0
-    # Let pieces take side routes where the plan has any and the way itself is busy.
+    # Send pieces by side routes where the plan has any and the direct link is busy.
     side: bool = True
 
 
 class ObserveConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is watched."""
+    """What is checked and recorded."""
 
-    # Every so many steps all ranks compare a hash of what they restored; 0 never.
+    # All ranks compare a hash of the restored gradients every this many steps; 0: never.
     verify: Count = 0
-    # What recordings hold: "steps", or every bucket of every step too.
+    # What recordings contain: "steps", or "buckets" for every bucket of every step too.
     detail: Literal["steps", "buckets"] = "steps"
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole configuration."""
 
-    # A level such as "int8" or "topk:0.01+int8", or a controller that chooses: "auto", "netsense", "dc2".
+    # A level such as "int8" or "topk:0.01+int8", or a controller that chooses levels: "auto", "netsense", "dc2".
     level: str = "auto"
-    # Every rank's events go into files in this directory (docs/events.md); empty records nothing.
+    # Directory for the files of every rank's events (docs/events.md); empty: nothing is recorded.
     record: str = ""
-    # A planner ("loadaware", "star", "ring", ...): gradients travel its trees over gradwire's own transport. "": none.
+    # A planner ("loadaware", "star", "ring", ...): gradients are summed along its trees over LTP or TCP. "": none.
     plan: str = ""
     planning: PlanningConfig = msgspec.field(default_factory=PlanningConfig)
     compress: CompressConfig = msgspec.field(default_factory=CompressConfig)
@@ -111,14 +111,14 @@ def resolve(
 
 
 def checked(config: Config) -> Config:
-    """Parse what is text at the edge, so that a mistake surfaces here and not in the first backward."""
+    """Check names and levels, so that a mistake is found here and not in the first backward."""
     if config.plan and config.plan not in PLANNERS:
         hint = did_you_mean(config.plan, PLANNERS)
-        raise ConfigError(f"plan: {config.plan!r} is no planner; {hint}choose one of {', '.join(PLANNERS)}")
+        raise ConfigError(f"plan: {config.plan!r} is not a planner; {hint}choose one of {', '.join(PLANNERS)}")
     if config.plan and config.compress.momentum:
         raise ConfigError(
-            f"compress.momentum: {config.compress.momentum:g} is not applied to gradients that travel a plan; leave it "
-            "at 0 and give the optimizer its momentum"
+            f"compress.momentum: {config.compress.momentum:g} cannot be combined with plan = {config.plan!r}; set it "
+            "to 0 and use the optimizer's momentum"
         )
     if not is_controller(config.level):
         try:
@@ -128,14 +128,14 @@ def checked(config: Config) -> Config:
             raise ConfigError(f"{error}; {hint}controllers are {', '.join(controller_names())}") from error
     for setting, value in _numbers(config):
         if not math.isfinite(value):
-            raise ConfigError(f"{setting}: {value} will not do, it must be a finite number")
+            raise ConfigError(f"{setting}: {value} is not valid; it must be a finite number")
     return config
 
 
 def _numbers(config: Config) -> Iterator[tuple[str, float]]:
-    for room, settings in config.to_dict().items():
+    for section, settings in config.to_dict().items():
         if isinstance(settings, dict):
-            yield from ((f"{room}.{name}", value) for name, value in settings.items() if isinstance(value, float))
+            yield from ((f"{section}.{name}", value) for name, value in settings.items() if isinstance(value, float))
 
 
 def with_level(config: Config, level: str) -> Config:
@@ -144,20 +144,20 @@ def with_level(config: Config, level: str) -> Config:
 
 
 def with_plan(config: Config, planner: str) -> Config:
-    """The same configuration with gradients on the trees of a planner."""
+    """The same configuration with a planner."""
     return checked(msgspec.structs.replace(config, plan=_text(planner, "plan", 'as in plan="loadaware"')))
 
 
 def with_record(config: Config, record: str | os.PathLike[str]) -> Config:
     """The same configuration with its events recorded in a directory."""
     if not isinstance(record, str | os.PathLike):
-        raise ConfigError(f'record: {record!r} does not name a directory; write its path, as in record="runs/first"')
+        raise ConfigError(f'record: {record!r} is not a path; write a directory, as in record="runs/first"')
     return msgspec.structs.replace(config, record=str(os.fspath(record)))
 
 
 def _text(given: object, setting: str, example: str) -> str:
     if not isinstance(given, str):
-        raise ConfigError(f"{setting}: {given!r} will not do, it must be text, {example}")
+        raise ConfigError(f"{setting}: {given!r} is not valid; it must be text, {example}")
     return given
 
 
@@ -165,7 +165,7 @@ def with_transport(config: Config, kind: str) -> Config:
     """The same configuration over another transport."""
     if kind not in ("group", "ltp", "tcp"):
         hint = did_you_mean(kind, ("group", "ltp", "tcp"))
-        raise ConfigError(f"transport: {kind!r} is not known; {hint}write group, ltp or tcp")
+        raise ConfigError(f"transport: {kind!r} is not a transport; {hint}write group, ltp or tcp")
     transport = msgspec.structs.replace(config.transport, kind=kind)
     return checked(msgspec.structs.replace(config, transport=transport))
 
@@ -197,7 +197,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Every GRADWIRE_* variable that names a field; an unknown one is a mistake worth naming."""
+    """The values of all GRADWIRE_* variables that name a field; ConfigError for an unknown one."""
     found: dict[str, Any] = {}
     fields = _fields()
     for variable, text in environment.items():
@@ -206,8 +206,8 @@ def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         if variable not in fields:
             hint = did_you_mean(variable, [*fields, *sorted(OTHER_VARIABLES)])
             raise ConfigError(f"environment variable {variable} is not a setting; {hint}known are {', '.join(fields)}")
-        room, name = fields[variable]
-        target = found.setdefault(room, {}) if room else found
+        section, name = fields[variable]
+        target = found.setdefault(section, {}) if section else found
         target[name] = text
     return found
 
@@ -224,7 +224,7 @@ OTHER_VARIABLES = frozenset(
 
 
 def _fields() -> dict[str, tuple[str, str]]:
-    """Variable name -> (room, field); the room of a top-level field is empty."""
+    """Variable name -> (section, field); the section of a top-level field is empty."""
     names: dict[str, tuple[str, str]] = {PREFIX + "TRANSPORT": ("transport", "kind")}
     for field in msgspec.structs.fields(Config):
         if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
@@ -246,11 +246,11 @@ def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _builtins(config: Config) -> dict[str, Any]:
-    """A Config takes any values when it is made; here they become what a file could have held."""
+    """The fields of a Config as plain values; its constructor does not check them."""
     try:
         return config.to_dict()
     except (TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(f"configuration: {config!r} holds what is no setting's value: {error}") from error
+        raise ConfigError(f"configuration: {config!r} has a value that no setting accepts: {error}") from error
 
 
 def _convert(fields: dict[str, Any]) -> Config:
@@ -261,11 +261,11 @@ def _convert(fields: dict[str, Any]) -> Config:
 
 
 def _explain(text: str, fields: dict[str, Any]) -> str:
-    """msgspec says where and what it expected; a user also wants to know what was given and what would do."""
+    """msgspec's message with the setting, the value that was found, and what is allowed."""
     found = re.fullmatch(r"(.*) - at `\$\.?(.*)`", text)
     what, setting = found.groups() if found else (text, "")
-    room, _, name = setting.rpartition(".")
-    structure = _room(room if "unknown field" not in what else setting)
+    section, _, name = setting.rpartition(".")
+    structure = _section(section if "unknown field" not in what else setting)
     if structure is None:
         return f"configuration: {text}"
     names = {field.name: field for field in msgspec.structs.fields(structure)}
@@ -275,12 +275,12 @@ def _explain(text: str, fields: dict[str, Any]) -> str:
         return f"{setting or 'configuration'}: there is no setting {unknown!r}; {hint}known are {', '.join(names)}"
     if name not in names:
         return f"configuration: {text}"
-    given = (fields.get(room, {}) if room else fields).get(name)
+    given = (fields.get(section, {}) if section else fields).get(name)
     choices = get_args(names[name].type) if get_origin(names[name].type) is Literal else ()
     wanted = f"one of {', '.join(map(repr, choices))}" if choices else _in_words(what)
     default = names[name].default
     usual = "" if default is msgspec.NODEFAULT else f"; the default is {default!r}"
-    return f"{setting}: {given!r} will not do, it must be {wanted}{usual}"
+    return f"{setting}: {given!r} is not valid; it must be {wanted}{usual}"
 
 
 def _in_words(expected: str) -> str:
@@ -290,10 +290,10 @@ def _in_words(expected: str) -> str:
     return words.get(kind, kind) + "".join(bound)
 
 
-def _room(name: str) -> type[msgspec.Struct] | None:
-    """The part of the configuration that is called so; the whole for no name."""
+def _section(name: str) -> type[msgspec.Struct] | None:
+    """The struct of a section; Config for the empty name, None for an unknown one."""
     if not name:
         return Config
-    rooms = {field.name: field.type for field in msgspec.structs.fields(Config)}
-    found = rooms.get(name)
+    sections = {field.name: field.type for field in msgspec.structs.fields(Config)}
+    found = sections.get(name)
     return found if isinstance(found, type) and issubclass(found, msgspec.Struct) else None

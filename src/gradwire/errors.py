@@ -1,16 +1,16 @@
-"""The error tree. Missing data is a result (`Delivery.missing`), never one of these.
+"""Errors that gradwire raises. Missing data is not an error but a result (`transport.wires.base.Delivery.missing`).
 
 GradwireError
-├── ConfigError      the caller's mistake, found at assembly; names the setting and the fix
-├── LinkError        the network's doing: a peer lost, a deadline passed
-│   ├── NoAnswerError    nothing came back at all; another kind of wire may get through
-│   └── PeerClosedError  a peer closed its end in order, and something was still to come from it or to go to it
-└── IntegrityError   corruption or a bug of ours: training must stop
+├── ConfigError      a wrong setting or argument, found before training; the message names it and the fix
+├── LinkError        a network failure: a peer was lost, a deadline passed
+│   ├── NoAnswerError    a peer never answered; another wire may work
+│   └── PeerClosedError  a peer closed its connection in order while a transfer with it was still expected
+└── IntegrityError   corrupted data or a bug in gradwire: training must stop
 """
 
 
 class GradwireError(Exception):
-    """Whatever gradwire raises on purpose."""
+    """Base class of all errors that gradwire raises."""
 
 
 class ConfigError(GradwireError, ValueError):
@@ -18,16 +18,16 @@ class ConfigError(GradwireError, ValueError):
 
 
 class LinkError(GradwireError, ConnectionError):
-    """The network failed us: which peer, since when, and what to try."""
+    """The network failed; the message names the peer, since when, and what to try."""
 
 
 class NoAnswerError(LinkError):
-    """A peer never answered: it is not running, or something between us drops this kind of packet."""
+    """A peer never answered: it is not running, or the network drops this kind of packet."""
 
 
 class PeerClosedError(LinkError):
-    """A peer closed its connection in order. Whether that is a loss depends on what was still expected of it."""
+    """A peer closed its connection in order. Whether that is a failure depends on what was still expected from it."""
 
 
 class IntegrityError(GradwireError, RuntimeError):
-    """Bytes are not what their sender made them, or replicas disagree."""
+    """Data was corrupted, or replicas differ."""

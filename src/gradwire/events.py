@@ -1,10 +1,10 @@
-"""Events: past-tense facts that one rank notes while training. Everything shown to a person comes from these.
+"""Events: facts that one rank emits during training. Every view (terminal, dashboard, report) is made from them.
 
-`at` is the rank's monotonic clock in seconds; `Opened` ties it to the wall clock. Sinks must not block: the training
-thread calls them, and gradwire's own. The recorded form (JSON lines) is described in docs/events.md.
+`at` is the rank's monotonic clock in seconds; `Opened` relates it to the wall clock. Sinks must not block: the training
+thread and gradwire's threads call them. The recorded form (JSON lines) is described in docs/events.md.
 
-The schema has one number, VERSION. A new event or a new field with a default keeps it; anything a reader of the old
-schema would misread raises it.
+The schema has one number, VERSION. A new event or a new field with a default keeps it; a change that a reader of the
+old schema would misread raises it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def _tag(name: str) -> str:
 
 
 class Fact(msgspec.Struct, frozen=True, gc=False, tag=_tag, tag_field="event", omit_defaults=True):
-    """What all events have in common."""
+    """Base class of all events."""
 
     at: float
 
 
 class Opened(Fact, frozen=True):
-    """First line of every file: what it is, whose it is, and the wall clock (Unix seconds) at `at`."""
+    """First line of every file: format, rank, and the wall clock (Unix seconds) at `at`."""
 
     format: str
     version: int
@@ -46,7 +46,7 @@ class Opened(Fact, frozen=True):
 
 
 class Attached(Fact, frozen=True):
-    """gradwire took over a model's gradient synchronisation; the effective configuration."""
+    """gradwire was attached to a model; the effective configuration."""
 
     rank: int
     world_size: int
@@ -61,12 +61,12 @@ class Attached(Fact, frozen=True):
 class Stepped(Fact, frozen=True):
     """One step on this rank. `compute + encode + wire + wait` is `seconds`; all four are 0 where only that is known.
 
-    `compute` is the time in which nothing was waited for. The rest of the step training waited: `encode` while this
-    rank encoded or decoded and nothing was on the network, `wire` while something was, `wait` for ranks that were late
-    (where pulses tell) and for whatever neither explains. `work` and `busy` are all of the encoding and all of the time
-    on the network, overlapped with compute or not. `gradient_bytes` is the raw gradient, `wire_bytes` what this rank
-    sent for it, `plain_bytes` what plain DDP would have sent. `residual` is the energy that waits relative to a fresh
-    gradient's, None where nothing is held back.
+    `compute` is the time without waiting. In the rest of the step training waited: `encode` while this rank encoded or
+    decoded and had no operation on the network, `wire` while it had one, `wait` for late ranks (where pulses measure
+    them) and for everything else. `work` and `busy` are all of the encoding and all of the time on the network,
+    overlapped with compute or not. `gradient_bytes` is the uncompressed gradient, `wire_bytes` what this rank sent for
+    it, `plain_bytes` what plain DDP would have sent. `residual` is the residual's energy relative to the gradient's,
+    None where there is no residual.
     """
 
     step: int
@@ -135,9 +135,9 @@ class Synchronised(Fact, frozen=True):
 
 
 class Sensed(Fact, frozen=True):
-    """What the network is like for the group, and what the last step was like, as rank 0 knows it.
+    """The estimate of the network for the group, and the last step, as rank 0 knows them.
 
-    Seconds and bytes per second. `predicted_plain` is what the cost model expects of a step of plain DDP now.
+    Seconds and bytes per second. `predicted_plain` is the cost model's prediction for a step of plain DDP now.
     """
 
     step: int
@@ -165,9 +165,9 @@ class Sensed(Fact, frozen=True):
 
 
 class LinkSample(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One directed link as its source knows it; None where nothing identifies a value. Seconds, bytes per second.
+    """One directed link as its source knows it; None where a value is not measured. Seconds, bytes per second.
 
-    `loss` is a share of packets, `window` what may be in flight in bytes, `age` how old the estimate is.
+    `loss` is a share of packets, `window` the bytes that may be in flight, `age` the age of the estimate.
     """
 
     source: int
@@ -193,8 +193,8 @@ class LinksSensed(Fact, frozen=True):
     links: tuple[LinkSample, ...]
 
 
-class TreeDrawn(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A tree of a plan: `parents[m]` is where member m sends its sum, `sources[m]` from where it gets the result."""
+class PlannedTree(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A tree of a plan: member m sends its sum to `parents[m]` and receives the result from `sources[m]`."""
 
     root: int
     share: float
@@ -203,21 +203,21 @@ class TreeDrawn(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class PlannedRoute(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Members that relay from the first to the last; `side` where it is used beside the direct link."""
+    """A path of members; those between the ends relay. `side`: it is used in addition to the direct link."""
 
     path: tuple[int, ...]
     side: bool = False
 
 
 class Planned(Fact, frozen=True):
-    """A plan is in force from `step` on; `predicted` is the planner's seconds for one synchronisation."""
+    """A plan is used from `step` on; `predicted` is the planner's seconds for one synchronisation."""
 
     step: int
     version: int
     planner: str
     reason: str
     predicted: float
-    trees: tuple[TreeDrawn, ...]
+    trees: tuple[PlannedTree, ...]
     routes: tuple[PlannedRoute, ...] = ()
     chunk: int = 0
 
@@ -229,7 +229,7 @@ class Planned(Fact, frozen=True):
         def renamed(edges: Mapping[int, int]) -> dict[int, int]:
             return {rank(member): rank(other) for member, other in edges.items()}
 
-        trees = tuple(TreeDrawn(rank(t.root), t.share, renamed(t.parents), renamed(t.sources)) for t in plan.trees)
+        trees = tuple(PlannedTree(rank(t.root), t.share, renamed(t.parents), renamed(t.sources)) for t in plan.trees)
         relays = [PlannedRoute(tuple(map(rank, path))) for path in plan.routes.values()]
         sides = [PlannedRoute(tuple(map(rank, path)), side=True) for paths in plan.auxiliary.values() for path in paths]
         return cls(
@@ -238,12 +238,12 @@ class Planned(Fact, frozen=True):
 
 
 class Transferred(Fact, frozen=True):
-    """What this rank and one peer exchanged since the last such event; `step` is the last one that it covers.
+    """What this rank and one peer exchanged since the last such event; `step` is the last step that it covers.
 
-    From the peer came `transfers` with `nbytes`, in `seconds` added up over transfers; `missing` bytes were not waited
-    for; `closes` counts how transfers ended ("complete", "threshold", "deadline", "refused", "cancelled"). Of what went
-    to the peer, `returned` bytes did not arrive and went back to this rank's residual, and `retransmitted` were sent
-    again. `peer` is -1 for collectives of which only the whole is known.
+    Received from the peer: `transfers` with `nbytes`, in `seconds` summed over transfers; `missing` bytes were not
+    waited for; `closes` counts how transfers ended ("complete", "threshold", "deadline", "refused", "cancelled"). Sent
+    to the peer: `returned` bytes were not delivered and returned to this rank's residual, `retransmitted` bytes were
+    sent again. `peer` is -1 for collectives of which only the total is known.
     """
 
     step: int
@@ -258,7 +258,7 @@ class Transferred(Fact, frozen=True):
 
 
 class Noted(Fact, frozen=True):
-    """What the user told: how well training goes, and how long it shall go."""
+    """What the user reported: loss, accuracy, epoch, the planned number of steps, other values."""
 
     step: int
     loss: float | None = None
@@ -269,7 +269,7 @@ class Noted(Fact, frozen=True):
 
 
 class Advised(Fact, frozen=True):
-    """Another DDP setting is predicted to save this share of a step."""
+    """Another `bucket_cap_mb` of DDP is predicted to save `gain`, a share of a step."""
 
     step: int
     bucket_cap_mb: int
@@ -277,7 +277,7 @@ class Advised(Fact, frozen=True):
 
 
 class NonFinite(Fact, frozen=True):
-    """This rank's gradient held NaN or infinity; it was passed on and kept out of the residuals."""
+    """This rank's gradient had NaN or infinity; they were sent, and kept out of the residuals."""
 
     step: int
     bucket: int
@@ -285,11 +285,11 @@ class NonFinite(Fact, frozen=True):
 
 
 class Faulted(Fact, frozen=True):
-    """Something broke and training went on; `detail` is a sentence, `kind` one of a few words:
+    """A failure that training survived; `detail` is a sentence, `kind` is one of:
 
-    "fallback" (another transport is used than asked for), "guard" (compression seemed to hurt and was cut back),
-    "peer_lost" (others go on without it), "peer_back" (it is taken back), "late_rank" (a rank kept the others waiting
-    for a step and longer).
+    "fallback" (another transport is used than configured), "guard" (compression seemed to harm accuracy and was
+    reduced), "peer_lost" (the others continue without it), "peer_back" (it rejoined), "late_rank" (the others waited
+    for a rank for a step or longer).
     """
 
     step: int
@@ -306,13 +306,13 @@ class Failed(Fact, frozen=True):
 
 
 class Warned(Fact, frozen=True):
-    """gradwire itself could not do something that training does not need, such as writing this file."""
+    """gradwire could not do something that training does not need, such as writing this file."""
 
     message: str
 
 
 class Dropped(Fact, frozen=True):
-    """So many events were not recorded because the writer could not keep up."""
+    """`count` events were not recorded because the writer could not keep up."""
 
     count: int
 
@@ -345,11 +345,11 @@ Event = (
 
 
 class Sink(Protocol):
-    """Takes events; returns at once."""
+    """Receives events; must not block."""
 
     def emit(self, event: Event) -> None: ...
 
 
 def finite(value: float | None) -> float | None:
-    """JSON has no NaN and no infinity; neither says anything here."""
+    """The value, or None for NaN and infinity, which JSON does not have."""
     return value if value is not None and math.isfinite(value) else None

@@ -1,9 +1,9 @@
-"""Fork: what a child process inherits of its parent's connections, threads and files is void in the child.
+"""Fork: disables, in a forked child process, objects whose connections, threads and files belong to the parent.
 
-In: an object and what makes it void. Out: that call, in every child that is forked while the object lives. A child (a
-DataLoader worker) has copies of the objects, but none of the threads behind them, and shares the sockets and files.
-Closed there, they would say goodbye to peers in the parent's name, write its events twice, or wait for threads that do
-not exist. Voiding happens before any code of the child runs; it must neither lock, wait nor raise.
+In: an object and the function that disables it. Out: that call, in every child forked while the object lives. A child
+(a DataLoader worker) has copies of the objects without their threads, and shares their sockets and files. Closing them
+there would close the parent's connections, write its events twice, or wait for threads that do not exist. The functions
+run before any other code of the child; they must not lock, wait or raise.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _VOIDS: WeakKeyDictionary[object, Callable[[object], None]] = WeakKeyDictionary(
 
 
 def void_in_child(owner: T, void: Callable[[T], None]) -> None:
-    """Have `void(owner)` called in every process that is forked from this one while the owner lives."""
+    """Call `void(owner)` in every process that is forked from this one while the owner lives."""
     _VOIDS[owner] = void  # type: ignore[assignment]
 
 
 def keep_forever(value: object) -> None:
-    """Never destroy this object, not even at the interpreter's end: native ones would wait for their threads."""
+    """Never destroy this object, not even at interpreter exit: native objects would wait for their threads."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 

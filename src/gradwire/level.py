@@ -1,8 +1,8 @@
-"""Level: how hard a bucket is compressed, as one value that people can write and ranks can agree on.
+"""Level: how strongly a bucket is compressed, as one value with a text form that users write and ranks exchange.
 
-A level is a chain in a fixed order: prune, then sparsify or factorise, then quantise what is left, then a lossless
-stage. Its text joins the stages with "+": "fp16", "int8", "topk:0.01+int8", "prune:0.5+topk:0.01+fp16+zstd",
-"lowrank:4", "off". Parsing is strict and the canonical text parses back to the same level.
+A level is a chain of stages in a fixed order: prune, then sparsify or factorise, then quantise, then lossless. Its text
+joins the stages with "+": "fp16", "int8", "topk:0.01+int8", "prune:0.5+topk:0.01+fp16+zstd", "lowrank:4", "off".
+Parsing is strict, and the canonical text parses back to the same level.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STAGES: Final = ("off", "prune", *SPARSE, "lowrank", *VALUES[1:], "zstd")
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What is kept (`select`, `ratio` or `rank`, less `prune`) and how each kept value is written (`values`)."""
+    """What is sent (`select` with `ratio` or `rank`, without `prune`) and the format of each value (`values`)."""
 
     select: Select = "all"
     ratio: float = 1.0
@@ -34,7 +34,7 @@ class Level:
 
     @property
     def off(self) -> bool:
-        """Plain DDP: nothing is changed, not even a rounding."""
+        """Whether this is plain DDP: values are sent unchanged, without rounding."""
         return self == Level()
 
     @property
@@ -59,19 +59,19 @@ class Level:
 
     @classmethod
     def parse(cls, text: str, setting: str = "level") -> Level:
-        """Read a level's text; ConfigError names `setting`, the wrong stage and what is allowed."""
+        """Parse a level's text; ConfigError names `setting`, the wrong stage and what is allowed."""
         if text.strip().lower() in ("off", "fp32", "none"):
             return cls()
         level: dict[str, object] = {}
         order = -1
         for stage in text.strip().lower().split("+"):
-            place, fields = _parse_stage(stage.strip(), setting, text)
-            if place <= order:
+            position, fields = _parse_stage(stage.strip(), setting, text)
+            if position <= order:
                 raise ConfigError(
-                    f"{setting}: {stage!r} is out of place or repeated in {text!r}; "
+                    f"{setting}: {stage!r} is repeated or in the wrong order in {text!r}; "
                     "the order is prune, topk/exactk/sharedk/randk/lowrank, fp16/bf16/int8/int4, zstd"
                 )
-            order = place
+            order = position
             level |= fields
         return cls(**level)  # type: ignore[arg-type]
 
@@ -84,7 +84,7 @@ def _parse_stage(stage: str, setting: str, text: str) -> tuple[int, dict[str, ob
         return 1, {"select": name, "ratio": _fraction(name, argument, setting)}
     if name == "lowrank":
         if not argument.isdigit() or not 1 <= int(argument) <= 256:
-            raise ConfigError(f"{setting}: lowrank takes a rank from 1 to 256, as in lowrank:4, not {argument!r}")
+            raise ConfigError(f"{setting}: lowrank needs a rank from 1 to 256, as in lowrank:4, not {argument!r}")
         return 1, {"select": "lowrank", "rank": int(argument)}
     if name in VALUES and name != "fp32" and not argument:
         return 2, {"values": name}
@@ -102,5 +102,5 @@ def _fraction(name: str, argument: str, setting: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 < value < 1:
-        raise ConfigError(f"{setting}: {name} takes a share between 0 and 1, as in {name}:0.01, not {argument!r}")
+        raise ConfigError(f"{setting}: {name} needs a share between 0 and 1, as in {name}:0.01, not {argument!r}")
     return value

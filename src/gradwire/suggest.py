@@ -1,4 +1,4 @@
-"""Suggest: the word that a mistyped one was probably meant to be."""
+"""Suggest: the known word that is nearest to a mistyped one, for error messages."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Final
 
-# How alike two words are (difflib's ratio) when one is taken for the other; difflib's own default.
+# The least similarity (difflib's ratio) of two words for a suggestion; difflib's own default.
 ALIKE: Final = 0.6
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """ "did you mean 'kind'? ", or nothing where no known word is near."""
+    """ "did you mean 'kind'? ", or an empty text where no known word is similar."""
     meant = nearest(word, known)
     return f"did you mean {meant!r}? " if meant else ""
 
 
 def nearest(word: object, known: Iterable[str], alike: float = ALIKE) -> str:
-    """The known word that is most like this one, empty where none is alike enough."""
+    """The most similar known word; empty where none is similar enough."""
     return next(iter(get_close_matches(str(word), list(known), n=1, cutoff=alike)), "")

@@ -1,6 +1,11 @@
-"""The nouns that pass between the rooms. All frozen; nothing here computes, sends or decides.
+"""Types that the stages exchange; all frozen, without I/O.
 
-Bucket -> View -> Decision -> Payload -> Plan -> Delivery -> Update
+gradient    ParameterSlice, Bucket
+network     LinkView, Acks, View                    what sense knows
+step        StepFacts                               what one rank measured
+decision    Footprint, Decision                     what a level would send; which level is used
+plan        Tree, Plan                              how sums travel between members
+function    all_reduce_bytes                        bytes that each rank sends for an uncompressed sum
 """
 
 from __future__ import annotations
@@ -9,23 +14,10 @@ from dataclasses import dataclass, field
 
 from gradwire.level import Level
 
-__all__ = [
-    "Bucket",
-    "Decision",
-    "Footprint",
-    "Level",
-    "LinkView",
-    "ParameterSlice",
-    "Plan",
-    "StepFacts",
-    "Tree",
-    "View",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class ParameterSlice:
-    """Where one parameter's gradient lies in a bucket's flat buffer, in elements."""
+    """Position of one parameter's gradient in a bucket's flat buffer, in elements."""
 
     name: str
     offset: int
@@ -35,7 +27,7 @@ class ParameterSlice:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """One flat stretch of gradient, ready to be synchronised at `step`."""
+    """A flat part of the gradient that is synchronised at once, at `step`."""
 
     index: int
     step: int
@@ -51,11 +43,11 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class LinkView:
-    """What is known of one directed link (or of the group as a whole, where only collectives are seen).
+    """Estimates of one directed link (or of the whole group, where only collectives are measured).
 
-    Seconds and bytes per second; None where nothing identifies the value yet. `bandwidth` is what the link delivers
-    now, `best` the most it delivered lately, `overhead` what an exchange takes besides its bytes; `delay` is how long a
-    step's synchronisation takes, `variation` by how much it varies, `queueing` what the latency exceeds its minimum by.
+    Seconds and bytes per second; None where a value is not measured yet. `bandwidth` is the present delivery rate,
+    `best` the highest recent one, `overhead` the time of an exchange besides its bytes; `delay` is the time of a step's
+    synchronisation, `variation` its deviation, `queueing` the latency above its minimum.
     """
 
     rtprop: float | None = None
@@ -72,9 +64,10 @@ class LinkView:
 
 @dataclass(frozen=True, slots=True)
 class Acks:
-    """What acknowledgements say of all links of one rank together; None where they say nothing yet.
+    """Summary of the acknowledgements on all links of one rank; None where a value is not measured yet.
 
-    `rtprop`, `queueing` and `loss` are its worst link's; `bandwidth` is what it delivered per second of moving bytes.
+    `rtprop`, `queueing` and `loss` are those of the worst link; `bandwidth` is bytes per second while data was in
+    flight.
     """
 
     rtprop: float | None = None
@@ -85,9 +78,9 @@ class Acks:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the network is like now: the group as one link, and each known directed pair (source, destination).
+    """The present estimate of the network: the group as one link, and each known directed pair (source, destination).
 
-    `changes` counts how often it became another network: whoever remembers something of it forgets it when this grows.
+    `changes` counts network changes: what was measured before the last one is obsolete.
     """
 
     group: LinkView
@@ -101,14 +94,14 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class StepFacts:
-    """What one rank measured in one step. Seconds and bytes; the defaults mean "nothing was measured".
+    """What one rank measured in one step. Seconds and bytes; the defaults mean "not measured".
 
-    `exposed` is how long training waited after its last gradient was ready; `busy` the time during which anything of
-    ours was on the network; `hops` the latencies in a row of the longest exchange; `work` the time of encoding and
-    decoding; `span` from the first bucket ready to the last; `buckets` each bucket's (ready after the first, bytes);
-    `residual` the energy that waits relative to a fresh gradient's; `loss` what the user noted, if anything.
-    `carrying` and `encoding` are the parts of `exposed` with something on the network, and with encoding alone;
-    `level` is the one that the step ran at, where that is known.
+    `exposed` is how long training waited after its last gradient was ready; `busy` the time with at least one operation
+    on the network; `hops` the latencies in a row of the longest exchange; `work` the time of encoding and decoding;
+    `span` from the first bucket ready to the last; `buckets` each bucket's (ready after the first, bytes); `residual`
+    the residual's energy relative to the gradient's; `loss` the training loss, if the user reported it. `carrying` and
+    `encoding` are the parts of `exposed` with an operation on the network, and with encoding only; `level` is the level
+    of the step, where known.
     """
 
     seconds: float = 0.0
@@ -127,28 +120,28 @@ class StepFacts:
 
     @property
     def compute(self) -> float:
-        """What a step takes when nothing is waited for."""
+        """The step's time without waiting for the network."""
         return max(0.0, self.seconds - self.exposed)
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What one exchange puts on the network: bytes sent by each rank, and latencies in a row."""
+    """The network cost of one exchange: bytes sent by each rank, and latencies in a row."""
 
     wire_bytes: int
     hops: int
 
 
 def all_reduce_bytes(nbytes: int, world_size: int) -> int:
-    """What each of W ranks sends to sum so many bytes: 2 (W - 1) / W of them, by a ring or by shards."""
+    """Bytes that each of W ranks sends to sum a buffer, with a ring or with shards: 2 (W - 1) / W of its size."""
     return 2 * nbytes * (world_size - 1) // world_size
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One level for one bucket, with the sentence that explains it and the version all ranks agreed on.
+    """The level of all buckets, the reason in one sentence, and a version that all ranks agree on.
 
-    `guarded` where accuracy and not time asked for it: known to the rank that decided.
+    `guarded`: the accuracy guard decided, not time; known only to the rank that decided.
     """
 
     level: Level
@@ -162,8 +155,8 @@ class Tree:
     """A rooted aggregation tree: `parents[m]` is where member m sends its sum; the root is its own parent.
 
     Sums flow up to the root. The result flows down the same edges, or, where `sources` is given, to each member m
-    from `sources[m]` (again the root is its own): the two directions of a link are seldom equally fast.
-    `share` is this tree's part of the gradient.
+    from `sources[m]` (the root is its own source): the two directions of a link are seldom equally fast.
+    `share` is the part of the gradient that uses this tree.
     """
 
     root: int
@@ -174,12 +167,12 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a sum travels: trees whose shares add up to one, and what the planner expects of it.
+    """How sums travel between members: trees whose shares add up to one, with the predicted seconds and the reason.
 
-    `routes[(a, b)]` are the members that relay from a to b, ends included, for tree edges that are no direct link.
+    `routes[(a, b)]` are the members that relay from a to b, ends included, for tree edges without a direct link.
     `auxiliary[(a, b)]` are side routes of the same form, for edges whose own queue is long.
-    `chunk` is the size in bytes (of dense gradient) that the prediction assumes is sent, summed and passed on at once.
-    `level` is the level of its steps, where the plan decides that; "" leaves it to whoever hands in a bucket.
+    `chunk` is the size in bytes (of dense gradient) of the pieces that the prediction assumes.
+    `level` is the level of its steps, where the plan decides it; "" leaves it to the sender of a bucket.
     """
 
     version: int

@@ -1,7 +1,7 @@
-"""Bytes, Seconds and Rate: numbers that know what they measure.
+"""Units: Bytes, Seconds and Rate as number types.
 
-Rate x Seconds is Bytes, Bytes / Rate is Seconds, Bytes / Seconds is Rate. Any other arithmetic falls back to
-plain numbers. `parse_*` read what people write ("200mbit", "20ms", "64KiB", "1%") and raise ConfigError.
+Rate x Seconds is Bytes, Bytes / Rate is Seconds, Bytes / Seconds is Rate. Any other arithmetic gives plain numbers.
+`parse_*` read text such as "200mbit", "20ms", "64KiB", "1%" and raise ConfigError.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "kbps": 1e3, "mbps":
 
 
 class Seconds(float):
-    """A span of time."""
+    """A duration."""
 
     __slots__ = ()
 
@@ -67,7 +67,7 @@ class Bytes(int):
 
 
 class Rate(float):
-    """Data per time, held in bytes per second; people write and read bits."""
+    """Data per time, stored in bytes per second; parsed and printed in bits per second."""
 
     __slots__ = ()
 

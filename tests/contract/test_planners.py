@@ -1,4 +1,4 @@
-"""What every planner must do, run for each of them: sums are whole, everybody gets them, links exist, times hold."""
+"""Contract of every planner: sums are complete, all members receive them, links exist, predictions hold."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gradwire.simulate.compare import simulate
 from gradwire.types import Plan, Tree
 
 MBIT = 1e6 / 8
-# Planning many small networks is quick; one slow machine must not turn that into a failure.
+# Planning many small networks is fast; a slow machine must not fail the test.
 QUIET = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -31,7 +31,7 @@ def matrices(draw: st.DrawFn, sizes: tuple[int, int] = (2, 9), links: float = 1.
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     rate = 10 ** random.uniform(0.5, 2.5, (size, size)) * MBIT
     if links < 1:
-        # A ring keeps it strongly connected; of the rest some are there, and some only one way.
+        # A ring keeps it strongly connected; other links may be missing, or exist in one direction only.
         there = random.random((size, size)) < links
         order = random.permutation(size)
         there[order, np.roll(order, -1)] = True
@@ -48,7 +48,7 @@ def jobs(least: int = 10_000) -> st.SearchStrategy[ReductionJob]:
 
 
 def contributions(tree: Tree) -> dict[int, int]:
-    """How often each member's own gradient is in what arrives at the root, by walking the sums."""
+    """How often each member's own gradient is in the sum at the root."""
     below = children_of(tree.parents)
 
     def total(member: int, depth: int) -> dict[int, int]:
@@ -63,7 +63,7 @@ def contributions(tree: Tree) -> dict[int, int]:
 
 
 def receivers(tree: Tree) -> list[int]:
-    """Who is told the result, as often as told."""
+    """The members that receive the result, once per receipt."""
     onward, told = children_of(sources_of(tree)), [tree.root]
     for member in told:
         assert len(told) <= len(tree.parents), "told twice, or a cycle"
@@ -101,7 +101,7 @@ def planner(request: pytest.FixtureRequest) -> str:
 
 @given(matrix=matrices(), job=jobs())
 @QUIET
-def test_on_full_meshes_every_contribution_counts_once_and_everybody_hears(
+def test_on_full_meshes_every_contribution_counts_once_and_all_members_receive_the_result(
     planner: str, matrix: Matrix, job: ReductionJob
 ) -> None:
     check(matrix, make_plan(matrix, job, planner))
@@ -109,7 +109,7 @@ def test_on_full_meshes_every_contribution_counts_once_and_everybody_hears(
 
 @given(matrix=matrices(sizes=(2, 10), links=0.25), job=jobs())
 @QUIET
-def test_with_links_missing_or_one_way_relays_carry(planner: str, matrix: Matrix, job: ReductionJob) -> None:
+def test_missing_and_one_way_links_are_relayed(planner: str, matrix: Matrix, job: ReductionJob) -> None:
     check(matrix, make_plan(matrix, job, planner))
 
 
@@ -126,9 +126,7 @@ def test_the_predicted_time_is_the_simulated_one_within_a_tenth(
 
 @given(matrix=matrices(sizes=(3, 8)), data=st.data())
 @settings(QUIET, max_examples=10)
-def test_after_a_member_left_or_joined_the_plan_is_whole_again(
-    planner: str, matrix: Matrix, data: st.DataObject
-) -> None:
+def test_after_a_member_left_or_joined_the_plan_is_complete(planner: str, matrix: Matrix, data: st.DataObject) -> None:
     job = ReductionJob(1_000_000)
     left = data.draw(st.sampled_from(matrix.members))
     smaller = matrix.only([member for member in matrix.members if member != left])
@@ -147,7 +145,7 @@ def test_a_member_that_cannot_be_reached_is_named(planner: str) -> None:
         make_plan(Matrix.of(rate, members=(10, 11, 12, 13)), ReductionJob(1_000_000), planner)
 
 
-def test_one_member_has_nothing_to_send(planner: str) -> None:
+def test_a_single_member_sends_nothing(planner: str) -> None:
     plan = make_plan(Matrix.of([[0.0]], members=(7,)), ReductionJob(1_000_000), planner)
     assert plan.predicted == 0
     assert plan.trees[0].parents == {7: 7}
@@ -166,5 +164,5 @@ def test_an_unknown_planner_is_refused_with_the_known_ones() -> None:
 
 @given(matrix=matrices(sizes=(2, 8), links=0.1))
 @QUIET
-def test_connected_matrices_are_let_through(matrix: Matrix) -> None:
+def test_connected_matrices_are_accepted(matrix: Matrix) -> None:
     require_connected(matrix)

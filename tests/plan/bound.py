@@ -15,7 +15,7 @@ from gradwire.plan.matrix import Matrix
 
 
 def least_time(matrix: Matrix, nbytes: float) -> float:
-    """Seconds; no plan can be faster, and plans with enough trees and chunks come arbitrarily near."""
+    """Seconds; no plan can be faster, and plans with enough trees and chunks approach it."""
     size, edges = matrix.size, [tuple(edge) for edge in np.argwhere(matrix.rate > 0).tolist()]
     count = len(edges)
     # Columns: T, x[r], reserved[r, way, edge], flow[r, way, member, edge].

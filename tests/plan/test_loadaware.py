@@ -1,4 +1,4 @@
-"""Load-aware trees against the linear-programming bound, the published planner and the simple shapes."""
+"""Load-aware trees against the linear-programming bound, the published planner and simple topologies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALEXNET = ReductionJob(244_403_360, chunk=4_000_000)
 
 
 def test_the_bound_is_right_where_it_is_known() -> None:
-    """Two members over one link; n members behind equal uplinks, where every member must send and hear 2 (n-1)/n."""
+    """Two members over one link; n members behind equal uplinks, where every member must send and receive 2 (n-1)/n."""
     pair = Matrix.of([[0, 10.0], [5.0, 0]])
     assert least_time(pair, 100) == pytest.approx(20)
     equal = Matrix.of(np.full((4, 4), 1e3), up=10.0, down=10.0)
@@ -51,7 +51,7 @@ def test_the_busiest_link_of_the_9_sites_is_within_4_per_cent_of_the_optimum(see
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_order_of_the_planners_on_the_9_sites_is_the_known_one(seed: int) -> None:
-    """SYSTEMS' ideal figures: star 279 s, sharded 125, one-root FAPT 72, nine-root 55, load-aware 34; as ratios."""
+    """Known ideal figures: star 279 s, sharded 125, one-root FAPT 72, nine-root 55, load-aware 34; as ratios."""
     matrix = netstorm9(seed).matrix
     times = {
         name: make_plan(matrix, ALEXNET, name).predicted for name in ("star", "sharded", "fapt1", "fapt", "loadaware")
@@ -61,8 +61,8 @@ def test_the_order_of_the_planners_on_the_9_sites_is_the_known_one(seed: int) ->
     assert times["fapt"] / times["loadaware"] > 1.5
 
 
-def test_stars_are_kept_where_deeper_trees_promise_little() -> None:
-    """Ten regions at a twentieth of their rates: packing would promise 2 % more, over 47 trees instead of 10."""
+def test_stars_are_chosen_where_deeper_trees_gain_little() -> None:
+    """Ten regions at a twentieth of their rates: packing is predicted to gain 2 %, over 47 trees instead of 10."""
     network = preset("geo-aws10")
     slowed = tuple(
         replace(link, spec=replace(link.spec, rate=Rate(float(link.spec.rate) / 20))) for link in network.links
@@ -77,8 +77,8 @@ def test_stars_are_kept_where_deeper_trees_promise_little() -> None:
     assert plan.predicted / DEEPER < promised < plan.predicted
 
 
-def test_asymmetric_links_make_results_come_back_another_way() -> None:
-    """Up is fast one way round a triangle and slow the other: sums and results must both go the fast way."""
+def test_with_asymmetric_links_results_return_by_other_edges() -> None:
+    """A triangle is fast in one direction and slow in the other: sums and results must both use the fast one."""
     fast, slow = 100.0, 1.0
     rate = [[0, fast, slow], [slow, 0, fast], [fast, slow, 0]]
     plan = make_plan(Matrix.of(np.array(rate) * 1e6), ReductionJob(100_000_000, chunk=1_000_000))

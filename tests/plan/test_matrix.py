@@ -1,4 +1,4 @@
-"""Matrices, where they come from, and the routes in them."""
+"""Matrices from files and generators, and their routes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_csv_and_json_files_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "word"), [("{", "mine.json"), ('{"sites": ["x"]}', "links")])
-def test_a_bad_file_is_named(tmp_path: Path, text: str, word: str) -> None:
+def test_an_error_names_the_bad_file(tmp_path: Path, text: str, word: str) -> None:
     path = tmp_path / "mine.json"
     path.write_text(text)
     with pytest.raises(ConfigError, match=word):
@@ -62,12 +62,12 @@ def test_a_bad_file_is_named(tmp_path: Path, text: str, word: str) -> None:
 
 
 @pytest.mark.parametrize("rate", [[[1.0]], [[0, 1], [2, 3], [4, 5]], [[0, -1], [1, 0]]])
-def test_a_matrix_that_makes_no_sense_is_refused(rate: list[list[float]]) -> None:
+def test_an_invalid_matrix_is_refused(rate: list[list[float]]) -> None:
     with pytest.raises(ConfigError, match="matrix"):
         Matrix.of(rate, members=(1, 2))
 
 
-def test_generated_networks_are_connected_and_repeat() -> None:
+def test_generated_networks_are_connected_and_repeatable() -> None:
     first, again = generated(20, 3).matrix, generated(20, 3).matrix
     assert (first.rate == again.rate).all()
     assert ((first.rate > 0) == ~np.eye(20, dtype=bool)).all()

@@ -33,10 +33,10 @@ from gradwire.events import (
     Opened,
     Planned,
     PlannedRoute,
+    PlannedTree,
     Sensed,
     Stepped,
     Transferred,
-    TreeDrawn,
 )
 from gradwire.observe.files import PACKED, PLAIN, pack, segment_path
 from gradwire.types import all_reduce_bytes
@@ -219,14 +219,14 @@ def _leader(run: _SampleRun, rank: int) -> int:
     return next(other for other in range(run.shape.ranks) if _site(run, other) == _site(run, rank))
 
 
-def _tree(run: _SampleRun, root: int, share: float) -> TreeDrawn:
+def _tree(run: _SampleRun, root: int, share: float) -> PlannedTree:
     """Ranks send to their site's leader, leaders to the root; the root is the leader of its own site."""
 
     def leader(rank: int) -> int:
         return root if _site(run, rank) == _site(run, root) else _leader(run, rank)
 
     ranks = range(run.shape.ranks)
-    return TreeDrawn(root, share, {rank: root if rank == leader(rank) else leader(rank) for rank in ranks})
+    return PlannedTree(root, share, {rank: root if rank == leader(rank) else leader(rank) for rank in ranks})
 
 
 def _incidents(run: _SampleRun, done: float) -> None:

@@ -1,1 +1,1 @@
-"""plan: members + what is known of their links -> Plan. Pure; no torch, no sockets, no clock of its own."""
+"""Planning: members and estimates of their links in, a Plan out. Pure; no torch, no sockets, no clock."""

@@ -1,6 +1,6 @@
-"""What a planner is: one pure function from a Matrix and a Job to trees over member indices, with a sentence.
+"""Interface of a planner: a pure function from a Matrix and a ReductionJob to trees over member indices, with a reason.
 
-It may count on a connected matrix of at least two members. Edges without a direct link are allowed: relays carry them.
+The matrix is connected and has at least two members. Trees may use edges without a direct link: members relay for them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from gradwire.types import Tree
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Trees over indices, why these, and load and forecast where the planner already made them."""
+    """Trees over indices, the reason, and cost and load where the planner already computed them."""
 
     trees: tuple[Tree, ...]
     reason: str
-    seen: PlanCost | None = None
+    cost: PlanCost | None = None
     load: Load | None = None
 
 

@@ -1,8 +1,8 @@
-"""Matrix: what is known of the network between members, as the planners read it.
+"""Matrix: estimates of the network between members, as the planners use them.
 
-In: directed throughput and round trips per pair, what a member's own up- and downlink carry, how old and how sure
-each number is. Out: the same as arrays over member indices, plus the rates a planner may count on.
-A pair without a link has rate 0; whether others relay for it is a matter of routes (`plan.routes`), not of this noun.
+In: directed throughput and round trip per pair, capacity of each member's up- and downlink, age and confidence of each
+value. Out: arrays over member indices, and the rates that a planner should assume.
+A pair without a link has rate 0; relays for it are found by `plan.model.routes`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Ints = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matrix:
-    """`rate[i, j]` bytes/s from member i to j (0: no link), `rtprop` seconds there and back; all by member index.
+    """`rate[i, j]` in bytes/s from member i to j (0: no link), `rtprop` round trips in seconds; all by member index.
 
-    `up` and `down` bound what one member sends and receives in all (infinite: nothing known to bind).
-    `age` (seconds since measured) and `confidence` (0..1) say how far to believe each rate.
+    `up` and `down` limit what one member sends and receives in total (infinite: no known limit).
+    `age` (seconds since measured) and `confidence` (0..1) belong to each rate.
     """
 
     members: tuple[int, ...]
@@ -42,14 +42,14 @@ class Matrix:
 
     @classmethod
     def of(cls, rate: Any, rtprop: Any = 0.0, members: Sequence[int] | None = None, **nodes: Any) -> Matrix:
-        """From anything numpy reads as n x n; `nodes` may give up, down, age, confidence (scalars spread)."""
+        """From anything that numpy reads as n x n; `nodes` may be up, down, age, confidence (scalars apply to all)."""
         rates = np.array(rate, dtype=np.float64)
         if rates.ndim != 2 or rates.shape[0] != rates.shape[1]:
-            raise ConfigError(f"matrix: rates must be n x n, one row per sender, not {rates.shape}")
+            raise ConfigError(f"matrix: rates have shape {rates.shape}; they must be n x n, one row per sender")
         size = len(rates)
         names = tuple(range(size)) if members is None else tuple(members)
         if len(names) != size or len(set(names)) != size:
-            raise ConfigError(f"matrix: {size} rows need {size} different members, not {len(set(names))}")
+            raise ConfigError(f"matrix: {len(set(names))} different members for {size} rows; name one per row")
         np.fill_diagonal(rates, 0.0)
         rates[np.isnan(rates)] = 0.0
         pair, node = (size, size), (size,)
@@ -60,49 +60,51 @@ class Matrix:
         )  # fmt: skip
         if nodes:
             raise ConfigError(
-                f"matrix: unknown columns {', '.join(sorted(nodes))}; up, down, age, confidence are known"
+                f"matrix: {', '.join(sorted(nodes))} are not columns; the columns are up, down, age, confidence"
             )
         if (rates < 0).any() or (made.rtprop < 0).any() or (made.up <= 0).any() or (made.down <= 0).any():
-            raise ConfigError("matrix: rates and round trips must not be negative, up and down must be above 0")
+            raise ConfigError(
+                "matrix: a value is out of range; rates and round trips must be 0 or more, up and down above 0"
+            )
         return made
 
     @classmethod
     def of_links(cls, links: Mapping[tuple[int, int], float], rtprop: float = 0.0, **nodes: Any) -> Matrix:
-        """From directed links {(source, destination): bytes/s} alone; members are whoever a link names."""
+        """From directed links {(source, destination): bytes/s}; members are the ends of the links."""
         members = sorted({end for link in links for end in link})
-        index = {member: place for place, member in enumerate(members)}
+        index = {member: row for row, member in enumerate(members)}
         rate = np.zeros((len(members), len(members)))
         for (source, destination), value in links.items():
             rate[index[source], index[destination]] = value
         return cls.of(rate, rtprop, members, **nodes)
 
     def effective(self) -> Floats:
-        """The fastest one transfer can go on each pair: the link's rate, within what both ends carry."""
+        """The highest rate of one transfer per pair: the link's rate, limited by both ends' up- and downlink."""
         return np.minimum(np.minimum(self.rate, self.up[:, None]), self.down[None, :])
 
     def index(self, member: int) -> int:
         try:
             return self.members.index(member)
         except ValueError:
-            raise ConfigError(f"matrix: {member} is not a member; members are {self.members}") from None
+            raise ConfigError(f"matrix: {member} is not a member; the members are {self.members}") from None
 
     def only(self, members: Iterable[int]) -> Matrix:
-        """The same network without those who left."""
+        """The matrix of these members only."""
         keep = [self.index(member) for member in members]
         pair = np.ix_(keep, keep)
         return Matrix(
-            tuple(self.members[place] for place in keep),
+            tuple(self.members[row] for row in keep),
             self.rate[pair], self.rtprop[pair], self.up[keep], self.down[keep], self.age[pair], self.confidence[pair],
         )  # fmt: skip
 
     def cautious(self) -> Matrix:
-        """Rates lowered where little is known: half of the rate is taken on trust, half is weighted by confidence."""
-        trusted = self.rate * (0.5 + 0.5 * np.clip(self.confidence, 0.0, 1.0))
-        return Matrix(self.members, trusted, self.rtprop, self.up, self.down, self.age, self.confidence)
+        """Rates lowered where confidence is low: half of the rate counts fully, half is weighted by confidence."""
+        lowered = self.rate * (0.5 + 0.5 * np.clip(self.confidence, 0.0, 1.0))
+        return Matrix(self.members, lowered, self.rtprop, self.up, self.down, self.age, self.confidence)
 
 
 def _spread(value: Any, shape: tuple[int, ...]) -> Floats:
     try:
         return np.array(np.broadcast_to(np.asarray(value, dtype=np.float64), shape))
     except ValueError:
-        raise ConfigError(f"matrix: expected values of shape {shape}, got {np.shape(value)}") from None
+        raise ConfigError(f"matrix: values have shape {np.shape(value)}; the shape must be {shape}") from None

@@ -1,6 +1,6 @@
-"""Trees as arrays: reading, checking and building the Tree noun without walking dictionaries twice.
+"""Tree functions: build and check trees, and convert them to parent arrays.
 
-In: Trees over members or parent arrays over indices. Out: parent arrays, sizes of subtrees, depths, Trees.
+In: Trees over members, or parent arrays over indices. Out: Trees, parent arrays, sizes of subtrees, depths.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from gradwire.types import Tree
 
 
 def star_of(root: int, size: int, share: float) -> Tree:
-    """Everybody sends to the root."""
+    """A tree in which all members send to the root."""
     return Tree(root, dict.fromkeys(range(size), root), share)
 
 
 def tree_of(root: int, parents: Ints, share: float, sources: Ints | None = None) -> Tree:
-    """A Tree from parent arrays; `sources` equal to `parents` is left out."""
+    """A Tree from parent arrays; `sources` equal to `parents` is omitted."""
     down = {} if sources is None or np.array_equal(parents, sources) else dict(enumerate(sources.tolist()))
     return Tree(int(root), dict(enumerate(parents.tolist())), share, down)
 
@@ -37,12 +37,12 @@ def _named(edges: Mapping[int, int], members: Sequence[int]) -> dict[int, int]:
 
 
 def sources_of(tree: Tree) -> dict[int, int]:
-    """From whom each member gets the result."""
+    """The member that each member receives the result from."""
     return tree.sources or tree.parents
 
 
 def children_of(edges: Mapping[int, int]) -> dict[int, list[int]]:
-    """Parent -> children, in rising order; every member has an entry."""
+    """Parent -> children in ascending order; every member has an entry."""
     children: dict[int, list[int]] = {member: [] for member in edges}
     for child in sorted(edges):
         if edges[child] != child:
@@ -61,7 +61,7 @@ def tree_depth(tree: Tree) -> int:
 
 
 def parent_array(edges: Mapping[int, int]) -> Ints:
-    """Parents by index, of a tree over indices."""
+    """Parents of a tree over indices, as an array."""
     count = len(edges)
     parents = np.empty(count, dtype=np.intp)
     parents[np.fromiter(edges, np.intp, count)] = np.fromiter(edges.values(), np.intp, count)
@@ -69,9 +69,9 @@ def parent_array(edges: Mapping[int, int]) -> Ints:
 
 
 def path_sums(parents: Ints, root: int, hop: Floats) -> tuple[Floats, Ints]:
-    """Per member: the sum of `hop` along its way to the root, and its depth, by pointer doubling.
+    """Per member: the sum of `hop` along its path to the root, and its depth, by pointer doubling.
 
-    IntegrityError where a cycle or a stranger hides members from the root.
+    IntegrityError where members have no path to the root.
     """
     sums = np.array(hop, dtype=np.float64)
     sums[root] = 0.0
@@ -86,12 +86,12 @@ def path_sums(parents: Ints, root: int, hop: Floats) -> tuple[Floats, Ints]:
         above = above[above]
     if parents[root] != root or (above != root).any():
         lost = np.flatnonzero(above != root).tolist()
-        raise IntegrityError(f"tree of root {root}: members {lost} hang on no path to it")
+        raise IntegrityError(f"tree of root {root}: members {lost} have no path to the root")
     return sums, depth
 
 
 def subtree_sizes(parents: Ints, depth: Ints) -> Ints:
-    """How many contributions each member passes on, its own included."""
+    """Number of contributions in the sum that each member sends, its own included."""
     sizes = np.ones(len(parents), dtype=np.intp)
     for level in range(int(depth.max()), 0, -1):
         here = np.flatnonzero(depth == level)

@@ -1,1 +1,1 @@
-"""What a plan costs and loads, its routes, its picture, and matrices from files."""
+"""Models of a plan: load and cost, routes, its drawing, and matrices from files."""

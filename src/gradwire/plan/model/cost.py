@@ -1,10 +1,10 @@
-"""What a plan costs: the seconds from "gradient ready everywhere" to "sum everywhere".
+"""Plan cost: predicts the seconds from "gradient ready on all members" to "result on all members".
 
-In: Matrix, Load, Job. Out: a Forecast. Two models of the same world (links shared between trees, up- and
+In: Matrix, Load, ReductionJob. Out: a PlanCost. Two models of the same network (links shared between trees, up- and
 downlinks of members, one-way delay per hop, summing, compressed sizes, chunks pipelined through the tree):
-  bound     closed form: the busiest resource, plus the longest way one chunk has to go. Arrays only; any size.
-  schedule  every chunk of every edge, resources serving in turn (`plan.schedule`); up to SMALL moves.
-The simulator is a third, which shares links fairly; tests hold the models together.
+  bound     closed form: the busiest resource, plus the longest path of one chunk. Arrays only; any size.
+  schedule  every chunk of every edge, resources serving in turn (`plan.model.schedule`); up to SMALL moves.
+The simulator is a third model, which shares links fairly; tests compare them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gradwire.plan.model.routes import Routes
 from gradwire.plan.model.schedule import makespan
 from gradwire.plan.trees import path_sums
 
-# Moves (chunk x edge x direction) up to which the exact schedule is worth its time: about 4 microseconds each.
+# The most moves (chunk x edge x direction) for the exact schedule, at about 4 microseconds each.
 SMALL = 6_000
 SAMPLE = 64
 FINEST = 8
@@ -30,7 +30,7 @@ FINEST = 8
 
 @dataclass(frozen=True, slots=True)
 class PlanCost:
-    """Predicted seconds, the resource that is busy longest and for how long, and one chunk's longest way."""
+    """Predicted seconds, the busiest resource and its busy time, and the longest path of one chunk in seconds."""
 
     seconds: float
     busiest: str
@@ -39,15 +39,15 @@ class PlanCost:
 
 
 def forecast(matrix: Matrix, load: Load, job: ReductionJob, routes: Routes, beat: float = np.inf) -> PlanCost:
-    """Predicted time; the schedule where it is affordable, else the closed form.
+    """The predicted cost: by the schedule where that is affordable, else by the closed form.
 
-    Who cannot `beat` a time even at best is not looked at any closer.
+    A plan that cannot be faster than `beat` is not scheduled.
     """
     bound = _bound(matrix, load, job, routes)
     moves = sum(2 * len(flow.child) * job.chunks(flow.share) for flow in load.flows)
     if moves > SMALL or matrix.size < 2 or bound.busy >= beat:
         return bound
-    # Few chunks take turns too coarsely to be fair; what is saved by their being few pays for finer turns.
+    # With few chunks, turns of whole chunks are too coarse to be fair, and there is time for finer turns.
     slices = max(1, min(FINEST, SMALL // (4 * moves)))
     return PlanCost(makespan(*as_moves(matrix, load.flows, job, routes), slices), bound.busiest, bound.busy, bound.path)
 
@@ -64,19 +64,19 @@ def _bound(matrix: Matrix, load: Load, job: ReductionJob, routes: Routes) -> Pla
             busiest, busy = f"{what} {names[int(times.argmax())]}", float(times.max())
     reach = _reach_times(matrix, routes, load)
     path = longest = 0.0
-    # Trees of one plan are much alike: so many, evenly spaced, stand for all.
+    # Trees of one plan are similar: at most SAMPLE of them, evenly spaced, represent all.
     for flow in load.flows[:: -(-len(load.flows) // SAMPLE)]:
         pieces = job.chunks(flow.share)
-        crowded, lonely, slowest = _way(matrix, flow, job, pieces, reach)
-        # Alone, a tree takes one chunk's way plus the other chunks through its slowest edge.
-        longest = max(longest, crowded + (pieces - 1) * slowest)
-        path = max(path, lonely)
-    # Together, the busiest resource never rests but before its first chunk comes and while its last one goes on.
+        shared, alone, slowest = _path_seconds(matrix, flow, job, pieces, reach)
+        # One tree alone: the path of one chunk, plus the other chunks on its slowest edge.
+        longest = max(longest, shared + (pieces - 1) * slowest)
+        path = max(path, alone)
+    # All trees: the busiest resource is idle only before its first chunk arrives and while its last one travels on.
     return PlanCost(max(longest, busy + path), busiest, busy, path)
 
 
 def _reach_times(matrix: Matrix, routes: Routes, load: Load) -> tuple[Floats, Floats]:
-    """Seconds per byte and one-way delay for each pair that a tree uses; relayed pairs count every hop's delay."""
+    """Seconds per byte and one-way delay for each pair that a tree uses; a relayed pair has the delays of all hops."""
     with np.errstate(divide="ignore"):
         per_byte = 1.0 / matrix.effective()
     delay = matrix.rtprop / 2
@@ -87,25 +87,25 @@ def _reach_times(matrix: Matrix, routes: Routes, load: Load) -> tuple[Floats, Fl
     return per_byte, delay
 
 
-def _way(
+def _path_seconds(
     matrix: Matrix, flow: Flows, job: ReductionJob, pieces: int, reach: tuple[Floats, Floats]
 ) -> tuple[float, float, float]:
-    """Seconds for one chunk up and down the tree: (siblings in its way, nobody in its way, its slowest edge)."""
+    """Seconds of one chunk up and down the tree: (with its siblings' chunks, alone, on its slowest edge)."""
     per_byte, delay = reach
     size = matrix.size
     up_piece, down_piece = flow.up_bytes / pieces, flow.down_bytes / pieces
     up, down = up_piece * per_byte[flow.child, flow.parent], down_piece * per_byte[flow.source, flow.child]
-    # A member that hears from many (or tells many) does so through one down- or uplink.
-    heard, told = np.bincount(flow.parent, minlength=size), np.bincount(flow.source, minlength=size)
-    shared_up = np.maximum(up, up_piece * heard[flow.parent] / matrix.down[flow.parent])
-    shared_down = np.maximum(down, down_piece * told[flow.source] / matrix.up[flow.source])
+    # All children of a member share its downlink, all its receivers share its uplink.
+    children, receivers = np.bincount(flow.parent, minlength=size), np.bincount(flow.source, minlength=size)
+    shared_up = np.maximum(up, up_piece * children[flow.parent] / matrix.down[flow.parent])
+    shared_down = np.maximum(down, down_piece * receivers[flow.source] / matrix.up[flow.source])
 
-    def way(up_hop: Floats, down_hop: Floats) -> float:
+    def seconds(up_hop: Floats, down_hop: Floats) -> float:
         hop = np.zeros(size)
         hop[flow.child] = up_hop + delay[flow.child, flow.parent] + up_piece / job.aggregation
-        way_up, _ = path_sums(flow.parents, flow.root, hop)
+        path_up, _ = path_sums(flow.parents, flow.root, hop)
         hop[flow.child] = down_hop + delay[flow.source, flow.child]
-        way_down, _ = path_sums(flow.sources, flow.root, hop)
-        return float(way_up.max() + way_down.max())
+        path_down, _ = path_sums(flow.sources, flow.root, hop)
+        return float(path_up.max() + path_down.max())
 
-    return way(shared_up, shared_down), way(up, down), float(max(shared_up.max(), shared_down.max()))
+    return seconds(shared_up, shared_down), seconds(up, down), float(max(shared_up.max(), shared_down.max()))

@@ -1,4 +1,4 @@
-"""A plan as a picture: members on a circle, each tree in its colour, links as wide as what they carry. Plain SVG.
+"""Draws a plan as SVG: members on a circle, each tree in its colour, lines as wide as the load of their link.
 
 In: Matrix, Plan, names. Out: SVG text: a panel with the load of all links, then one per tree, largest shares first.
 """
@@ -15,7 +15,7 @@ from gradwire.plan.trees import sources_of
 from gradwire.types import Plan, Tree
 
 PANEL, MARGIN, MOST = 260, 46, 8
-# Chosen to be told apart by people who see colours differently (Okabe and Ito).
+# Colours that colour-blind people can distinguish (Okabe and Ito).
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6a3d9a", "#444444")
 Point = tuple[float, float]
 
@@ -44,26 +44,25 @@ def draw(matrix: Matrix, plan: Plan, names: Sequence[str] = ()) -> str:
 
 
 def _down(tree: Tree, colour: str) -> dict[tuple[int, int], tuple[float, str]]:
-    """Edges by which results come back, where they differ from the way up."""
+    """Edges by which results come back, where they differ from the edges of the sums."""
     if not tree.sources:
         return {}
-    ways = {(source, child) for child, source in sources_of(tree).items() if source != child}
-    return {way: (1.0, f"{colour}88") for way in ways if (way[1], way[0]) not in tree.parents.items()}
+    edges = {(source, child) for child, source in sources_of(tree).items() if source != child}
+    return {edge: (1.0, f"{colour}88") for edge in edges if (edge[1], edge[0]) not in tree.parents.items()}
 
 
 def _load(matrix: Matrix, plan: Plan) -> dict[tuple[int, int], tuple[float, str]]:
-    """Every link that carries something, as wide as it is busy against the busiest."""
-    place = {member: index for index, member in enumerate(matrix.members)}
+    """Every link in use; its width is its busy time relative to the busiest link."""
+    row = {member: index for index, member in enumerate(matrix.members)}
     busy: dict[tuple[int, int], float] = {}
     for tree in plan.trees:
-        ways = [*tree.parents.items(), *((source, child) for child, source in sources_of(tree).items())]
-        for way in ways:
-            route = plan.routes.get(way, way)
-            for a, b in pairwise(route):
+        edges = [*tree.parents.items(), *((source, child) for child, source in sources_of(tree).items())]
+        for edge in edges:
+            for a, b in pairwise(plan.routes.get(edge, edge)):
                 if a != b:
-                    busy[a, b] = busy.get((a, b), 0.0) + tree.share / float(matrix.rate[place[a], place[b]])
+                    busy[a, b] = busy.get((a, b), 0.0) + tree.share / float(matrix.rate[row[a], row[b]])
     most = max(busy.values(), default=1.0)
-    return {way: (0.4 + 4 * time / most, "#0072b2" if time < 0.9 * most else "#d55e00") for way, time in busy.items()}
+    return {link: (0.4 + 4 * time / most, "#0072b2" if time < 0.9 * most else "#d55e00") for link, time in busy.items()}
 
 
 def _panel(
@@ -91,7 +90,7 @@ def _circle(members: Sequence[int], left: float, top: float) -> dict[int, Point]
 
 
 def _arrow(start: Point, end: Point, width: float, colour: str) -> str:
-    """A line that bends to its right, so that both directions of a link can be told apart, thinner at its end."""
+    """An arrow that bends to its right, so that both directions of a link can be distinguished."""
     (x1, y1), (x2, y2) = start, end
     bend_x, bend_y = (x1 + x2) / 2 - (y2 - y1) * 0.08, (y1 + y2) / 2 + (x2 - x1) * 0.08
     length = math.hypot(x2 - bend_x, y2 - bend_y) or 1.0

@@ -1,6 +1,6 @@
-"""What trees load onto the network: bytes per pair, and per link once relays are unfolded.
+"""Load of trees on the network: bytes per pair of members, and per link when relayed pairs are replaced by their links.
 
-In: Matrix, trees over indices, Job. Out: a Load, as arrays; the cost model and the side routes read it.
+In: Matrix, trees over indices, ReductionJob. Out: a Load, as arrays; the cost model and the side routes use it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gradwire.types import Tree
 
 @dataclass(frozen=True, slots=True)
 class Flows:
-    """A tree laid out as arrays over its non-root members: who sends how many bytes to whom, up then down."""
+    """A tree as arrays over its non-root members: who sends how many bytes to whom, up and down."""
 
     share: float
     child: Ints
@@ -35,7 +35,7 @@ class Flows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Load:
-    """A plan's flows, and the bytes they make every link carry."""
+    """A plan's flows, and their bytes per pair and per link."""
 
     flows: tuple[Flows, ...]
     pairs: Floats
@@ -43,14 +43,14 @@ class Load:
 
 
 def lay_out(matrix: Matrix, trees: Sequence[Tree], job: ReductionJob, routes: Routes) -> Load:
-    """What index trees load onto the network."""
+    """The load of trees over indices."""
     flows = _flows(matrix, trees, job)
     pairs = _pair_bytes(matrix, flows)
     return Load(flows, pairs, _unfold(matrix, pairs, routes))
 
 
 def _flows(matrix: Matrix, trees: Sequence[Tree], job: ReductionJob) -> tuple[Flows, ...]:
-    """Trees as arrays; bytes already compressed and grown."""
+    """Trees as arrays, with the wire bytes of compressed sums."""
     flows = []
     for tree in trees:
         parents = parent_array(tree.parents)
@@ -71,7 +71,7 @@ def _flows(matrix: Matrix, trees: Sequence[Tree], job: ReductionJob) -> tuple[Fl
 
 
 def _pair_bytes(matrix: Matrix, flows: Sequence[Flows]) -> Floats:
-    """Bytes every ordered pair has to carry, relays not yet unfolded."""
+    """Bytes of every ordered pair, before relayed pairs are replaced by their links."""
     size = matrix.size
     ends = [flow.child * size + flow.parent for flow in flows] + [flow.source * size + flow.child for flow in flows]
     loads = [flow.up_bytes for flow in flows] + [np.full(len(flow.child), flow.down_bytes) for flow in flows]
@@ -80,7 +80,7 @@ def _pair_bytes(matrix: Matrix, flows: Sequence[Flows]) -> Floats:
 
 
 def _unfold(matrix: Matrix, pairs: Floats, routes: Routes) -> Floats:
-    """Bytes on every link, with what relays carry for others."""
+    """Bytes on every link, including relayed ones."""
     links = np.where(matrix.rate > 0, pairs, 0.0)
     for source, destination in np.argwhere((pairs > 0) & (matrix.rate <= 0)).tolist():
         for hop in pairwise(routes.route(source, destination)):

@@ -1,6 +1,7 @@
-"""Matrices from files and from generators: the networks that tests, examples and the command line plan for.
+"""Reads matrices from files and generates them: the networks of tests, examples and the command line.
 
-In: CSV files (ten AWS regions; Skyplane's cloud regions), a JSON file of our own, or a seed. Out: a Named matrix.
+In: CSV files (ten AWS regions; Skyplane's cloud regions), a JSON file of gradwire's format, or a seed. Out: a
+NamedMatrix.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from gradwire.errors import ConfigError
 from gradwire.plan.matrix import Matrix
 from gradwire.units import Rate, parse_rate, parse_seconds
 
-# The testbed of NetStorm: 9 sites, 13 links, each direction 20..155 Mbit/s on its own.
+# The testbed of NetStorm: 9 sites, 13 links, each direction with its own rate of 20..155 Mbit/s.
 NETSTORM_LINKS = (
     (1, 2),
     (1, 3),
@@ -44,7 +45,7 @@ class NamedMatrix:
 
 
 def netstorm9(seed: int = 0, low_mbit: float = 20, high_mbit: float = 155, rtprop: float = 0.03) -> NamedMatrix:
-    """The 9-site graph, members 1..9; every direction of every link drawn evenly between the two rates."""
+    """The 9-site graph, members 1..9; the rate of each direction of each link is drawn uniformly."""
     draw = np.random.default_rng(seed)
     links = {}
     for first, second in NETSTORM_LINKS:
@@ -54,7 +55,7 @@ def netstorm9(seed: int = 0, low_mbit: float = 20, high_mbit: float = 155, rtpro
 
 
 def generated(size: int, seed: int = 0, uplink_mbit: float = 1000.0) -> NamedMatrix:
-    """Sites strewn over a globe: round trips by distance, link rates falling with it, unequal up- and downlinks."""
+    """Random sites on a globe: round trips grow and link rates fall with distance; up- and downlinks are unequal."""
     draw = np.random.default_rng(seed)
     points = draw.normal(size=(size, 3))
     points /= np.linalg.norm(points, axis=1)[:, None]
@@ -67,7 +68,7 @@ def generated(size: int, seed: int = 0, uplink_mbit: float = 1000.0) -> NamedMat
 
 
 def aws10(path: Path) -> NamedMatrix:
-    """Ten AWS regions: `region_a,region_b,rtt_ms,bandwidth_gbps`, one row per pair, both ways alike."""
+    """Ten AWS regions: `region_a,region_b,rtt_ms,bandwidth_gbps`, one row per pair, equal in both directions."""
     rows = _rows(path / "aws10_rtt_bandwidth.csv" if path.is_dir() else path, "region_a", "rtt_ms", "bandwidth_gbps")
     sites = sorted({row[end] for row in rows for end in ("region_a", "region_b")})
     rate, rtprop = np.zeros((2, len(sites), len(sites)))
@@ -81,22 +82,22 @@ def aws10(path: Path) -> NamedMatrix:
 def skyplane(throughput: Path, latency: Path | None = None, egress: float = np.inf) -> NamedMatrix:
     """Cloud regions: directed bit/s from iperf3, round trips where known (else the median).
 
-    The best tier of a pair counts. `egress` bounds each region's up- and downlink in bytes/s: throughputs were
-    measured one pair at a time, so without it every pair is a pipe of its own.
+    The best tier of a pair counts. `egress` limits each region's up- and downlink in bytes/s: throughputs were
+    measured one pair at a time, so without it every pair counts as an independent link.
     """
     best: dict[tuple[str, str], float] = {}
     for row in _rows(throughput, "src_region", "dst_region", "throughput_received"):
         pair = row["src_region"], row["dst_region"]
         best[pair] = max(best.get(pair, 0.0), float(row["throughput_received"] or 0) / 8)
     sites = sorted({end for pair in best for end in pair})
-    place = {site: index for index, site in enumerate(sites)}
+    row_of = {site: index for index, site in enumerate(sites)}
     rate = np.zeros((len(sites), len(sites)))
     for (source, destination), value in best.items():
-        rate[place[source], place[destination]] = value
+        rate[row_of[source], row_of[destination]] = value
     rtprop = np.full_like(rate, np.nan)
     for row in _rows(latency, "src_region", "dst_region", "min_rtt") if latency else []:
-        if row["src_region"] in place and row["dst_region"] in place:
-            a, b = place[row["src_region"]], place[row["dst_region"]]
+        if row["src_region"] in row_of and row["dst_region"] in row_of:
+            a, b = row_of[row["src_region"]], row_of[row["dst_region"]]
             rtprop[a, b] = rtprop[b, a] = np.fmin(rtprop[a, b], float(row["min_rtt"]) / 1e3)
     rtprop[np.isnan(rtprop)] = 0.0 if np.isnan(rtprop).all() else np.nanmedian(rtprop)
     matrix = Matrix.of(rate, rtprop, up=egress, down=egress)
@@ -106,7 +107,7 @@ def skyplane(throughput: Path, latency: Path | None = None, egress: float = np.i
 def from_json(path: Path) -> NamedMatrix:
     """`{"sites": [...], "links": [{"from", "to", "rate": "200mbit", "rtt": "40ms", "both": true}], "up": {}}`
 
-    A link counts for both directions unless "both" is false; "up" and "down" map sites to rates and may be left out.
+    A link counts for both directions unless "both" is false; "up" and "down" map sites to rates and are optional.
     """
     try:
         data = json.loads(path.read_text())
@@ -118,7 +119,7 @@ def from_json(path: Path) -> NamedMatrix:
                 rate[pair] = parse_rate(link["rate"], "rate")
                 rtprop[pair] = parse_seconds(link.get("rtt", 0), "rtt")
         caps = [
-            [float(parse_rate(data.get(way, {}).get(site, "inf"), way)) for site in sites] for way in ("up", "down")
+            [float(parse_rate(data.get(side, {}).get(site, "inf"), side)) for site in sites] for side in ("up", "down")
         ]
     except ConfigError:
         raise

@@ -1,6 +1,6 @@
-"""A plan as moves for the schedule: one per tree edge and direction, over numbered resources.
+"""Moves of a plan for the schedule: one per tree edge and direction, over numbered resources.
 
-In: Matrix, Flows, Job, Routes. Out: (moves, capacities). What binds nothing (infinite up- and downlinks) is left out.
+In: Matrix, Flows, ReductionJob, Routes. Out: (moves, capacities). Infinite up- and downlinks are omitted.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from gradwire.plan.model.schedule import Move
 def as_moves(
     matrix: Matrix, flows: Sequence[Flows], job: ReductionJob, routes: Routes
 ) -> tuple[list[Move], list[float]]:
-    """Moves of all trees, up edges before down edges of each."""
+    """Moves of all trees; of each tree, up edges before down edges."""
     numbering = _Numbering(matrix, routes)
     moves: list[Move] = []
     for flow in flows:
         pieces, children = job.chunks(flow.share), flow.child.tolist()
-        up_at = {child: len(moves) + place for place, child in enumerate(children)}
-        down_at = {child: place + len(children) for child, place in up_at.items()}
+        up_at = {child: len(moves) + index for index, child in enumerate(children)}
+        down_at = {child: index + len(children) for child, index in up_at.items()}
         below: dict[int, list[int]] = {}
         for child, parent in zip(children, flow.parent.tolist(), strict=True):
             below.setdefault(parent, []).append(up_at[child])
@@ -42,7 +42,7 @@ def as_moves(
 
 
 class _Numbering:
-    """Resources by number, and for each pair those it crosses and its one-way delay."""
+    """Resources by number, and for each pair of members the resources it uses and its one-way delay."""
 
     def __init__(self, matrix: Matrix, routes: Routes) -> None:
         self._matrix, self._routes = matrix, routes

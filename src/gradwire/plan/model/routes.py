@@ -1,7 +1,7 @@
-"""Who relays for whom: the way between two members that share no direct link, and who cannot be reached at all.
+"""Routes: relays between members without a direct link, and members that cannot be reached at all.
 
-In: a Matrix. Out: routes as index tuples, ends included. A direct link is always its own route; otherwise the fewest
-relays, and among those the least summed 1/throughput: what an IP underlay or a firewall-minded person would do.
+In: a Matrix. Out: routes as index tuples, ends included. A direct link is always its own route; otherwise the route
+with the fewest relays, and among those the least sum of 1/throughput, as IP routing would choose.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Route = tuple[int, ...]
 
 
 class Routes:
-    """Routes of one matrix; the way from a source is searched when it is first asked for."""
+    """Routes of one matrix; the routes from a source are searched when first needed."""
 
     def __init__(self, matrix: Matrix) -> None:
         self._rate = matrix.rate
@@ -27,17 +27,17 @@ class Routes:
             return (source, destination)
         if source not in self._before:
             self._before[source] = fewest_hops(self._rate, source)
-        before, way = self._before[source], [destination]
-        while way[-1] != source:
-            if before[way[-1]] < 0:
+        before, path = self._before[source], [destination]
+        while path[-1] != source:
+            if before[path[-1]] < 0:
                 names = self._members
                 raise LinkError(f"no route from member {names[source]} to member {names[destination]}")
-            way.append(int(before[way[-1]]))
-        return tuple(reversed(way))
+            path.append(int(before[path[-1]]))
+        return tuple(reversed(path))
 
 
 def fewest_hops(rate: Floats, source: int) -> Ints:
-    """Predecessors on the way from `source`: level by level, and within a level the fastest way. -1: not reached."""
+    """Predecessors on the paths from `source`: fewest hops, and among those the fastest path. -1: not reached."""
     size = len(rate)
     before = np.full(size, -1, dtype=np.intp)
     cost = np.full(size, np.inf)
@@ -46,33 +46,33 @@ def fewest_hops(rate: Floats, source: int) -> Ints:
         hop = np.where(rate > 0, 1.0 / rate, np.inf)
     frontier = np.array([source])
     while frontier.size:
-        ways = cost[frontier][:, None] + hop[frontier]
-        best = ways.min(axis=0)
+        costs = cost[frontier][:, None] + hop[frontier]
+        best = costs.min(axis=0)
         fresh = np.flatnonzero((before < 0) & np.isfinite(best))
         cost[fresh] = best[fresh]
-        before[fresh] = frontier[ways.argmin(axis=0)[fresh]]
+        before[fresh] = frontier[costs.argmin(axis=0)[fresh]]
         frontier = fresh
     before[source] = -1
     return before
 
 
 def require_connected(matrix: Matrix) -> None:
-    """LinkError naming every member that cannot send to, or cannot hear from, the rest."""
+    """LinkError that names every member that cannot send to, or cannot receive from, the others."""
     if matrix.size < 2:
         return
     linked = matrix.rate > 0
-    # Measured from the best-connected member, so that the one cut off is named and not everybody else.
+    # Searched from the best-connected member, so that a disconnected member is named and not all others.
     start = int((linked.sum(axis=0) + linked.sum(axis=1)).argmax())
-    deaf = ~_reached(linked, start)
-    mute = ~_reached(linked.T, start)
-    if not deaf.any() and not mute.any():
+    cannot_receive = ~_reached(linked, start)
+    cannot_send = ~_reached(linked.T, start)
+    if not cannot_receive.any() and not cannot_send.any():
         return
     parts = [
-        f"{what}: {', '.join(str(matrix.members[place]) for place in np.flatnonzero(who)[:16])}"
-        for what, who in (("cannot be reached", deaf), ("cannot send to the others", mute))
+        f"{what}: {', '.join(str(matrix.members[row]) for row in np.flatnonzero(who)[:16])}"
+        for what, who in (("cannot be reached", cannot_receive), ("cannot send to the others", cannot_send))
         if who.any()
     ]
-    raise LinkError(f"members are cut off ({'; '.join(parts)}); open a link or leave them out of the job")
+    raise LinkError(f"members are disconnected ({'; '.join(parts)}); add a link or remove them from the job")
 
 
 def _reached(linked: np.ndarray, start: int) -> np.ndarray:

@@ -1,1 +1,1 @@
-"""Planners: one pure function each, from a matrix of links and a job to aggregation trees."""
+"""Planners: one pure function each, from a matrix of links and a job to trees."""

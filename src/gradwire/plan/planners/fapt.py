@@ -2,8 +2,8 @@
 
 1. The cost of a path to a root is the sum over its hops of 1/throughput; a root's tree is the union of cheapest paths.
 2. Quality of a root = 1 / sum over hop depth k of (1 / slowest link at depth k).
-3. The model is cut into chunks and dealt to the roots in proportion to their quality.
-Trees are made as if each were alone: what links carry for other trees is not seen. `loadaware` repairs that.
+3. The model is cut into chunks, which are assigned to the roots in proportion to their quality.
+Each tree is computed as if it were alone: the load of other trees is ignored. `loadaware` takes it into account.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ MOST_ROOTS = 32
 
 
 def fapt(matrix: Matrix, job: ReductionJob) -> Draft:
-    """A tree per root, chunks dealt by quality."""
+    """A tree per root, chunks assigned by quality."""
     trees = _trees(matrix, min(matrix.size, MOST_ROOTS))
     quality = np.array([_quality(matrix, tree) for tree in trees])
-    shares = _deal(quality, job.chunks(1.0))
+    shares = _assigned(quality, job.chunks(1.0))
     used = tuple(
         Tree(tree.root, tree.parents, share) for tree, share in zip(trees, shares.tolist(), strict=True) if share > 0
     )
@@ -55,11 +55,11 @@ def _quality(matrix: Matrix, tree: Tree) -> float:
     return 1.0 / sum(float(hop[depth == level].max()) for level in range(1, int(depth.max()) + 1))
 
 
-def _deal(quality: Floats, chunks: int) -> Floats:
+def _assigned(quality: Floats, chunks: int) -> Floats:
     """Whole chunks by largest remainder, as shares."""
     want = quality / quality.sum() * chunks
     have = np.floor(want)
-    for place in np.argsort(have - want, kind="stable")[: chunks - int(have.sum())]:
-        have[place] += 1
-    dealt: Floats = have / chunks
-    return dealt
+    for root in np.argsort(have - want, kind="stable")[: chunks - int(have.sum())]:
+        have[root] += 1
+    shares: Floats = have / chunks
+    return shares

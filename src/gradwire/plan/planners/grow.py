@@ -1,9 +1,9 @@
-"""Growing trees: the one search every measured planner uses.
+"""Tree growth: the search that all planners with measurements use.
 
-In: a cost per directed link (seconds, or a price), roots, and how much depth matters. Out: parent arrays.
-Prim and Dijkstra are the ends of one scale (Alpert et al. 1995): a member joins where `price + depth * way` is least,
-`way` being its parent's distance to the root; depth 1 gives cheapest paths, 0 the cheapest tree. All roots of a batch
-grow together, one array operation per step.
+In: a cost per directed link (seconds, or a price), roots, and a weight of depth. Out: parent arrays.
+Prim and Dijkstra are the extremes of one family (Alpert et al. 1995): a member joins where `price + depth * distance`
+is least, `distance` being its parent's distance to the root; depth 1 gives cheapest paths, 0 the cheapest tree. The
+trees of all roots grow together, one array operation per step.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from gradwire.plan.matrix import Floats, Ints
 
 
 def grow(price: Floats, roots: Ints, depth: float, crowd: Floats | None = None) -> tuple[Ints, Floats]:
-    """Trees away from each root, `price[parent, child]` per link: (parents, summed price), one row per root.
+    """Trees from each root outwards, `price[parent, child]` per link: (parents, summed price), one row per root.
 
     `price` may be a stack of matrices (k, n, n): then trees are grown for every root in each of them, stack first.
-    `crowd[parent]` is what each further child of one parent costs more than the one before (its uplink fills up).
-    A member that no link reaches makes the summed price infinite.
+    `crowd[parent]` is the extra cost of each further child of one parent (its uplink fills up).
+    A member without any link makes the summed price infinite.
     """
     size = price.shape[-1]
     stack = price.reshape(-1, size)
@@ -30,8 +30,8 @@ def grow(price: Floats, roots: Ints, depth: float, crowd: Floats | None = None) 
     rows = np.arange(count)
     key = stack[base + roots]
     parents = np.repeat(roots[:, None], size, axis=1)
-    way = np.zeros((count, size))
-    # Members inside the tree keep an infinite key and are never offered again.
+    distance = np.zeros((count, size))
+    # Members of the tree keep an infinite key and are never chosen again.
     inside = np.zeros((count, size))
     inside[rows, roots] = np.inf
     key[rows, roots] = np.inf
@@ -40,8 +40,8 @@ def grow(price: Floats, roots: Ints, depth: float, crowd: Floats | None = None) 
         pick = key.argmin(axis=1)
         total += key[rows, pick]
         above = parents[rows, pick]
-        reached = way[rows, above] + stack[base + above, pick]
-        way[rows, pick] = reached
+        reached = distance[rows, above] + stack[base + above, pick]
+        distance[rows, pick] = reached
         inside[rows, pick] = np.inf
         if more is not None:
             key += (parents == above[:, None]) * more[base + above][:, None]

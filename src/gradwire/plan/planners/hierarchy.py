@@ -1,7 +1,7 @@
-"""Two levels: members of a site send to the site's leader, leaders to the best of the leaders.
+"""Hierarchy: members of a site send to the site's leader, leaders send to the best-connected leader.
 
-Sites come from the job (member -> site name). Where none are named, members nearer to each other than a quarter of
-the median round trip (or, without round trips, with links four times the median) count as one site.
+Sites come from the job (member -> site name). Without names, members with a round trip below a quarter of the median
+(or, without round trips, with links above four times the median rate) count as one site.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ def hierarchy(matrix: Matrix, job: ReductionJob) -> Draft:
     parents = {member: leader for group, leader in zip(groups, leaders, strict=True) for member in group}
     parents |= dict.fromkeys(leaders, root)
     count = len(groups)
-    return Draft((Tree(root, parents, 1.0),), f"{count} sites sum inside, then leaders send to member {root}")
+    return Draft((Tree(root, parents, 1.0),), f"{count} sites sum internally, then leaders send to member {root}")
 
 
 def _reach(rate: Floats, member: int, others: list[int]) -> float:
-    """The slowest link a leader would need, both ways; relayed members count as one slow link less."""
+    """The slowest link that a leader would use, in both directions; negative: the number of members without a link."""
     rest = [other for other in others if other != member]
     if not rest:
         return float(rate[member].sum())
@@ -38,8 +38,8 @@ def _reach(rate: Floats, member: int, others: list[int]) -> float:
 def _groups(matrix: Matrix, job: ReductionJob) -> list[list[int]]:
     if job.sites:
         named: dict[str, list[int]] = {}
-        for place, member in enumerate(matrix.members):
-            named.setdefault(job.sites.get(member, f"alone-{member}"), []).append(place)
+        for row, member in enumerate(matrix.members):
+            named.setdefault(job.sites.get(member, f"alone-{member}"), []).append(row)
         return list(named.values())
     off = ~np.eye(matrix.size, dtype=bool)
     if matrix.rtprop[off].any():
@@ -50,12 +50,12 @@ def _groups(matrix: Matrix, job: ReductionJob) -> list[list[int]]:
 
 
 def _clusters(near: np.ndarray) -> list[list[int]]:
-    """Each member joins the first leader it is near to; the rest found sites of their own."""
+    """Each member joins the first group whose first member is near; otherwise it starts a new group."""
     groups: list[list[int]] = []
     for member in range(len(near)):
-        home = next((group for group in groups if near[group[0], member]), None)
-        if home is None:
+        joined = next((group for group in groups if near[group[0], member]), None)
+        if joined is None:
             groups.append([member])
         else:
-            home.append(member)
+            joined.append(member)
     return groups

@@ -1,8 +1,8 @@
-"""Pairwise merge (TSEngine-style): members pair up along the fastest links, merge, and the merged pair up again.
+"""Pairwise merge (as in TSEngine): in each round, members are paired along the fastest links and merge their sums.
 
 1. Among members that still hold a sum, take the fastest pair (both directions counted), then the next, and so on.
-2. The receiver of each pair goes on; repeat until one member holds everything: it is the root.
-3. The result goes back the same way. Links are chosen by measured speed, one tree at a time: no sharing is foreseen.
+2. The receiver of each pair stays; repeat until one member holds everything: it is the root.
+3. The result returns along the same edges. There is one tree, and the sharing of links is not taken into account.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from gradwire.types import Tree
 
 
 def pairwise(matrix: Matrix, job: ReductionJob) -> Draft:
-    """One tree of merges; a pair without a link waits for a later round, and is relayed only when nothing is left."""
+    """One tree of merges; a pair without a link is used (and relayed) only when no other pair is left."""
     rate = matrix.effective()
     with np.errstate(divide="ignore"):
-        there_and_back = np.minimum(1.0 / (1.0 / rate + 1.0 / rate.T), np.inf)
+        round_trip_rate = np.minimum(1.0 / (1.0 / rate + 1.0 / rate.T), np.inf)
     parents = {member: member for member in range(matrix.size)}
     holders = np.arange(matrix.size)
     rounds = 0
     while len(holders) > 1:
         rounds += 1
-        merged = _merge(there_and_back[np.ix_(holders, holders)])
+        merged = _merge(round_trip_rate[np.ix_(holders, holders)])
         for child, parent in merged:
             parents[int(holders[child])] = int(holders[parent])
         gone = {child for child, _ in merged}
-        holders = holders[[place for place in range(len(holders)) if place not in gone]]
+        holders = holders[[index for index in range(len(holders)) if index not in gone]]
     root = int(holders[0])
     return Draft(
-        (Tree(root, parents, 1.0),), f"fastest pairs merge first, {rounds} rounds, member {root} ends with all"
+        (Tree(root, parents, 1.0),), f"fastest pairs merge first, in {rounds} rounds; member {root} is the root"
     )
 
 

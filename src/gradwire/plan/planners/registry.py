@@ -1,7 +1,7 @@
-"""The planners by name, and the one way from a name to a Plan.
+"""Registry: planners by name, and `make_plan`, which runs one.
 
-In: name, Matrix, Job, version. Out: a checked Plan over members: relays for edges without a link, side routes,
-predicted time, and the sentence that explains it. ConfigError for an unknown name, LinkError for members cut off.
+In: name, Matrix, ReductionJob, version. Out: a Plan over members, with relays for edges without a link, side routes,
+predicted time and reason. ConfigError for an unknown name, LinkError for disconnected members.
 """
 
 from __future__ import annotations
@@ -44,30 +44,30 @@ PLANNERS: MappingProxyType[str, Planner] = MappingProxyType(
 
 
 def make_plan(matrix: Matrix, job: ReductionJob, name: str = DEFAULT, version: int = 1, relay: bool = True) -> Plan:
-    """Plan for every member of the matrix; unless members `relay`, edges without a link are left to routers."""
+    """A plan for all members of the matrix; without `relay`, edges without a link are left to the network's routers."""
     planner = PLANNERS.get(name)
     if planner is None:
-        raise ConfigError(f"planner: {name!r} is unknown; choose one of {', '.join(PLANNERS)}")
+        raise ConfigError(f"planner: {name!r} is not a planner; choose one of {', '.join(PLANNERS)}")
     if not matrix.size:
-        raise ConfigError("planner: no members; a plan needs at least one")
+        raise ConfigError("planner: the matrix has no members; a plan needs at least one")
     require_connected(matrix)
     if matrix.size == 1:
         only = matrix.members[0]
         tree = Tree(only, {only: only}, 1.0)
-        return Plan(version, name, (tree,), 0.0, "one member has nothing to send", chunk=job.chunk)
+        return Plan(version, name, (tree,), 0.0, "a single member sends nothing", chunk=job.chunk)
     draft = planner(matrix, job)
     routes = Routes(matrix)
     load = draft.load or lay_out(matrix, draft.trees, job, routes)
-    seen = draft.seen or forecast(matrix, load, job, routes)
-    reason = f"{draft.reason}; predicted {Seconds(seen.seconds)}, of which {seen.busiest} is busy {Seconds(seen.busy)}"
+    cost = draft.cost or forecast(matrix, load, job, routes)
+    reason = f"{draft.reason}; predicted {Seconds(cost.seconds)}, of which {cost.busiest} is busy {Seconds(cost.busy)}"
     relayed = _relays(matrix, draft.trees, routes) if relay else {}
     side = side_routes(matrix, load)
     trees = tuple(relabel(tree, matrix.members) for tree in draft.trees)
-    return Plan(version, name, trees, seen.seconds, reason, side, relayed, job.chunk)
+    return Plan(version, name, trees, cost.seconds, reason, side, relayed, job.chunk)
 
 
 def _relays(matrix: Matrix, trees: tuple[Tree, ...], routes: Routes) -> dict[tuple[int, int], tuple[int, ...]]:
-    """Routes of tree edges that are no direct link, by member."""
+    """Routes of tree edges without a direct link, by member."""
     if (matrix.rate > 0).sum() == matrix.size * (matrix.size - 1):
         return {}
     found: dict[tuple[int, int], tuple[int, ...]] = {}
@@ -76,6 +76,6 @@ def _relays(matrix: Matrix, trees: tuple[Tree, ...], routes: Routes) -> dict[tup
         edges |= {(source, member) for member, source in tree.parents.items()} if not tree.sources else set()
         for source, destination in edges:
             if source != destination and not matrix.rate[source, destination] > 0:
-                way = tuple(matrix.members[place] for place in routes.route(source, destination))
-                found[way[0], way[-1]] = way
+                path = tuple(matrix.members[row] for row in routes.route(source, destination))
+                found[path[0], path[-1]] = path
     return found

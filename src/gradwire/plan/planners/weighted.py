@@ -1,7 +1,7 @@
-"""Weighted star: every member serves a part, as large as its links can bear.
+"""Weighted star: every member sums a part whose size fits the capacity of its links.
 
-A member that serves part s sends (n-1) s of results and 1-s of its own data; link i->j carries s_i + s_j. Shares are
-found by multiplicative weights: members behind the busiest links and uplinks give up some of their part, step by step.
+A member that sums part s sends (n-1) s of results and 1-s of its own data; link i->j carries s_i + s_j. Shares are
+found by multiplicative weights: step by step, the parts of members with the busiest links and uplinks are reduced.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from gradwire.plan.matrix import Floats, Matrix
 from gradwire.plan.planners.grow import inverse
 from gradwire.plan.trees import star_of
 
-# Steps and step length: 30 and 100 sites settle within 2.5 and 1 % of what ten times as many steps find. Large matrices
-# get half.
+# Steps and step length: with 30 and 100 sites the result is within 2.5 and 1 % of that of ten times as many steps.
+# Large matrices get half the steps.
 STEPS, LENGTH, STEEP = 24, 0.6, 12.0
 LARGE = 400
 
 
 def weighted_star(matrix: Matrix, job: ReductionJob) -> Draft:
-    """Stars with shares by capacity; roots whose part would be dust serve none."""
+    """Stars with shares by capacity; members whose part would be tiny sum none."""
     shares = _shares(matrix)
     floor = min(0.5 / matrix.size, 0.25 * job.chunk / job.nbytes)
     shares = np.where(shares < floor, 0.0, shares)
     shares /= shares.sum()
     roots = np.flatnonzero(shares)
     trees = tuple(star_of(int(root), matrix.size, float(shares[root])) for root in roots)
-    return Draft(trees, f"{len(trees)} members serve parts as large as their links can bear")
+    return Draft(trees, f"{len(trees)} members sum parts that fit the capacity of their links")
 
 
 def _shares(matrix: Matrix) -> Floats:
     size = matrix.size
-    # Pairs that relays must carry count as slow links: whoever needs them should serve little.
+    # Relayed pairs count as slow links, so that members with many of them get small parts.
     per_link = inverse(matrix.rate)
     slow = 4 * float(per_link[np.isfinite(per_link)].max())
     per_link = np.where(np.isfinite(per_link), per_link, slow)
