@@ -1,10 +1,7 @@
-"""Loss scaling: steps that a scaler skips leave no trace in the residuals, and a new scale reaches what waits."""
+"""Loss scaling: steps that a scaler skips do not change residuals, and a new scale is applied to them."""
 
 from __future__ import annotations
 
-import gc
-import threading
-import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +11,7 @@ from torch import Tensor
 from gradwire.compress.codec_cache import CodecCache
 from gradwire.compress.error_feedback import ErrorFeedback
 from gradwire.config import CompressConfig
-from gradwire.runtime.loss_scaling import LossScaling, find_scaler, finite
+from gradwire.runtime.loss_scaling import LossScaling, finite
 from tests.runtime.sessions import Sessions
 
 RANKS = 3
@@ -56,7 +53,7 @@ def overflowing(seed: int, bucket: int, scale: float = 1.0) -> list[list[Tensor]
 
 
 def state(world: Sessions) -> State:
-    """What waits on every rank, velocities included."""
+    """The residuals of every rank, velocities included."""
     found = []
     for feedback in world.feedbacks:
         saved = feedback.state_dict()
@@ -105,7 +102,7 @@ def test_an_overflow_reaches_every_rank_and_leaves_residuals_as_they_were(
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_applied_plus_waiting_is_the_gradient_of_the_steps_that_were_not_skipped(level: str, world: Sessions) -> None:
+def test_applied_plus_residual_is_the_gradient_of_the_steps_that_were_not_skipped(level: str, world: Sessions) -> None:
     """Also while the scale changes: everything is counted in units of the true gradient."""
     scalers = follow(world)
     given = [torch.zeros(size, dtype=torch.float64) for size in SIZES]
@@ -124,14 +121,14 @@ def test_applied_plus_waiting_is_the_gradient_of_the_steps_that_were_not_skipped
             for index in range(len(SHAPES)):
                 given[index] += sum(own[index].double() for own in parts) / scale
                 applied[index] += RANKS * restored[0][index].double() / scale
-    waiting = world.waiting()
+    residuals = world.residuals()
     for parts, total, sent in zip(SHAPES, given, applied, strict=True):
-        owed = torch.cat([waiting.get(name, torch.zeros(torch.Size(shape).numel())) for name, shape in parts]) / scale
-        assert float((total - sent - owed).norm() / total.norm()) < 1e-6
+        left = torch.cat([residuals.get(name, torch.zeros(torch.Size(shape).numel())) for name, shape in parts]) / scale
+        assert float((total - sent - left).norm() / total.norm()) < 1e-6
 
 
 @pytest.mark.parametrize("level", ["topk:0.03", "int8", "sharedk:0.02", "lowrank:4", "off"])
-def test_without_a_scaler_nothing_that_is_not_finite_waits(level: str, world: Sessions) -> None:
+def test_without_a_scaler_residuals_stay_finite(level: str, world: Sessions) -> None:
     world.step("topk:0.03", gradients(0))
     before = state(world)
     world.step(level, overflowing(1, 0))
@@ -141,7 +138,7 @@ def test_without_a_scaler_nothing_that_is_not_finite_waits(level: str, world: Se
         assert_same(before, after)
 
 
-def test_a_new_scale_multiplies_what_waits_before_the_next_step(world: Sessions) -> None:
+def test_a_new_scale_multiplies_residuals_before_the_next_step(world: Sessions) -> None:
     scalers = follow(world)
     world.step("topk:0.03", gradients(0))
     before = state(world)
@@ -151,7 +148,7 @@ def test_a_new_scale_multiplies_what_waits_before_the_next_step(world: Sessions)
     assert_same(before, state(world), 4.0)
 
 
-def test_a_scale_that_the_user_follows_too_is_followed_once(world: Sessions) -> None:
+def test_residuals_that_the_user_rescaled_are_not_rescaled_again(world: Sessions) -> None:
     scalers = follow(world)
     world.step("topk:0.03", gradients(0))
     before = state(world)
@@ -163,35 +160,8 @@ def test_a_scale_that_the_user_follows_too_is_followed_once(world: Sessions) -> 
     assert_same(before, state(world), 2.0)
 
 
-def test_the_only_enabled_scaler_that_the_training_loop_reaches_is_found() -> None:
-    assert find_scaler() is None
-    scaler, idle = torch.amp.GradScaler("cpu"), torch.amp.GradScaler("cpu", enabled=False)
-    assert not idle.is_enabled()
-    assert find_scaler() is scaler
-    another = torch.amp.GradScaler("cpu")
-    with pytest.warns(UserWarning, match="2 loss scalers"):
-        assert find_scaler() is None
-    assert another.is_enabled()
-
-
-def test_a_scaler_is_found_in_what_a_trainer_holds_and_from_another_thread() -> None:
-    class Trainer:
-        def __init__(self) -> None:
-            self.scaler = torch.amp.GradScaler("cpu")
-
-        def train(self) -> list[object]:
-            found: list[object] = []
-            thread = threading.Thread(target=lambda: found.append(find_scaler()))
-            thread.start()  # autograd calls hooks of CUDA tensors in threads of its own
-            thread.join(30)
-            return found
-
-    trainer = Trainer()
-    assert trainer.train() == [trainer.scaler]
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
-def test_what_is_not_finite_is_seen_in_every_type(dtype: torch.dtype) -> None:
+def test_values_that_are_not_finite_are_found_in_every_type(dtype: torch.dtype) -> None:
     values = torch.full((70_000,), float(torch.finfo(dtype).max), dtype=dtype)
     assert finite(values)
     for wrong in ("nan", "inf", "-inf"):
@@ -201,26 +171,12 @@ def test_what_is_not_finite_is_seen_in_every_type(dtype: torch.dtype) -> None:
     assert not finite(values[60_000:].view(-1, 1).to_sparse(1))
 
 
-def test_looking_for_a_scaler_keeps_nothing_alive_and_leaves_variables_as_they_are() -> None:
-    class Model:
-        pass
-
-    model, kept = Model(), [1, 2]
-    gone = weakref.ref(model)
-    find_scaler()
-    assert isinstance(model, Model)
-    del model
-    gc.collect()
-    assert gone() is None
-    assert kept == [1, 2]
-
-
-def test_ranks_follow_a_scaler_only_where_all_of_them_have_one() -> None:
+def test_a_scaler_is_used_only_where_all_ranks_have_one() -> None:
     scaling = LossScaling(ErrorFeedback(0, 2), CodecCache())
     asked: list[bool] = []
     scaling.all_found = lambda here: bool(asked.append(here))
     scaling.follow(torch.amp.GradScaler("cpu"))
-    with pytest.warns(UserWarning, match="another has none"):
+    with pytest.warns(UserWarning, match="another rank has none"):
         scaling.begin(0)
     scaling.begin(1)
     assert asked == [True], "all ranks ask once, at the same step"
@@ -228,27 +184,27 @@ def test_ranks_follow_a_scaler_only_where_all_of_them_have_one() -> None:
 
 
 @pytest.mark.parametrize("level", ["int8", "topk:0.03", "lowrank:4"])
-def test_a_rank_that_is_done_keeps_what_waits_while_the_others_change_their_scale(world: Sessions, level: str) -> None:
-    """In steps of `model.join()` it sends zeros and its scaler is not updated; later it has the others' scale."""
+def test_a_rank_in_join_keeps_its_residuals_while_the_others_change_their_scale(world: Sessions, level: str) -> None:
+    """In steps of `model.join()` a rank sends zeros and its scaler is not updated; later it has the others' scale."""
     scalers, last = follow(world), RANKS - 1
     balance = [torch.zeros(size, dtype=torch.float64) for size in SIZES]  # given and not applied, without any scale
     for step in range(6):
-        scale, done = 1024.0 if step < 2 else 512.0, 2 <= step < 5
+        scale, joined = 1024.0 if step < 2 else 512.0, 2 <= step < 5
         for rank, scaler in enumerate(scalers):
-            scaler.scale = 1024.0 if done and rank == last else scale
+            scaler.scale = 1024.0 if joined and rank == last else scale
         given = gradients(step, scale)
-        if done:
+        if joined:
             given[last] = [torch.zeros_like(part) for part in given[last]]
-        before = state(world) if done else []
+        before = state(world) if joined else []
         for rank, session in enumerate(world.sessions):
-            session.scaling.prepare(session.step, done and rank == last)
-        if done:
-            assert_same(before, state(world))  # what is set aside is part of the state
+            session.scaling.prepare(session.step, joined and rank == last)
+        if joined:
+            assert_same(before, state(world))  # residuals that are set aside are part of the state
         restored = world.step(level, given)[0]
         for index, mean in enumerate(restored):
             own = sum(part[index].double() for part in given)
             balance[index] += (own - RANKS * mean.double()) / scale
-    waiting = world.waiting()
+    residuals = world.residuals()
     for index, parts in enumerate(SHAPES):
-        left = torch.cat([waiting[name] for name, _ in parts]) / 512.0
+        left = torch.cat([residuals[name] for name, _ in parts]) / 512.0
         assert float((left - balance[index]).norm() / gradients(0)[0][index].norm()) < 1e-4

@@ -23,6 +23,7 @@ from gradwire.config import Config, resolve, with_level, with_plan, with_record,
 from gradwire.errors import ConfigError
 from gradwire.integrations.ddp_hook import DdpHook, register, sparse_module
 from gradwire.integrations.handle import Handle, close_with
+from gradwire.integrations.scaler_search import ScalerSearch
 from gradwire.runtime.builder import build
 from gradwire.runtime.loss_scaling import Scaler, check_scaler
 
@@ -80,6 +81,7 @@ def _attach(model: DistributedDataParallel, config: Config) -> Handle:
     except RuntimeError as error:
         handle.close()
         raise ConfigError(f"attach: this model already has a communication hook ({error})") from error
+    ScalerSearch(model, built.session.scaling)
     close_with(model, handle)
     return handle
 

@@ -33,6 +33,7 @@ from gradwire.errors import ConfigError, LinkError
 from gradwire.integrations.ddp import given
 from gradwire.integrations.fsdp_unit import FsdpUnit, after_backward, units_of
 from gradwire.integrations.handle import Handle, close_with
+from gradwire.integrations.scaler_search import ScalerSearch
 from gradwire.runtime.builder import BuiltSession, build
 from gradwire.runtime.plain_path import hsdp_all_reduce
 from gradwire.runtime.session import Session
@@ -153,31 +154,36 @@ def attach_fsdp(
         return known
     if known is not None:
         raise ConfigError("attach_fsdp: gradwire is attached to this model already; a model takes one configuration")
+    effective = given(config, level, record)
+    _check_supported(model, effective)
+    units = units_of(model)
+    group = _replicate_group(units)
+    parameters = sum(unit.numel for unit in units)
+    built = build(effective, group, parameters, hsdp_all_reduce(group))
+    if units[0].shard_group is not None:
+        built.session.scaling.any_shard = _any_shard(units[0].shard_group)
+    hook = _FsdpHook(built.session, group.size())
+    for unit in units:
+        unit.set_hook(hook)
+    after_backward(model, hook.end_of_backward)
+    ScalerSearch(model, built.session.scaling)
+    handle = _ATTACHED[model] = ShardHandle(built, effective, units[0].shard)
+    close_with(model, handle)
+    return handle
+
+
+def _check_supported(model: nn.Module, config: Config) -> None:
     if not isinstance(model, FSDPModule):
         raise ConfigError(
             f"attach_fsdp: {type(model).__name__} is not wrapped by FSDP2; wrap it first: "
             "fully_shard(model, mesh=mesh) with a mesh of (replicate, shard). "
             "For a DistributedDataParallel model use gradwire.attach"
         )
-    effective = given(config, level, record)
-    if effective.plan:
+    if config.plan:
         raise ConfigError(
-            f"plan: {effective.plan!r} cannot be used with FSDP2, whose backward does not say which unit is its last; "
+            f"plan: {config.plan!r} cannot be used with FSDP2, whose backward does not say which unit is its last; "
             "leave plan (GRADWIRE_PLAN) empty for attach_fsdp"
         )
-    units = units_of(model)
-    group = _replicate_group(units)
-    parameters = sum(unit.numel for unit in units)
-    built = build(effective, group, parameters, hsdp_all_reduce(group))
-    if units[0].shard_group is not None:
-        built.session.scaling.agree = _any_shard(units[0].shard_group)
-    hook = _FsdpHook(built.session, group.size())
-    for unit in units:
-        unit.set_hook(hook)
-    after_backward(model, hook.end_of_backward)
-    handle = _ATTACHED[model] = ShardHandle(built, effective, units[0].shard)
-    close_with(model, handle)
-    return handle
 
 
 def _replicate_group(units: Sequence[FsdpUnit]) -> dist.ProcessGroup:
