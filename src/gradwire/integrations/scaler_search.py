@@ -32,7 +32,7 @@ class ScalerSearch:
         self._scaling = scaling
         self._registered = model.register_forward_pre_hook(self)
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, module: nn.Module, inputs: object) -> None:
         if module.training and torch.is_grad_enabled():
             self._registered.remove()
