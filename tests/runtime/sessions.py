@@ -175,7 +175,7 @@ class Sessions:
             raise errors[0]
         assert not any(thread.is_alive() for thread in threads), "a rank did not end within 60 s"
 
-    def waiting(self) -> dict[str, Tensor]:
+    def residuals(self) -> dict[str, Tensor]:
         """Over all ranks, what the exchanges of the last step could have sent but did not."""
         total: dict[str, Tensor] = {}
         for feedback in self.feedbacks:

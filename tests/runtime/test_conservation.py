@@ -1,4 +1,4 @@
-"""Nothing is lost when the level changes: what was applied and what can still be sent add up to the gradient."""
+"""Conservation: when the level changes, what was applied and what can still be sent add up to the gradient."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradwire.config import CompressConfig
 from tests.runtime.sessions import Sessions
 
 RANKS = 3
-# 3 ranks x 256 elements divide the first bucket, so that levels with quite different exchanges cut it alike.
+# 3 ranks x 256 elements divide the first bucket, so levels with quite different exchanges divide it into equal chunks.
 SHAPES = [[("w", (320, 382)), ("b", (640,))], [("v", (60, 100)), ("c", (144,))], [("tiny", (600,))]]
 LEVELS = [
     "off", "fp16", "int8", "int4", "topk:0.1", "topk:0.03", "topk:0.01+int8", "topk:0.001", "randk:0.05",
@@ -35,16 +35,16 @@ def world(request: pytest.FixtureRequest) -> Iterator[Sessions]:
 
 def difference(world: Sessions, given: list[Tensor], applied: list[Tensor]) -> float:
     """The norm of gradient that is neither applied nor can be sent, against that of all gradient given."""
-    waiting, missing, whole = world.waiting(), 0.0, 0.0
+    residuals, missing, whole = world.residuals(), 0.0, 0.0
     for parts, total, sent in zip(SHAPES, given, applied, strict=True):
-        owed = torch.cat([waiting.get(name, torch.zeros(torch.Size(shape).numel())) for name, shape in parts])
-        missing += float((total - sent - owed).square().sum())
+        left = torch.cat([residuals.get(name, torch.zeros(torch.Size(shape).numel())) for name, shape in parts])
+        missing += float((total - sent - left).square().sum())
         whole += float(total.square().sum())
     return (missing / whole) ** 0.5
 
 
 @pytest.mark.parametrize("first", LEVELS)
-def test_every_change_of_level_keeps_sent_plus_waiting_equal_to_the_gradient(first: str, world: Sessions) -> None:
+def test_every_change_of_level_keeps_applied_plus_residual_equal_to_the_gradient(first: str, world: Sessions) -> None:
     """One job that goes from `first` to the levels after it in the list and back, checked at every step."""
     given = [torch.zeros(own.numel(), dtype=torch.float64) for own in gradients(0)[0]]
     applied = [torch.zeros_like(total) for total in given]

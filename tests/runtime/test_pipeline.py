@@ -85,6 +85,19 @@ def test_an_error_while_encoding_is_delivered() -> None:
     pipeline.close()
 
 
+def test_run_waits_for_the_end_of_an_exchange_and_raises_its_error() -> None:
+    cut, timings = LinkError("cut"), list[Timing]()
+    pipeline = pipeline_of([Loopback(1, faults={(0, 2): cut})], 0, [])
+    tensor = torch.ones(1)
+    pipeline.run(sums(tensor, 1), timings.append)
+    assert len(timings) == 1
+    pipeline.run(sums(tensor, 0))
+    pipeline.run(sums(tensor, 1))
+    with pytest.raises(LinkError, match="cut"):
+        pipeline.run(sums(tensor, 1))
+    pipeline.close()
+
+
 def test_closing_joins_the_threads() -> None:
     before = threading.active_count()
     pipeline = pipeline_of([Loopback(1), Loopback(1)], 0, [])

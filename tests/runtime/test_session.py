@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gradwire.errors import LinkError
-from gradwire.events import Synchronised
+from gradwire.events import Decided, Synchronised
 from gradwire.runtime.event_reporter import EventReporter
 from gradwire.runtime.pipeline import Pipeline
 from tests.runtime.sessions import ScriptedGovernor, Sessions
@@ -49,4 +49,36 @@ def test_an_error_after_the_last_chunk_fails_the_bucket_and_not_the_thread(monke
         with pytest.raises(ValueError, match="cannot be written"):
             world.step("int8", gradients)
     assert world.step("int8", gradients)[0][0].isfinite().all()
+    world.close()
+
+
+def test_a_governor_begins_a_step_at_its_first_bucket_and_only_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, int]] = []
+    monkeypatch.setattr(ScriptedGovernor, "begin_step", lambda self, bucket: calls.append(("begin", bucket.index)))
+    monkeypatch.setattr(ScriptedGovernor, "add_bucket", lambda self, bucket: calls.append(("add", bucket.index)))
+    world = Sessions(1, [*SHAPES, [("v", (30,))]])
+    for _ in range(2):
+        world.step("off", [[torch.randn(6000), torch.randn(30)]])
+    world.close()
+    assert calls == [("begin", 0), ("add", 1)] * 2
+
+
+def test_a_decision_is_recorded_when_the_level_of_a_bucket_changes() -> None:
+    world = Sessions(2, SHAPES)
+    for level in ("int8", "int8", "off", "int8"):
+        world.step(level, [[torch.randn(6000)] for _ in range(2)])
+    world.close()
+    decided = [event.level for event in world.events if isinstance(event, Decided)]
+    assert sorted(decided) == sorted(["int8", "off", "int8"] * 2)
+
+
+def test_a_detached_session_sends_the_residuals_once_and_then_what_plain_ddp_sends() -> None:
+    world = Sessions(2, SHAPES)
+    gradients = [[torch.randn(6000)] for _ in range(2)]
+    restored = world.step("topk:0.05", gradients)[0][0]
+    for session in world.sessions:
+        session.detach()
+    left = sum(own[0] for own in gradients) / 2 - restored
+    torch.testing.assert_close(world.step("topk:0.05", [[torch.zeros(6000)]] * 2)[0][0], left)
+    assert torch.equal(world.step("topk:0.05", gradients)[0][0], sum(own[0] * 0.5 for own in gradients))
     world.close()

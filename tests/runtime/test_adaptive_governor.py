@@ -1,0 +1,140 @@
+"""AdaptiveGovernor: ranks agree on every level, every step is reported once, and failures reach all ranks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from gradwire.clock import MonotonicClock
+from gradwire.decide.base import Job
+from gradwire.errors import ConfigError, LinkError
+from gradwire.events import Event, Stepped
+from gradwire.exchange.select import FootprintTable
+from gradwire.level import Level
+from gradwire.runtime.adaptive_governor import AdaptiveGovernor
+from gradwire.runtime.pipeline import Pipeline
+from gradwire.sense.step_timer import StepTimer
+from gradwire.transport.lanes.loopback import Loopback
+from gradwire.types import Bucket, Decision, Footprint, StepFacts, View
+from tests.runtime.test_governor import ManualClock, bucket, governor_context
+
+
+class CountingController:
+    """Another level at every decision; records which thread asked. Its decision `wrong_at` has an invalid level."""
+
+    def __init__(self, wrong_at: int | None = None) -> None:
+        self.threads: list[threading.Thread] = []
+        self._wrong_at = wrong_at
+
+    def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
+        self.threads.append(threading.current_thread())
+        count = len(self.threads)
+        level = Level(values="fp64" if count == self._wrong_at else ("int8", "int4", "fp16")[count % 3])
+        return Decision(level, f"decision {count}", count)
+
+
+class TreeFootprint:
+    """Footprints of trees that grow with the plan's version."""
+
+    def __init__(self) -> None:
+        self.version = 1
+
+    def __call__(self, level: Level, bucket: Bucket) -> Footprint:
+        return Footprint(1000 * self.version, 2 * self.version)
+
+
+class ReplanningController(CountingController):
+    """Keeps the bytes and hops that it is given; at its fifth decision another plan comes into force."""
+
+    def __init__(self, trees: TreeFootprint) -> None:
+        super().__init__()
+        self.trees, self.footprints = trees, list[tuple[int, int]]()
+
+    def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
+        self.footprints.append((job.wire_bytes(Level()), facts.hops))
+        if len(self.footprints) == 5:
+            self.trees.version = 2
+        return Decision(Level(values="int8"), "always the same")
+
+
+def test_after_a_change_of_plan_bytes_and_hops_are_those_of_the_new_trees() -> None:
+    trees = TreeFootprint()
+    controllers: list[CountingController] = [ReplanningController(trees), CountingController()]
+    run(Loopback(2), controllers, 20, trees)
+    assert isinstance(controllers[0], ReplanningController)
+    assert controllers[0].footprints[0] == (1000, 2)
+    assert controllers[0].footprints[-1] == (2000, 4)
+
+
+def run(
+    world: Loopback, controllers: list[CountingController], steps: int, trees: TreeFootprint | None = None
+) -> list[tuple[list[str], list[Event], str]]:
+    """By rank: the levels of its steps, its events, and the error that ended it, if one did."""
+    results: list[tuple[list[str], list[Event], str]] = [([], [], "")] * len(controllers)
+
+    def one(rank: int) -> None:
+        sink, clock, timer, levels = ManualClock(), MonotonicClock(), StepTimer(), list[str]()
+        world_size = len(controllers)
+        footprint = trees or FootprintTable(world_size)
+        context = governor_context(timer, sink, footprint, clock=clock, rank=rank, world_size=world_size)
+        if trees is not None:
+            context = replace(context, plan_version=lambda: trees.version)
+        pipeline = Pipeline([world.lane(rank)], lambda timing: None)
+        start = Decision(Level(values="int8"), "start")
+        governor = AdaptiveGovernor(context, controllers[rank], start, pipeline)
+        error = ""
+        try:
+            for step in range(steps):
+                governor.begin_step(bucket(step))
+                levels.append(str(governor.decision.level))
+                timer.bucket_ready(clock.now(), 4000)
+                timer.operation(clock.now() - 0.001, clock.now(), 1000)
+        except (ConfigError, LinkError) as failure:
+            error = str(failure)
+        finally:
+            governor.finish()
+            governor.finish()
+            governor.close()
+        results[rank] = levels, sink.events, error
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(len(controllers))]
+    each: Callable[[threading.Thread], None]
+    for each in (threading.Thread.start, lambda thread: thread.join(30)):
+        for thread in threads:
+            each(thread)
+    return results
+
+
+def test_ranks_agree_at_every_step_and_report_each_once() -> None:
+    controllers = [CountingController() for _ in range(3)]
+    results = run(Loopback(3), controllers, 30)
+    assert results[0][0] == results[1][0] == results[2][0]
+    assert len(set(results[0][0])) == 3
+    for _, events, error in results:
+        assert not error
+        assert [event.step for event in events if isinstance(event, Stepped)] == list(range(30))
+
+
+def test_the_controller_is_asked_on_the_pulse_thread_and_on_rank_0_only() -> None:
+    controllers = [CountingController() for _ in range(2)]
+    run(Loopback(2), controllers, 10)
+    assert controllers[0].threads
+    assert all(thread.name.startswith("gradwire-") for thread in controllers[0].threads)
+    assert not controllers[1].threads
+
+
+def test_an_invalid_level_of_a_controller_is_an_error_on_its_rank_and_reaches_the_others() -> None:
+    results = run(Loopback(2, timeout=3.0), [CountingController(wrong_at=4), CountingController()], 30)
+    assert "fp64" in results[0][2]
+    assert "pulse" in results[1][2]
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_a_link_that_fails_ends_both_with_an_error(number: int) -> None:
+    results = run(Loopback(2, faults={(1, number): LinkError("cut")}), [CountingController(), CountingController()], 30)
+    assert all("cut" in error for _, _, error in results)
+    for levels, events, _ in results:
+        assert [event.step for event in events if isinstance(event, Stepped)] == list(range(len(levels)))
