@@ -132,7 +132,7 @@ def test_a_claim_without_privileges_is_refused_before_anything_runs(monkeypatch:
     error = invoke("bench", "harmless").exception
     assert isinstance(error, ConfigError)
     assert str(error) == (
-        "bench harmless: this user cannot make a network (unshare: EPERM); run as root: sudo gradwire bench harmless"
+        "bench harmless: this user cannot create a network (unshare: EPERM); run as root: sudo gradwire bench harmless"
     )
 
 

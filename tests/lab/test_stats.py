@@ -26,8 +26,8 @@ def test_a_lab_that_kept_up_has_no_problems() -> None:
 
 def test_late_packets_ring_drops_and_refused_packets_are_each_reported() -> None:
     assert "left more than 1 ms late" in stats(lateness=[9000, 700, 300, 0]).verdict
-    assert "7 packets dropped" in stats(device_drops=[3, 4]).verdict
-    assert "2 packets the kernel refused" in stats(write_errors=2).verdict
+    assert "7 packets were dropped" in stats(device_drops=[3, 4]).verdict
+    assert "2 packets were refused by the kernel" in stats(write_errors=2).verdict
     assert stats(device_drops=[1, 0]).verdict.startswith("THE LAB COULD NOT KEEP UP")
 
 

@@ -122,7 +122,10 @@ STAR = 'hosts = 2\n[access]\nrate = "10mbit"\n'
         ('hosts = 2\n[access]\ntrace = "nowhere"', r"net.access.trace: cannot read"),
         ("hosts = 2\n[access]\nburst = { enter = 0.1 }", r"net.access.burst.leave: is missing"),
         (STAR + '[[change]]\nat = "1s"\nlink = "h9-switch"\nrate = 1', "matches no link"),
-        (STAR + '[[change]]\nat = "1s"\nlink = "*"\nrate = "0mbit"', r"change\[0\]: rate: must be above 0, but it is 0"),
+        (
+            STAR + '[[change]]\nat = "1s"\nlink = "*"\nrate = "0mbit"',
+            r"change\[0\]: rate: must be above 0, but it is 0",
+        ),
         (STAR + '[[cross]]\nfrom = "h0"\n', r"cross\[0\].to: is missing"),
         (STAR + '[[cross]]\nfrom = "h0"\nto = "h1"\nprotocol = "sctp"', r"protocol: 'sctp' is not one of"),
         ('hosts = ["a", "b"]\n[matrix]\nrtt_ms = [[0]]\nrate_mbit = [[0]]', r"matrix.rtt_ms: needs 2 rows of 2"),

@@ -63,6 +63,7 @@ def test_a_series_stays_bounded_and_keeps_its_mean() -> None:
     series.add(1e6, float("nan"))
 
 
+@pytest.mark.slow
 def test_an_hour_of_sixteen_ranks_folds_into_bounded_memory(tmp_path: Path) -> None:
     state, records = fold(hour(tmp_path))
     assert len(records) > 50_000

@@ -136,6 +136,6 @@ def test_watch_finds_the_newest_recording(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GRADWIRE_RECORD", raising=False)
     result = CliRunner().invoke(cli, ["watch", "--once"])
-    assert "no recording below runs/" in str(result.exception)
+    assert "no recording in runs/" in str(result.exception)
     small(tmp_path / "runs" / "demo")
     assert "4 ranks" in CliRunner().invoke(cli, ["watch", "--once"]).output

@@ -1,7 +1,7 @@
-"""gradwire bench: runs a published claim again, in the lab, by the cases in a checkout's `benchmarks/`.
+"""`gradwire bench`: repeats the measurements of a published claim in the lab, with the scripts of `benchmarks/`.
 
-In: a claim's name. Out: what its cases print, and their tables and plots in --out. The cases are ordinary scripts; this
-verb only knows which of them belong to which claim, and with what settings they take minutes or as long as needed.
+In: a claim's name. Out: what its scripts print, and their tables and plots in --out. This command only knows the
+scripts of each claim, and their settings for a quick and for a full run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gradwire.network import load_network
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What is claimed, and the commands that show it: (script and arguments, what --quick adds)."""
+    """What is claimed, and the commands that measure it: (script and arguments, arguments added by --quick)."""
 
     about: str
     commands: tuple[tuple[str, str], ...]
@@ -60,23 +60,23 @@ CLAIMS: Final[dict[str, Claim]] = {
         (("hindsight.py --out {out}", "--cells 100x20,800x1 --repeat 1"),),
     ),
     "harmless": Claim(
-        "`auto` where the network is fast: against plain DDP",
+        "`auto` on fast networks: against plain DDP",
         (("harmless.py --bare --out {out}", "--repeat 1"), ("harmless.py --out {out}", "--repeat 1")),
     ),
     "whole": Claim(
-        "everything at once: 9 sites, changing links, 1 % loss, every peer, one part left out at a time",
+        "everything combined: 9 sites, changing links, 1 % loss, all peers, and each part switched off in turn",
         (("whole.py --out {out}", "--quick"),),
     ),
     "faults": Claim(
-        "faults by (rank, step): detected, recovered, replicas identical, nothing left behind",
+        "faults by (rank, step): detected, recovered, identical replicas, no leftovers",
         (("faults.py --out {out}", "--quick"),),
     ),
     "peers": Claim(
-        "torch's hooks, plain gloo, torchft and hivemind where installed",
+        "torch's hooks, plain gloo, and torchft and hivemind if installed",
         (("peers.py --out {out}", "--net lan100 --repeat 1 --seconds 2"),),
     ),
     "sensing": Claim(
-        "what sensing costs of a step's time and bytes",
+        "cost of sensing in step time and bytes",
         (("sensing.py --out {out}", "--steps 20"),),
     ),
     "backend": Claim(
@@ -90,37 +90,37 @@ CLAIMS: Final[dict[str, Claim]] = {
 
 
 def folder() -> Path:
-    """The checkout's benchmarks: beside the sources of an editable install, or under the working directory."""
+    """The checkout's benchmarks: next to the sources of an editable install, or in the working directory."""
     for root in (Path(__file__).parents[3], Path.cwd()):
         if (root / "benchmarks" / "harness").is_dir():
             return root / "benchmarks"
-    raise ConfigError("bench: needs a checkout's benchmarks/ folder; run it from the root of a clone of gradwire")
+    raise ConfigError("bench: no benchmarks/ directory found; run it from the root of a clone of gradwire")
 
 
 def lines(claim: Claim, out: Path, quick: bool) -> list[list[str]]:
-    """The commands of a claim, ready to run from inside `benchmarks/`."""
+    """The commands of a claim, as arguments."""
     texts = [f"{line} {extra if quick else ''}" for line, extra in claim.commands]
     return [[word.format(out=out) for word in text.split()] for text in texts]
 
 
 def require_lab(claim: str) -> None:
-    """ConfigError where this user cannot make a network: known now, and not after minutes of the first case."""
+    """ConfigError if this user cannot create a network; checked before the first script, which may take minutes."""
     try:
         with Lab(load_network("lan100", 2), mode="namespaces"):
             return
     except NoPrivilegesError as error:
         reason = str(error).partition("(")[2].partition(")")[0]
         raise ConfigError(
-            f"bench {claim}: this user cannot make a network ({reason}); run as root: sudo gradwire bench {claim}"
+            f"bench {claim}: this user cannot create a network ({reason}); run as root: sudo gradwire bench {claim}"
         ) from error
 
 
 @click.command("bench")
 @click.argument("claim", type=click.Choice([*CLAIMS, "list"]))
-@click.option("--quick/--full", default=True, help="minutes, or with every setting and repetition")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("runs/bench"), help="tables, plots and JSON")
+@click.option("--quick/--full", default=True, help="A few minutes, or all settings and repetitions.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("runs/bench"), help="Tables, plots and JSON.")
 def bench_command(claim: str, quick: bool, out: Path) -> None:
-    """Run a claim's cases again in the lab (as root). `list` tells which there are."""
+    """Repeat the measurements of a CLAIM in the lab (as root). `list` lists the claims."""
     if claim == "list":
         for name, one in CLAIMS.items():
             click.echo(f"{name:12} {one.about}")
@@ -132,8 +132,8 @@ def bench_command(claim: str, quick: bool, out: Path) -> None:
     except OSError as error:
         raise ConfigError(f"bench --out: cannot write into {out} ({error.strerror}); name another directory") from error
     leave_cleanly()
-    for words in lines(CLAIMS[claim], out, quick):
-        click.echo(f"$ python benchmarks/{shlex.join(words)}", err=True)
-        code = run_to_end([sys.executable, str(where / words[0]), *words[1:]])
+    for arguments in lines(CLAIMS[claim], out, quick):
+        click.echo(f"$ python benchmarks/{shlex.join(arguments)}", err=True)
+        code = run_to_end([sys.executable, str(where / arguments[0]), *arguments[1:]])
         if code:
             raise click.exceptions.Exit(code)

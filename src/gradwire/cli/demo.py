@@ -1,4 +1,4 @@
-"""`gradwire demo`: 4 hosts of the lab train a small CNN, plain DDP and gradwire side by side, while you watch."""
+"""`gradwire demo`: 4 hosts of the lab train a small CNN with plain DDP, then with gradwire, and compare both."""
 
 from __future__ import annotations
 
@@ -26,29 +26,33 @@ from gradwire.observe.follow import FollowedRun
 from gradwire.observe.report import load
 from gradwire.units import Bytes, Seconds
 
-# Long enough for the slowest run on the slowest preset; a run that hangs is ended.
+# Seconds; enough for the slowest preset. A run that hangs is ended.
 RUN_LIMIT = 600.0
 
 Report = dict[str, Any]
 
 
 @click.command()
-@click.option("--net", default="lan100", show_default=True, help="A preset or a TOML file of the lab.")
-@click.option("--hosts", default=4, show_default=True, type=click.IntRange(2, 16), help="Ranks, one on each host.")
-@click.option("--level", default="auto", show_default=True, help="What gradwire does: auto, or a level such as int8.")
-@click.option("--data", default="", help="fashion-mnist or digits; the best that is installed by default.")
-@click.option("--steps", default=240, show_default=True, type=click.IntRange(10, 10_000), help="Training steps, about.")
-@click.option("--out", metavar="DIR", help="Recordings and the report go here; runs/demo-<time> unless given.")
-@click.option("--no-watch", is_flag=True, help="Only progress bars, no live view of the run.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON and nothing else.")
+@click.option("--net", default="lan100", show_default=True, help="A preset, or a TOML network file.")
+@click.option(
+    "--hosts", default=4, show_default=True, type=click.IntRange(2, 16), help="Number of hosts, one rank each."
+)
+@click.option("--level", default="auto", show_default=True, help="auto, or a level such as int8.")
+@click.option("--data", default="", help="fashion-mnist or digits; default: fashion-mnist if installed.")
+@click.option(
+    "--steps", default=240, show_default=True, type=click.IntRange(10, 10_000), help="Approximate training steps."
+)
+@click.option("--out", metavar="DIR", help="Directory of recordings and report; default: runs/demo-<time>.")
+@click.option("--no-watch", is_flag=True, help="Progress bars only, no live view.")
+@click.option("--json", "as_json", is_flag=True, help="Print only the result, as JSON.")
 def demo(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     net: str, hosts: int, level: str, data: str, steps: int, out: str | None, no_watch: bool, as_json: bool
 ) -> None:
-    """Train a small CNN twice on the same slow network, with plain DDP and with gradwire, and compare."""
+    """Train a small CNN twice on the same slow network, with plain DDP and with gradwire, and compare both."""
     leave_cleanly()
     console = Console(stderr=as_json, quiet=as_json)
     folder = Path(out or time.strftime("runs/demo-%Y%m%d-%H%M%S")).resolve()
-    resolve(level)  # a mistake should show before the first run, not after it
+    resolve(level)  # report a wrong level before the first run
     network = load_network(net, hosts)
     name = _data(data)
     console.print(f"{hosts} hosts on {net} train a CNN on {name}: plain DDP, then gradwire ({level}).")
@@ -61,25 +65,25 @@ def demo(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     recordings = tuple(str(folder / _folder_name(name)) for name, _ in runs)
     [report] = write_report(recordings, folder / "report.html")
     for result, run in zip(results, load(recordings), strict=True):
-        result["step_seconds"] = run.facts.step_mean  # the same number that the report shows
+        result["step_seconds"] = run.facts.step_mean  # the same number as in the report
     if as_json:
         click.echo(json.dumps(results))
         return
     console.print(_table(results))
     for reason in results[-1]["reasons"]:
         console.print(f"gradwire chose {reason}", highlight=False)
-    console.print(f"The report, with plots: {report}", highlight=False, soft_wrap=True)
-    console.print(f"[dim]Play it again: gradwire replay {recordings[-1]}[/dim]", highlight=False, soft_wrap=True)
+    console.print(f"Report with plots: {report}", highlight=False, soft_wrap=True)
+    console.print(f"[dim]Replay: gradwire replay {recordings[-1]}[/dim]", highlight=False, soft_wrap=True)
 
 
 def _data(name: str) -> str:
-    from gradwire.demo.data import choose  # which loads torch
+    from gradwire.demo.data import choose  # imports torch
 
     return choose(name)
 
 
 def _length(data: str, hosts: int, steps: int) -> list[str]:
-    """Epochs and samples that come to about `steps` steps of 32 images a rank."""
+    """Arguments for about `steps` steps of 32 images per rank."""
     whole = 1400 if data == "digits" else 60_000
     wanted = steps * hosts * 32
     epochs = max(1, round(wanted / whole))
@@ -93,7 +97,7 @@ def _folder_name(run: str) -> str:
 def _run_all(
     console: Console, network: Network, runs: list[tuple[str, str]], extra: list[str], kept: tuple[Path, bool]
 ) -> list[Report]:
-    """Run each; `kept` is where recordings go and whether they are shown as they grow."""
+    """Run each; `kept` is the directory of the recordings, and whether they are shown live."""
     folder, watched = kept
     columns = (TextColumn("{task.description:>10}"), BarColumn(24), TextColumn("{task.fields[note]}"))
     progress = Progress(*columns, TimeRemainingColumn(), console=console)
@@ -109,32 +113,34 @@ def _run_all(
             record = folder / _folder_name(name)
             if watched and level:
                 live.update(Group(progress, "", FollowedRun(record)))
-            result = _follow(lab, [*extra, "--level", level, "--record", str(record)], _shower(progress, task))
+            result = _follow(
+                lab, [*extra, "--level", level, "--record", str(record)], _progress_updater(progress, task)
+            )
             results.append({"name": name, "level": level or "off", **result})
     return results
 
 
-def _shower(progress: Progress, task: TaskID) -> Callable[[Report], None]:
-    """Shows one run's reports as they come."""
+def _progress_updater(progress: Progress, task: TaskID) -> Callable[[Report], None]:
+    """A function that shows the reports of one run."""
 
     def show(report: Report) -> None:
         if "step" in report:
             note = f"step {report['step']}/{report['total']}  loss {report['loss']:.3f}"
             progress.update(task, total=report["total"], completed=report["step"], note=note)
         elif report.get("done"):
-            progress.update(task, note=f"{Seconds(report['step_seconds'])} a step")
+            progress.update(task, note=f"{Seconds(report['step_seconds'])} per step")
 
     return show
 
 
 def _follow(lab: Lab, arguments: list[str], show: Callable[[Report], None]) -> Report:
-    """Run the training script on every host; returns what rank 0 reported in the end."""
+    """Run the training script on every host; returns rank 0's final report."""
     result: Report = {"curve": []}
-    said: list[str] = []
+    output: list[str] = []
 
     def on_line(host: str, line: str) -> None:
         if not line.startswith("{"):
-            said.append(f"{host} | {line}")
+            output.append(f"{host} | {line}")
             return
         report = json.loads(line)
         show(report)
@@ -146,14 +152,14 @@ def _follow(lab: Lab, arguments: list[str], show: Callable[[Report], None]) -> R
 
     run = lab.run([sys.executable, "-m", "gradwire.demo.train", *arguments], timeout=RUN_LIMIT, on_line=on_line)
     if run.code or "done" not in result:
-        raise LinkError(f"training ended with code {run.code}:\n" + "\n".join(said[-20:]))
+        raise LinkError(f"training ended with code {run.code}:\n" + "\n".join(output[-20:]))
     return result | {"lab": run.stats.verdict, "mode": lab.mode}
 
 
 def _table(results: list[Report]) -> Table:
     base = results[0]["step_seconds"]
-    table = Table(title="What it came to", title_justify="left")
-    for column in ("", "accuracy", "step", "speed", "sent a step", "replicas"):
+    table = Table(title="Result", title_justify="left")
+    for column in ("", "accuracy", "step", "speed-up", "sent per step", "replicas"):
         table.add_column(column, justify="left" if column in ("", "replicas") else "right")
     for result in results:
         table.add_row(

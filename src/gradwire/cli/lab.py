@@ -1,4 +1,4 @@
-"""gradwire lab: run any torchrun script in an emulated network, look at the network, check it."""
+"""`gradwire lab`: runs any torchrun script in an emulated network, shows and checks networks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COLORS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red", "bright_c
 
 
 class LabCommand(click.Command):
-    """A mistake in the arguments, the file or the machine is one line that says what to do, and exit code 2."""
+    """An error in the arguments, the file or the machine becomes one line and exit code 2."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -42,11 +42,11 @@ class LabFailure(click.ClickException):
 
 @click.group(cls=SuggestingGroup)
 def lab() -> None:
-    """A real network on this machine: hosts in namespaces, links with rate, delay, loss and queues."""
+    """Emulate a network on this machine: hosts in namespaces, links with rate, delay, loss and queues."""
 
 
 def network_options(command: click.Command) -> click.Command:
-    command.params.insert(0, click.Option(["--hosts"], type=int, help="How many hosts (where the network allows it)."))
+    command.params.insert(0, click.Option(["--hosts"], type=int, help="Number of hosts, unless the network fixes it."))
     command.params.insert(
         0, click.Option(["--net"], default="lan100", show_default=True, help="A preset, or a TOML network file.")
     )
@@ -56,14 +56,14 @@ def network_options(command: click.Command) -> click.Command:
 @network_options
 @lab.command(cls=LabCommand, context_settings={"allow_interspersed_args": False})
 @click.option("--congestion", help="TCP congestion control of every host: cubic, bbr, reno.")
-@click.option("--timeout", type=float, help="End everything after so many seconds (exit code 124).")
-@click.option("--port", type=click.IntRange(1, 65535), help="MASTER_PORT; 29500 unless given.")
+@click.option("--timeout", type=float, help="End all ranks after this many seconds (exit code 124).")
+@click.option("--port", type=click.IntRange(1, 65535), help="MASTER_PORT; default: 29500.")
 @click.option(
     "--mode", type=click.Choice(MODES), default="auto", show_default=True, help="loopback needs no privileges."
 )
-@click.option("--seed", type=click.IntRange(0), help="Another seed for every random draw of the links.")
-@click.option("--json", "json_path", metavar="FILE", help="Write the result as JSON ('-' is standard output).")
-@click.option("--no-watch", is_flag=True, help="No live view of what gradwire does in COMMAND.")
+@click.option("--seed", type=click.IntRange(0), help="Seed of all random draws of the links.")
+@click.option("--json", "json_path", metavar="FILE", help="Write the result as JSON ('-': standard output).")
+@click.option("--no-watch", is_flag=True, help="No live view of gradwire in COMMAND.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     net: str,
@@ -103,7 +103,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
             port=port,
             on_line=lambda host, line: view.line(f"{styled[host]} | {line}", err=to_stderr),
         )
-    view.tell()
+    view.report_recording()
     _report(network, result)
     if json_path:
         _write_json(
@@ -119,7 +119,7 @@ def _plain(value: object) -> dict[str, object]:
 
 
 def _plain_number(value: object) -> float | int:
-    """Units are numbers in bytes and seconds."""
+    """Values with units as plain numbers in bytes and seconds."""
     if isinstance(value, int):
         return int(value)
     assert isinstance(value, float)
@@ -144,11 +144,11 @@ def _report(network: Network, result: RunResult) -> None:
     )
     if stats.problems and result.stolen > 0.02:
         note(
-            f"other virtual machines took {result.stolen:.2f} core from this one meanwhile; try again at a quieter time"
+            f"other virtual machines used {result.stolen:.2f} core of this one; repeat the run when they are less busy"
         )
-    elif said := disturbance(result.others):
+    elif load := disturbance(result.others):
         note(
-            f"{said} meanwhile: the ranks may have waited for a processor, so that steps take longer than the links do"
+            f"{load} during the run: ranks may have waited for a processor, so steps may be longer than the links cause"
         )
     _verdict(stats)
 
@@ -169,7 +169,7 @@ def _write_json(path: str, value: object) -> None:
 @lab.command(cls=LabCommand)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def presets(as_json: bool) -> None:
-    """The networks that come with gradwire."""
+    """List the networks included in gradwire."""
     if as_json:
         _write_json("-", {name: {"about": entry.about, "hosts": entry.hosts} for name, entry in PRESETS.items()})
         return
@@ -180,10 +180,10 @@ def presets(as_json: bool) -> None:
 
 @network_options
 @lab.command(cls=LabCommand)
-@click.option("--svg", metavar="FILE", help="Write a picture of the network.")
+@click.option("--svg", metavar="FILE", help="Draw the network into this file.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def show(net: str, hosts: int | None, svg: str | None, as_json: bool) -> None:
-    """Draw a network: who is joined to whom, and how fast, far and lossy."""
+    """Show a network: its links with rate, delay and loss."""
     network = load_network(net, hosts)
     if svg:
         write(Path(svg), to_svg(network), "show --svg")
@@ -197,13 +197,13 @@ def show(net: str, hosts: int | None, svg: str | None, as_json: bool) -> None:
 
 @network_options
 @lab.command(cls=LabCommand)
+@click.option("--pairs", type=click.IntRange(1), default=4, show_default=True, help="Number of host pairs to measure.")
 @click.option(
-    "--pairs", type=click.IntRange(1), default=4, show_default=True, help="How many pairs of hosts to measure."
+    "--seconds", type=click.FloatRange(1, 60), default=3.0, show_default=True, help="Length of each iperf3 run."
 )
-@click.option("--seconds", type=click.FloatRange(1, 60), default=3.0, show_default=True, help="For each iperf3 run.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def check(net: str, hosts: int | None, pairs: int, seconds: float, as_json: bool) -> int:
-    """Measure a network with ping and iperf3, wanted against got; exit code 1 when something is off."""
+    """Measure a network with ping and iperf3: expected against measured. Exit code 1 if a value is out of tolerance."""
     from gradwire.lab.measure import measure
 
     network = load_network(net, hosts)
@@ -230,13 +230,13 @@ def check(net: str, hosts: int | None, pairs: int, seconds: float, as_json: bool
 @lab.command(cls=LabCommand)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def clean(as_json: bool) -> None:
-    """End what killed labs left behind, and list those that run."""
+    """Remove what killed labs left behind, and list open labs."""
     from gradwire.lab.open_labs import open_labs, remove_dead_labs
 
     removed, running = remove_dead_labs(), open_labs()
     if as_json:
         _write_json("-", {"cleaned": removed, "running": running})
         return
-    click.echo(f"cleaned up: {', '.join(removed) or 'nothing was left behind'}")
+    click.echo(f"removed: {', '.join(removed) or 'nothing'}")
     for record in running:
         click.echo(f"running: {record['network']} (process {record['pid']})")

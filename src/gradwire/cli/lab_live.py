@@ -1,8 +1,7 @@
-"""LabView: the lab's lines, and below them, on a terminal, what gradwire does in the command that runs.
+"""Lab live: prints the lab's lines and, on a terminal, a live view of gradwire in the running command below them.
 
-GRADWIRE_RECORD asks the command to record, unless the variable is set already; a script that chooses its own directory
-(`record=`) announces it, and the view follows. A command that never attaches gradwire records nothing, and nothing is
-drawn.
+GRADWIRE_RECORD makes the command record, unless it is already set; a script that chooses its own directory (`record=`)
+announces it, and the view follows. A command that does not attach gradwire records nothing and has no view.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class RecordingView:
         self._following = FollowedRun(folder)
 
     def poll(self) -> None:
-        """Follow another directory where one was announced."""
+        """Follow another directory if one was announced."""
         found = announced(self._file)
         if found is not None and found != self.folder:
             self.folder, self._following = found, FollowedRun(found)
@@ -50,7 +49,7 @@ class RecordingView:
 
 
 class LabView:
-    """Prints lines above a live view; only lines where output is no terminal."""
+    """Prints lines above a live view; only lines if the output is not a terminal."""
 
     def __init__(self, *, shown: bool) -> None:
         self._live: Live | None = None
@@ -68,7 +67,7 @@ class LabView:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the command's environment needs for the view."""
+        """Variables that the view needs in the command's environment."""
         if self._view is None:
             return {}
         return {"GRADWIRE_RECORD": str(self._view.folder), VARIABLE: str(self._file)}
@@ -83,14 +82,14 @@ class LabView:
         if self._live is None:
             click.echo(text, err=err)
         else:
-            # Not soft_wrap: it would leave the view's own lines unwrapped too, and rich would lose count of them.
+            # Not soft_wrap: it would also leave the view's own lines unwrapped, and rich would miscount them.
             self._live.console.print(Text.from_ansi(text), overflow="fold")
 
-    def tell(self) -> None:
-        """Where the recording is, if the command made one."""
+    def report_recording(self) -> None:
+        """Print the recording's directory, if the command made one."""
         folder = None if self._view is None else self._view.folder
         if folder is not None and folder.is_dir() and segments(folder):
-            note(f"recorded in {folder}; gradwire report {folder} writes a page about it")
+            note(f"recorded in {folder}; for a report run: gradwire report {folder}")
 
     def __enter__(self) -> Self:
         if self._live is not None:

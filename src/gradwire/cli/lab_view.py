@@ -1,4 +1,4 @@
-"""How the lab looks in a terminal: the network as a tree or a matrix, and measurements as a table."""
+"""Lab view: draws a network as a tree or a matrix, and measurements as a table, for a terminal."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gradwire.network import CrossTraffic, Host, Link, Network
 
 
 def draw_network(network: Network) -> RenderableType:
-    """Routers with what hangs on them; a full mesh as a matrix of round trip and rate."""
-    parts: list[RenderableType] = [Text(network.name, style="bold"), Text(network.about or "a network of your own")]
+    """A tree of routers and their neighbours; a full mesh as matrices of delay and rate."""
+    parts: list[RenderableType] = [Text(network.name, style="bold"), Text(network.about or "a custom network")]
     parts.append(_mesh(network) if _is_mesh(network) else _tree(network))
     if network.changes:
         parts.append(_changes(network))
@@ -44,7 +44,7 @@ def _label(network: Network, name: str) -> str:
 
 
 def _tree(network: Network) -> Tree:
-    """Each cable once, from the routers outwards."""
+    """Each connected pair once, from the routers outwards."""
     by_ends = {(link.source, link.target): link for link in network.links}
     seen: set[frozenset[str]] = set()
     tree = Tree("", hide_root=True, guide_style="dim")
@@ -55,18 +55,18 @@ def _tree(network: Network) -> Tree:
         branch = tree.add(_label(network, node))
         for other in near:
             seen.add(frozenset((node, other)))
-            branch.add(f"{_label(network, other)}  {_cable(by_ends[node, other], by_ends.get((other, node)))}")
+            branch.add(f"{_label(network, other)}  {_pair(by_ends[node, other], by_ends.get((other, node)))}")
     return tree
 
 
-def _cable(out: Link, back: Link | None) -> str:
-    if back is not None and back.spec == out.spec:
-        return f"═ {out.spec}"
-    return f"→ {out.spec}" + (f"   ← {back.spec}" if back else "   (one way)")
+def _pair(forward: Link, backward: Link | None) -> str:
+    if backward is not None and backward.spec == forward.spec:
+        return f"═ {forward.spec}"
+    return f"→ {forward.spec}" + (f"   ← {backward.spec}" if backward else "   (one way)")
 
 
 def _mesh(network: Network) -> Group:
-    """Two tables, because ten regions with both values side by side do not fit into 80 columns."""
+    """Two tables: ten regions with both values in one table do not fit into 80 columns."""
     specs = {(link.source, link.target): link.spec for link in network.links}
     delay = _matrix(network, "one-way delay, ms", lambda a, b: f"{specs[a, b].delay * 1e3:.3g}")
     rate = _matrix(network, "rate, Mbit/s", lambda a, b: f"{specs[a, b].mean_rate.mbit:.4g}")
@@ -101,7 +101,7 @@ def measurement_table(rows: Sequence[Measurement]) -> Table:
     table = Table(pad_edge=False)
     for name in ("from", "to"):
         table.add_column(name)
-    for name in ("RTT ms", "got", "TCP Mbit/s", "got", "loss", "got"):
+    for name in ("RTT ms", "measured", "TCP Mbit/s", "measured", "loss", "measured"):
         table.add_column(name, justify="right")
     for row in rows:
         rtt = _mark(f"{row.rtt_ms:.2f}", row.rtt_good)
@@ -112,7 +112,7 @@ def measurement_table(rows: Sequence[Measurement]) -> Table:
             row.source, row.target, f"{row.wanted_rtt_ms:.2f}", rtt, f"{row.wanted_mbit:.1f}", rate, wanted_loss, loss
         )
     if any(row.rate_good is None for row in rows):
-        table.caption = "no mark: TCP alone does not fill a link that loses, changes or is shared"
+        table.caption = "no mark: TCP alone does not fill a link that is lossy, changing or shared"
     return table
 
 

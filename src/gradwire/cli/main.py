@@ -1,4 +1,4 @@
-"""gradwire: the group of verbs. A verb's module is imported when the verb is called, so that help stays quick."""
+"""Main: the `gradwire` command. A subcommand's module is imported when it is called, so that help is fast."""
 
 from __future__ import annotations
 
@@ -11,43 +11,51 @@ from gradwire import __version__
 from gradwire.cli.suggesting_group import SuggestingGroup
 from gradwire.errors import GradwireError
 
-# verb -> (module, attribute, one line for the list of verbs)
-VERBS = {
-    "plan": ("gradwire.cli.plan", "plan_command", "The aggregation trees for a network, printed and drawn."),
+# command -> (module, attribute, one line for the list of commands)
+COMMANDS = {
+    "plan": ("gradwire.cli.plan", "plan_command", "Plan aggregation trees for a network."),
     "simulate": (
         "gradwire.cli.simulate",
         "simulate_command",
-        "How long each planner's trees would take.",
+        "Simulate one synchronisation with each planner's trees.",
     ),
-    "demo": ("gradwire.cli.demo", "demo", "Train a small CNN with plain DDP and with gradwire, side by side."),
-    "dashboard": ("gradwire.cli.dashboard", "dashboard", "Recorded runs, live or finished, in a browser."),
-    "doctor": ("gradwire.cli.doctor", "doctor", "Measure the network between the ranks, find mistakes, recommend."),
-    "watch": ("gradwire.cli.watch", "watch_command", "A run as it trains: step split, network, levels and why."),
-    "replay": ("gradwire.cli.replay", "replay_command", "A recorded run again, in any view; or as Parquet tables."),
-    "report": ("gradwire.cli.report", "report_command", "One page about a run, or about several side by side."),
-    "store": ("gradwire.cli.store", "store_command", "Torch's store as a process of its own, so that rank 0 may die."),
-    "bench": ("gradwire.cli.bench", "bench_command", "Run a published claim again, in the lab."),
-    "lab": ("gradwire.cli.lab", "lab", "Real networks on one machine: run, show, check."),
+    "demo": ("gradwire.cli.demo", "demo", "Train a small CNN with plain DDP and with gradwire, and compare."),
+    "dashboard": ("gradwire.cli.dashboard", "dashboard", "Show recorded runs, live or finished, in a browser."),
+    "doctor": (
+        "gradwire.cli.doctor",
+        "doctor",
+        "Measure the network between the ranks, find mistakes, recommend a level.",
+    ),
+    "watch": ("gradwire.cli.watch", "watch_command", "Follow a run: parts of a step, network, levels and reasons."),
+    "replay": ("gradwire.cli.replay", "replay_command", "Replay a recorded run in any view, or export Parquet tables."),
+    "report": ("gradwire.cli.report", "report_command", "Write a report on one run, or compare several."),
+    "store": (
+        "gradwire.cli.store",
+        "store_command",
+        "Serve torch's store in a separate process, so that rank 0 may fail.",
+    ),
+    "bench": ("gradwire.cli.bench", "bench_command", "Repeat the measurements of a published claim in the lab."),
+    "lab": ("gradwire.cli.lab", "lab", "Emulate networks on one machine: run, show, check."),
 }
 
 
 class LazyGroup(SuggestingGroup):
-    """Knows its verbs by name and loads one when asked for."""
+    """Imports a command's module when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(VERBS)
+        return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in VERBS:
+        if cmd_name not in COMMANDS:
             return None
-        module, attribute, _ = VERBS[cmd_name]
+        module, attribute, _ = COMMANDS[cmd_name]
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, VERBS[name][2]) for name in self.list_commands(ctx)])
+            formatter.write_dl([(name, COMMANDS[name][2]) for name in self.list_commands(ctx)])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -57,7 +65,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Errors of ours are one line on standard error and exit code 2; Ctrl-C is 130."""
+    """Run the command. A GradwireError is one line on standard error and exit code 2; Ctrl-C is 130."""
     try:
         code = cli.main(standalone_mode=False)
     except click.ClickException as error:

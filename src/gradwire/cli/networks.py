@@ -1,6 +1,6 @@
-"""`--net`: a network by name or by file, as the plan and simulate commands read it.
+"""Networks: reads the option `--net` of the plan and simulate commands.
 
-A lab preset or TOML file, netstorm9:SEED, generated:SITES[:SEED], .json of ours, .csv of AWS or Skyplane.
+A lab preset or TOML file, netstorm9:SEED, generated:SITES[:SEED], gradwire's .json, or a .csv of AWS or Skyplane.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ HELP = (
 
 
 def network(text: str, latency: str | None = None) -> NamedMatrix:
-    """The network a person means; ConfigError says what can be written."""
+    """The network that `text` names; the ConfigError lists the valid forms."""
     try:
         named = _read(text, latency)
     except ConfigError:
         raise
-    # What a file of any content may lead to: other bytes than UTF-8, a word for a number, a link to no site.
+    # A file with arbitrary content may cause these: bytes other than UTF-8, text instead of a number, unknown sites.
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(f"net: {text}: {error}; see docs/planning.md for the format") from error
     if named.matrix.size < 2:
-        raise ConfigError(f"net: {text} has fewer than 2 sites; there is nothing to send between them")
+        raise ConfigError(f"net: {text} has fewer than 2 sites; planning needs at least two")
     return named
 
 
@@ -49,21 +49,21 @@ def _read(text: str, latency: str | None) -> NamedMatrix:
         with path.open() as file:
             skyplanes = "throughput_received" in file.readline()
         return skyplane(path, Path(latency) if latency else None) if skyplanes else aws10(path)
-    raise ConfigError(f"net: {text!r} is no network; write {HELP}")
+    raise ConfigError(f"net: {text!r} is not a network; use {HELP}")
 
 
 def linked(text: str) -> Network:
-    """The same with its links, which only the lab's networks have."""
+    """The network with its links, which only the lab's networks have."""
     if Path(text).suffix != ".toml" and text not in PRESETS:
-        raise ConfigError(f"packets: {text!r} has rates between sites but no links; write a preset or a TOML file")
+        raise ConfigError(f"packets: {text!r} has rates between sites but no links; use a preset or a TOML file")
     return load_network(text)
 
 
-def _numbers(words: list[str], text: str, most: int) -> list[int]:
+def _numbers(numbers: list[str], text: str, most: int) -> list[int]:
     if (
-        len(words) > most
-        or not all(word.isdecimal() for word in words)
-        or (most == 2 and not 1 <= int(words[0]) <= 5000)
+        len(numbers) > most
+        or not all(number.isdecimal() for number in numbers)
+        or (most == 2 and not 1 <= int(numbers[0]) <= 5000)
     ):
-        raise ConfigError(f"net: {text!r} is not understood; write {HELP}")
-    return [int(word) for word in words]
+        raise ConfigError(f"net: {text!r} is not valid; use {HELP}")
+    return [int(number) for number in numbers]

@@ -1,4 +1,4 @@
-"""Output: the files that an option names. One that cannot be written is the caller's mistake, told in one line."""
+"""Output: writes the files that options name; a file that cannot be written is a ConfigError."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from gradwire.errors import ConfigError
 
 
 def check_writable(path: Path, option: str) -> None:
-    """To be asked before the work whose result the file will hold; nothing is made or emptied."""
-    there = path.exists()
-    if path.is_dir() or not (there or path.parent.is_dir()) or not os.access(path if there else path.parent, os.W_OK):
-        raise ConfigError(f"{option}: cannot write {path}; name a file in a directory that is there and may be written")
+    """Check before a long run that its result can be written; creates and changes nothing."""
+    exists = path.exists()
+    target = path if exists else path.parent
+    if path.is_dir() or not (exists or target.is_dir()) or not os.access(target, os.W_OK):
+        raise ConfigError(f"{option}: cannot write {path}; name a file in an existing, writable directory")
 
 
 def write(path: Path, text: str, option: str) -> None:

@@ -1,4 +1,4 @@
-"""`gradwire plan`: print, and draw, the trees a planner makes for a network."""
+"""`gradwire plan`: prints and draws the trees that a planner makes for a network."""
 
 from __future__ import annotations
 
@@ -24,19 +24,22 @@ from gradwire.units import Bytes, Seconds, parse_bytes
 
 @click.command("plan")
 @click.option("--net", required=True, help=HELP)
-@click.option("--latency", help="Skyplane's latency CSV, beside a throughput CSV.")
+@click.option("--latency", help="Skyplane's latency CSV, for a throughput CSV.")
 @click.option("--model", default="resnet50", show_default=True, help="alexnet, resnet18, resnet50, vgg16, or a size.")
 @click.option("--planner", default=DEFAULT, show_default=True, type=click.Choice(list(PLANNERS)))
 @click.option(
-    "--chunk", default=str(DEFAULT_CHUNK), show_default=True, help="Bytes sent, summed and passed on at once."
+    "--chunk",
+    default=str(DEFAULT_CHUNK),
+    show_default=True,
+    help="Bytes that are sent, summed and forwarded as one piece.",
 )
 @click.option("--svg", type=click.Path(dir_okay=False), help="Draw the plan into this file.")
-@click.option("--trees", default=3, show_default=True, help="How many trees to print, largest shares first.")
+@click.option("--trees", default=3, show_default=True, help="Number of trees to print, largest shares first.")
 @click.option("--json", "as_json", is_flag=True, help="The whole plan as JSON on stdout.")
 def plan_command(  # noqa: PLR0913, PLR0917 - click hands over every option as an argument
     net: str, latency: str | None, model: str, planner: str, chunk: str, svg: str | None, trees: int, as_json: bool
 ) -> None:
-    """Plan aggregation trees for a network and say why."""
+    """Plan aggregation trees for a network and print the reason."""
     named = network(net, latency)
     job = ReductionJob(gradient_bytes(model), chunk=parse_bytes(chunk, "chunk"))
     plan = make_plan(named.matrix, job, planner)
@@ -47,11 +50,11 @@ def plan_command(  # noqa: PLR0913, PLR0917 - click hands over every option as a
         return
     _print(Console(), named, plan, job, trees)
     if svg:
-        click.echo(f"drawn into {svg}", err=True)
+        click.echo(f"wrote {svg}", err=True)
 
 
 def as_data(plan: Plan) -> dict[str, object]:
-    """A plan as JSON holds it: pairs become "a->b"."""
+    """A plan as JSON data: pairs become "a->b"."""
     data = asdict(plan)
     for field in ("auxiliary", "routes"):
         data[field] = {f"{a}->{b}": value for (a, b), value in data[field].items()}
@@ -61,7 +64,7 @@ def as_data(plan: Plan) -> dict[str, object]:
 def _print(console: Console, named: NamedMatrix, plan: Plan, job: ReductionJob, most: int) -> None:
     names = dict(zip(named.matrix.members, named.sites, strict=True))
     console.print(f"[bold]{named.name}[/bold], {named.matrix.size} members, {Bytes(job.nbytes)}: {plan.planner}")
-    console.print(f"{Seconds(plan.predicted)} predicted; {plan.reason}", highlight=False)
+    console.print(f"predicted: {Seconds(plan.predicted)}; {plan.reason}", highlight=False)
     shown = sorted(plan.trees, key=lambda tree: -tree.share)[:most]
     for tree in shown:
         console.print(_branch(tree, names))
@@ -73,10 +76,10 @@ def _print(console: Console, named: NamedMatrix, plan: Plan, job: ReductionJob, 
 
 
 def _branch(tree: Tree, names: dict[int, str]) -> Branch:
-    title = f"{tree.share:.1%} summed at {names[tree.root]}" + (" (results go their own way)" if tree.sources else "")
-    top, below = Branch(title), children_of(tree.parents)
+    title = f"{tree.share:.1%} summed at {names[tree.root]}" + (" (results use other edges)" if tree.sources else "")
+    top, children = Branch(title), children_of(tree.parents)
     todo = [(top, tree.root)]
     while todo:
         branch, member = todo.pop()
-        todo += [(branch.add(names[child]), child) for child in below[member]]
+        todo += [(branch.add(names[child]), child) for child in children[member]]
     return top

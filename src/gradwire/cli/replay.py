@@ -1,4 +1,4 @@
-"""`gradwire replay RUN`: a recording again, in any view, as fast as wanted; or as Parquet tables."""
+"""`gradwire replay RUN`: replays a recording in any view and at any speed, or exports Parquet tables."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ FRAME: Final = 0.1
 
 @click.command("replay")
 @click.argument("run")
-@click.option("--view", type=click.Choice(VIEWS), default="watch", show_default=True, help="json: one record a line.")
-@click.option("--speed", type=click.FloatRange(0), default=10.0, show_default=True, help="Times as fast; 0: at once.")
-@click.option("--parquet", metavar="DIR", help="Write tables into DIR instead, one for each kind of event.")
-@click.option("--json", "as_json", is_flag=True, help="The same as --view json.")
-@click.option("--no-color", is_flag=True, help="Plain characters; NO_COLOR does the same.")
+@click.option("--view", type=click.Choice(VIEWS), default="watch", show_default=True, help="json: one record per line.")
+@click.option("--speed", type=click.FloatRange(0), default=10.0, show_default=True, help="Speed factor; 0: no waiting.")
+@click.option("--parquet", metavar="DIR", help="Write tables into DIR instead, one per kind of event.")
+@click.option("--json", "as_json", is_flag=True, help="Same as --view json.")
+@click.option("--no-color", is_flag=True, help="No colours; same as NO_COLOR.")
 def replay_command(run: str, view: str, speed: float, parquet: str | None, as_json: bool, no_color: bool) -> None:
-    """Play RUN again: a recording's directory, or one of its files. Where the output is no terminal, the view `watch`
-    is the run's end."""
+    """Replay RUN: a recording directory, or one of its files. If the output is not a terminal, the view `watch` prints
+    the end of the run."""
     view = "json" if as_json else view
     damage = Damage()
     records = read(run, damage)
@@ -41,7 +41,7 @@ def replay_command(run: str, view: str, speed: float, parquet: str | None, as_js
     elif view == "watch":
         _watch(records, speed, Console(no_color=no_color or None))
     elif view == "summary":
-        state = fold(records)
+        state = state_of(records)
         Console(no_color=no_color or None).print(draw(state))
     else:
         show = _json if view == "json" else _log
@@ -51,7 +51,7 @@ def replay_command(run: str, view: str, speed: float, parquet: str | None, as_js
         click.echo(f"gradwire: {clean(str(damage))}", err=True)
 
 
-def fold(records: Iterator[Record]) -> RunState:
+def state_of(records: Iterator[Record]) -> RunState:
     state = RunState()
     for record in records:
         state.take(record)
@@ -59,21 +59,21 @@ def fold(records: Iterator[Record]) -> RunState:
 
 
 def paced(records: Iterator[Record], speed: float) -> Iterator[Record]:
-    """The records at `speed` times their own pace; at once where it is 0."""
-    began, first = time.monotonic(), None
+    """The records at `speed` times their own pace; without waiting if it is 0."""
+    start, first = time.monotonic(), None
     for record in records:
         first = record.time if first is None else first
         if speed:
-            late = (record.time - first) / speed - (time.monotonic() - began)
-            if late > 0:
-                time.sleep(late)
+            early = (record.time - first) / speed - (time.monotonic() - start)
+            if early > 0:
+                time.sleep(early)
         yield record
 
 
 def _watch(records: Iterator[Record], speed: float, console: Console) -> None:
     state = RunState()
     if not console.is_terminal:
-        console.print(draw(fold(records)))
+        console.print(draw(state_of(records)))
         return
     drawn = float("-inf")
     with Live(console=console, auto_refresh=False) as live:
@@ -93,7 +93,7 @@ def _json(records: Iterator[Record]) -> Iterator[str]:
 
 
 def _log(records: Iterator[Record]) -> Iterator[str]:
-    """What a person would want to be told of, a sentence each."""
+    """Decisions, plans, faults and accuracies, one sentence each."""
     start: float | None = None
     for rank, at, event in records:
         start = at if start is None else start
@@ -125,7 +125,7 @@ def _export(records: Iterator[Record], folder: Path) -> None:
     try:
         from gradwire.observe.parquet import export
     except ImportError as error:
-        raise ConfigError("replay --parquet needs pyarrow: pip install 'gradwire[parquet]'") from error
+        raise ConfigError("replay --parquet: pyarrow is not installed; run pip install 'gradwire[parquet]'") from error
     try:
         tables = export(records, folder)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`gradwire report RUN...`: one page about a run, or several side by side; as HTML, Markdown or JSON."""
+"""`gradwire report RUN...`: writes a report on one run, or compares several, as HTML, Markdown or JSON."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ WRITERS: Final = {".html": to_html, ".md": to_markdown, ".json": to_json}
 
 @click.command("report")
 @click.argument("runs", nargs=-1, required=True)
-@click.option("-o", "--out", help="Its ending chooses: .html, .md or .json; report.html unless given.")
-@click.option("--accuracy", multiple=True, type=click.FloatRange(0, 1), help="Tell the time to this accuracy, as 0.9.")
-@click.option("--also", multiple=True, type=click.Choice(["html", "md", "json"]), help="Write this form beside it too.")
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON; no file unless --out is given.")
+@click.option("-o", "--out", help="A .html, .md or .json file; default: report.html.")
+@click.option(
+    "--accuracy", multiple=True, type=click.FloatRange(0, 1), help="Report the time to this accuracy, e.g. 0.9."
+)
+@click.option("--also", multiple=True, type=click.Choice(["html", "md", "json"]), help="Also write this format.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; no file unless --out is given.")
 def report_command(
     runs: tuple[str, ...], out: str | None, accuracy: tuple[float, ...], also: tuple[str, ...], as_json: bool
 ) -> None:
-    """Write a report on RUNS, recordings' directories or files; the first is what others are compared with."""
+    """Write a report on RUNS: recording directories or files. The others are compared with the first."""
     if as_json:
         click.echo(to_json(load(runs, accuracy)), nl=False)
     if out or also or not as_json:
@@ -33,7 +35,7 @@ def report_command(
 def write_report(
     runs: tuple[str, ...], out: Path, accuracy: tuple[float, ...] = (), also: tuple[str, ...] = ()
 ) -> list[Path]:
-    """The files written; each recording is read once."""
+    """Write the reports and return their paths; each recording is read once."""
     paths = list(dict.fromkeys([out, *(out.with_suffix(f".{form}") for form in also)]))
     for path in paths:
         if path.suffix not in WRITERS:
@@ -44,5 +46,5 @@ def write_report(
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(WRITERS[path.suffix](loaded), encoding="utf-8")
         except OSError as error:
-            raise ConfigError(f"report --out: cannot write {path} ({error.strerror})") from error
+            raise ConfigError(f"report --out: cannot write {path} ({error.strerror}); name another file") from error
     return paths

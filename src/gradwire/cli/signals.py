@@ -1,4 +1,4 @@
-"""Ending: a command that holds a network lets it go when it is told to end, or when its terminal is closed."""
+"""Signals: a command that owns a network removes it on SIGTERM and when its terminal is closed."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from types import FrameType
 
 from gradwire.lab.interrupts import Interrupts
 
-ENDS = (signal.SIGTERM, signal.SIGHUP)
-# A program that was interrupted ends its own lab first, which asks its ranks for up to 9 s and the emulator for 5 s.
-PATIENCE = 20.0
+EXIT_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+# Seconds. An interrupted program first ends its own lab, which waits up to 9 s for its ranks and 5 s for the emulator.
+EXIT_WAIT = 20.0
 
 
 def leave_cleanly() -> None:
-    """From here on these signals unwind the program like an exit; Ctrl-C does that anyway."""
-    for number in ENDS:
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup wants to live on
+    """From now on these signals exit the program with clean-up, as Ctrl-C does."""
+    for number in EXIT_SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, _leave)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    for other in ENDS:
-        signal.signal(other, signal.SIG_IGN)  # once is enough; the clean-up must not be cut short
+    for other in EXIT_SIGNALS:
+        signal.signal(other, signal.SIG_IGN)  # a second signal must not interrupt the clean-up
     sys.exit(128 + number)
 
 
 def run_to_end(command: Sequence[str]) -> int:
-    """Run a program and return its exit code. A signal that ends us is passed on as Ctrl-C, once, and waited for; a
-    program that does not end within PATIENCE is killed with every process that it started in its session."""
+    """Run a program and return its exit code. On a signal, send it SIGINT once and wait; after EXIT_WAIT seconds kill
+    it with all processes of its session."""
     with Interrupts() as interrupts:
-        # A session of its own: the terminal's Ctrl-C would reach it beside ours.
+        # A separate session: otherwise the terminal's Ctrl-C would reach it directly, too.
         process = subprocess.Popen(command, start_new_session=True)
         while interrupts.noted is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return process.wait(timeout=0.1)
         process.send_signal(signal.SIGINT)
         try:
-            return process.wait(timeout=PATIENCE)
+            return process.wait(timeout=EXIT_WAIT)
         except subprocess.TimeoutExpired:
-            # Its session's leader is not waited for yet, so that the number is still that of its process group.
+            # The session's leader has not been waited for, so its number is still that of the process group.
             os.killpg(process.pid, signal.SIGKILL)
             return process.wait()

@@ -1,4 +1,4 @@
-"""`gradwire simulate`: what one synchronisation would take on a network, with one planner or all of them."""
+"""`gradwire simulate`: simulates one synchronisation on a network, with one planner or all of them."""
 
 from __future__ import annotations
 
@@ -22,24 +22,27 @@ from gradwire.units import Bytes, Seconds, parse_bytes
 
 @click.command("simulate")
 @click.option("--net", required=True, help=HELP)
-@click.option("--latency", help="Skyplane's latency CSV, beside a throughput CSV.")
+@click.option("--latency", help="Skyplane's latency CSV, for a throughput CSV.")
 @click.option("--model", default="resnet50", show_default=True, help="alexnet, resnet18, resnet50, vgg16, or a size.")
 @click.option("--planner", default=DEFAULT, show_default=True, help=f"all, or some of {', '.join(PLANNERS)}.")
 @click.option(
-    "--chunk", default=str(DEFAULT_CHUNK), show_default=True, help="Bytes sent, summed and passed on at once."
+    "--chunk",
+    default=str(DEFAULT_CHUNK),
+    show_default=True,
+    help="Bytes that are sent, summed and forwarded as one piece.",
 )
-@click.option("--ratio", default=1.0, show_default=True, help="Wire bytes per gradient byte, after compression.")
-@click.option("--growth", default=0.0, show_default=True, help="How sums of compressed parts grow, 0 (not) to 1 (add).")
-@click.option("--aux", is_flag=True, help="Let chunks take side routes where their own link is busy.")
+@click.option("--ratio", default=1.0, show_default=True, help="Bytes on the wire per gradient byte.")
 @click.option(
-    "--packets", is_flag=True, help="Also packet by packet, on LTP itself: presets and TOML files, small ones."
+    "--growth", default=0.0, show_default=True, help="Growth of sums of compressed parts: 0 (none) to 1 (sizes add)."
 )
-@click.option("--json", "as_json", is_flag=True, help="Rows as JSON on stdout.")
+@click.option("--aux", is_flag=True, help="Let chunks use side routes if their own link is busy.")
+@click.option("--packets", is_flag=True, help="Also simulate LTP packet by packet; small presets and TOML files only.")
+@click.option("--json", "as_json", is_flag=True, help="Print rows as JSON.")
 def simulate_command(  # noqa: PLR0913, PLR0917 - click hands over every option as an argument
     net: str, latency: str | None, model: str, planner: str, chunk: str,
     ratio: float, growth: float, aux: bool, packets: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Simulate one synchronisation, flow by flow or packet by packet, in virtual time."""
+    """Simulate one synchronisation in virtual time, by flows or by packets."""
     names = list(PLANNERS) if planner == "all" else [name.strip() for name in planner.split(",")]
     named = network(net, latency)
     job = ReductionJob(gradient_bytes(model), parse_bytes(chunk, "chunk"), ratio, growth)
@@ -58,7 +61,7 @@ def simulate_command(  # noqa: PLR0913, PLR0917 - click hands over every option 
 
 
 def _with_packets(rows: Iterable[Row], net: str, job: ReductionJob) -> Iterator[Row]:
-    """Each row with a second synchronisation followed packet by packet; the first is spent on finding rates."""
+    """Each row with the packet simulator's second synchronisation; in the first, LTP finds its rates."""
     lab = linked(net)
     for row in rows:
         plan = make_plan(matrix_of(lab), job, row.planner)
@@ -71,9 +74,9 @@ def _time(row: Row) -> float:
 
 def _table(title: str, rows: list[Row]) -> Table:
     table = Table(title=title)
-    followed = any(row.packets is not None for row in rows)
-    columns = ("planner", "simulated", *(("packets",) if followed else ()), "predicted", "against best", "trees")
-    for column in (*columns, "planned in"):
+    with_packets = any(row.packets is not None for row in rows)
+    columns = ("planner", "simulated", *(("packets",) if with_packets else ()), "predicted", "vs. best", "trees")
+    for column in (*columns, "planning"):
         table.add_column(column, justify="left" if column == "planner" else "right")
     best = _time(rows[0])
     for row in rows:

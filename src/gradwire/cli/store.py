@@ -1,4 +1,4 @@
-"""`gradwire store`: torch's key-value store as a process of its own, for jobs that must outlive their rank 0."""
+"""`gradwire store`: serves torch's key-value store in a separate process, for jobs that must survive their rank 0."""
 
 from __future__ import annotations
 
@@ -12,36 +12,38 @@ from gradwire.errors import ConfigError
 
 # torchrun's own default for a rendezvous.
 PORT: Final = 29400
-STOPS: Final = (signal.SIGINT, signal.SIGTERM)
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 @click.command("store")
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on, and no other.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The only address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: any free port.")
 def store_command(host: str, port: int) -> None:
-    """Serve torch's store for one job until SIGTERM or Ctrl-C, and print where: the value for GRADWIRE_STORE.
+    """Serve torch's store for one job until SIGTERM or Ctrl-C, and print its address: the value for GRADWIRE_STORE.
 
-    Whoever reaches the port can read and write the store: name an address of a network that you trust.
+    Anyone who can reach the port can read and write the store: use an address of a trusted network.
     """
     from torch._C._distributed_c10d import TCPStore
 
     listener = listen(host, port)
     port = listener.getsockname()[1]
-    # Before torch's threads begin: they inherit that these signals are left to `sigwait`.
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    # Before torch's threads start: they inherit the mask, so that only `sigwait` receives these signals.
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     served = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
     click.echo(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-    signal.sigwait(STOPS)
+    signal.sigwait(STOP_SIGNALS)
     del served
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; ConfigError for an address that is not this host's, or a port that is taken."""
+    """A listening socket; ConfigError for an address of another host, or a port in use."""
     try:
-        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
+            0
+        ]
         listener = socket.socket(family, kind)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(place)
+        listener.bind(address)
         listener.listen(socket.SOMAXCONN)
     except OSError as error:
         raise ConfigError(

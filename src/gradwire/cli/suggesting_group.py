@@ -1,4 +1,4 @@
-"""Group: a command with commands below it, which tells a mistyped one with the one that was meant."""
+"""Suggesting group: a click group that suggests the intended command for a mistyped one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gradwire.suggest import did_you_mean
 
 
 class SuggestingGroup(click.Group):
-    """click's group, with a better word for a command that is not there."""
+    """click's group, with a suggestion for an unknown command."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
