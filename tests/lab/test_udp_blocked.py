@@ -38,7 +38,7 @@ def test_a_job_without_udp_trains_over_tcp_and_says_so_once(tmp_path: Path) -> N
         first, second = (host.output for host in lab.run(["sh", "-c", job], timeout=90).hosts)
     assert "equal True" in first
     assert "equal True" in second
-    assert first.count("LTP over UDP is not possible here, so gradients go by TCP instead") == 1
+    assert first.count("LTP over UDP is not possible here, so gradients go over TCP instead") == 1
     assert "not possible" not in second
     # Two hosts and no secret given: rank 0 says how to give one.
     assert first.count("openssl rand -hex 32") == 1
