@@ -97,6 +97,7 @@ def best_fixed(mbit: float, trip: float, turns: float, noise: float) -> tuple[fl
 
 @pytest.mark.parametrize(("mbit", "trip"), [(50, 0.001), (100, 0.02), (200, 0.1), (800, 0.001), (10_000, 0.001)])
 @pytest.mark.parametrize(("turns", "noise"), [(0.002, 0.02), (0.05, 0.1)])
+@pytest.mark.slow
 def test_auto_comes_near_the_best_fixed_rung_on_a_busy_machine(
     mbit: float, trip: float, turns: float, noise: float
 ) -> None:
@@ -119,6 +120,7 @@ def test_auto_settles_on_a_steady_network_where_the_model_is_wrong(mbit: float) 
 
 
 @pytest.mark.parametrize(("mbit", "trip", "turns", "noise"), [(100, 0.02, 0.05, 0.5), (20, 0.001, 0.05, 0.6)])
+@pytest.mark.slow
 def test_an_unsteady_machine_does_not_make_auto_oscillate(mbit: float, trip: float, turns: float, noise: float) -> None:
     """Exchanges that take twice as long now and then look like a network change, but are not."""
     best, _ = best_fixed(mbit, trip, turns, noise)

@@ -19,6 +19,7 @@ from gradwire.decide.netsense import NetSense
 from gradwire.exchange.select import FootprintTable
 from gradwire.level import Level
 from gradwire.sense.change_detector import ChangeDetector, StepSample
+from gradwire.sense.pulse import Pulse, Stamps, pack, unpack
 from gradwire.types import Bucket, Decision, LinkView, ParameterSlice, StepFacts, View
 from gradwire.units import Rate
 
@@ -132,8 +133,16 @@ def test_auto_follows_a_change_within_five_steps(before: float, after: float) ->
 def test_every_decision_says_why_in_one_sentence() -> None:
     world = World(Auto(), steady(100)).run(10)
     assert "100 Mbit/s" in world.reasons[-1]
-    assert "uncompressed would take" in world.reasons[-1]
+    assert "uncompressed takes" in world.reasons[-1]
     assert "\n" not in world.reasons[-1]
+
+
+@pytest.mark.parametrize("mbit", [0.5, 10, 100, 1000, 20_000])
+def test_other_ranks_receive_the_reasons_of_auto_in_full(mbit: float) -> None:
+    world = World(Auto(), steady(mbit)).run(60)
+    for level, reason in zip(world.levels, world.reasons, strict=True):
+        sent = Decision(level, reason)
+        assert unpack(pack(Pulse(1, None, Stamps(), sent))).decision == sent
 
 
 def test_netsense_ratio_rises_again_where_the_published_rule_only_falls() -> None:

@@ -214,7 +214,7 @@ class Auto:
         dense = Seconds(job.wire_bytes(Level()) / max(rate, 1.0))
         if chosen.rung.level.off:
             return f"sending uncompressed takes {dense} at {rate}; compressing would not shorten the step"
-        would = f"uncompressed would take {dense} at {rate}"
+        dense_time = f"uncompressed takes {dense} at {rate}"
         if chosen.exposed <= 0.02 * chosen.step:
-            return f"{would}; {chosen.rung.level} overlaps with compute"
-        return f"{would}; with {chosen.rung.level} a step waits {Seconds(chosen.exposed)}"
+            return f"{dense_time}; {chosen.rung.level} overlaps with compute"
+        return f"{dense_time}; with {chosen.rung.level} a step waits {Seconds(chosen.exposed)}"
