@@ -82,13 +82,14 @@ fuzz: ## fuzz parsers and protocols for SECONDS
 # Unit tests in two halves, one for each core; tests/conftest.py and the markers in pyproject.toml say what is left out.
 UNIT := $(BIN)/python -m pytest -q -m "not slow and not processes and not lab and not release"
 unit-tests-1: setup
-	$(UNIT) tests/sense tests/decide tests/network tests/simulate tests/plan tests/test_*.py
+	$(UNIT) $(addprefix tests/,decide exchange network plan sense simulate) tests/test_*.py
 unit-tests-2: setup
-	$(UNIT) tests/compress tests/exchange tests/observe tests/runtime tests/integrations
+	$(UNIT) $(addprefix tests/,compress integrations observe runtime sites)
 
-# Tests that neither measure nor make a network run beside torch's own; the rest has the machine to itself.
-UNTIMED := tests/exchange tests/compress tests/decide tests/network tests/plan tests/release tests/sense tests/simulate tests/tree
-BESIDE := tests/torch_suite tests/clients tests/observe
+# Tests that neither measure time nor create networks run in two processes side by side, about equally long; the rest has
+# the machine to itself.
+UNTIMED := $(addprefix tests/,bench compress decide exchange integrations network plan release runtime sense simulate sites tree)
+BESIDE := $(addprefix tests/,clients examples observe torch_suite)
 test-python: setup $(VENV)/.extras ## run all Python tests
 	@mkdir -p build
 	@nice -n 5 $(BIN)/python -m pytest $(UNTIMED) > build/untimed-tests.log 2>&1 & untimed=$$!; \

@@ -1,10 +1,10 @@
-"""Accuracy of every compressor at its recommended setting against none, same epochs, several seeds.
+"""Accuracy of every compressor at its recommended setting against uncompressed training, same epochs, several seeds.
 
     python benchmarks/accuracy.py [--task cnn|resnet|gpt] [--ranks 4] [--epochs 2] [--samples 20000] [--seeds 3]
 
-Real training over gloo on loopback (harness/tasks.py says of what). Seeds change the initial weights and the order of
-the data; the levels of one seed see the same. With --write every finished training is added to
-docs/results/accuracy.json at once, and the page is drawn anew from all that are there.
+Real training over gloo on loopback, of the models in harness/tasks.py. Seeds change the initial weights and the order
+of the data; all levels of one seed use the same. With --write every finished training is added to
+docs/results/accuracy.json at once, and the page is written again from the whole file.
 """
 
 from __future__ import annotations
@@ -72,21 +72,21 @@ def worker(rank: int, options: argparse.Namespace, store: str) -> None:
             if rank == 0:
                 print(f"{job.name}, seed {seed}, {level}: {reached:.3f} {job.unit}, {sent:.3f} MB a step", flush=True)
                 if options.write:
-                    keep(job, options, {"level": level, "seed": seed, "score": reached, "mb": sent})
+                    save(job, options, {"level": level, "seed": seed, "score": reached, "mb": sent})
     dist.destroy_process_group()
 
 
-def keep(job: Task, options: argparse.Namespace, run: dict[str, Any]) -> None:
-    """Add a training to what is there; runs of another size of the task are dropped."""
+def save(job: Task, options: argparse.Namespace, run: dict[str, Any]) -> None:
+    """Add a training to the file; runs with another size of the task are dropped."""
     path = RESULTS / "accuracy.json"
-    told: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     size = {"ranks": options.ranks, "epochs": options.epochs, "samples": options.samples, "batch": options.batch}
-    known = told.get(job.name, {})
+    known = results.get(job.name, {})
     runs = known.get("runs", []) if known.get("size") == size else []
     runs = [one for one in runs if (one["level"], one["seed"]) != (run["level"], run["seed"])] + [run]
-    told[job.name] = {"about": job.about, "unit": job.unit, "size": size, "runs": runs, "rows": summarise(runs)}
-    path.write_text(json.dumps(told, indent=1) + "\n")
-    (RESULTS / "accuracy.md").write_text(page(told))
+    results[job.name] = {"about": job.about, "unit": job.unit, "size": size, "runs": runs, "rows": summarise(runs)}
+    path.write_text(json.dumps(results, indent=1) + "\n")
+    (RESULTS / "accuracy.md").write_text(page(results))
 
 
 def summarise(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -105,10 +105,10 @@ def summarise(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def page(told: dict[str, Any]) -> str:
+def page(results: dict[str, Any]) -> str:
     lines = ["# Accuracy of every compressor", ""]
     lines += ["The difference is the mean over seeds to `off` of the same seed, after the same number of steps.", ""]
-    for name, one in told.items():
+    for name, one in results.items():
         size = one["size"]
         lines += [
             f"## {name}: {one['about']}", "",

@@ -1,12 +1,12 @@
-"""The gradwire backend against gloo: all_reduce in one job, the two taking turns.
+"""The gradwire backend against gloo: all_reduce in one job, alternating.
 
     python benchmarks/backend.py loopback [--ranks 2 4 8] [--json FILE]
     python benchmarks/backend.py lab      [--ranks 2 4 8] [--mbit 1000] [--delay-ms 0.1] [--loss 0] [--congestion cubic]
     python benchmarks/backend.py soak     [--minutes 10] [--ranks 3] [--cycles 1000]
 
 A time is the slowest rank's, from a common barrier to its return; the table has medians and gloo's time over ours.
-`soak` runs random collectives on random groups, compares each answer with gloo's, and prints memory, threads and
-sockets after every minute and at the end; then it makes and destroys the group `--cycles` times.
+`soak` runs random collectives on random groups, compares each result with gloo's, and prints memory, threads and
+sockets after every minute and at the end; then it creates and destroys the group `--cycles` times.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 from harness.facts import machine_facts
 
 SIZES = {"4 KB": 4096, "1 MB": 1 << 20, "8 MB": 8 << 20, "45 MB": 45 << 20}
-# Few repetitions of what takes long, many of what is quick and noisy.
+# Few repetitions of slow sizes, many of fast and noisy ones.
 TURNS = {"4 KB": 200, "1 MB": 60, "8 MB": 20, "45 MB": 8}
 
 RANK = """
@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--mbit", type=float, default=1000)
     parser.add_argument("--delay-ms", type=float, default=0.1, help="round trip")
     parser.add_argument("--loss", type=float, default=0.0)
-    parser.add_argument("--congestion", default="cubic", help="of gloo's TCP, and of ours")
+    parser.add_argument("--congestion", default="cubic", help="congestion control of gloo's TCP and gradwire's")
     parser.add_argument("--wire", default="auto")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--cycles", type=int, default=1000)
@@ -77,14 +77,14 @@ def main() -> None:
         )
         for ranks in options.ranks:
             rows += measured(ranks, options)
-            if options.json:  # after every job: what was measured is kept when a later one fails
+            if options.json:  # after every job: results are kept if a later job fails
                 save(options.json, rows)
     if options.json:
         save(options.json, rows)
 
 
 def save(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Rows replace those of the same case that the file has; each knows its command and the machine."""
+    """Rows replace those of the same case in the file; each records its command and the machine."""
     command = "python benchmarks/backend.py " + " ".join(sys.argv[1:])
     fresh = [{**row, "command": command, "machine": machine_facts()} for row in rows]
     old = json.loads(path.read_text())["rows"] if path.exists() else []
@@ -128,7 +128,7 @@ def spread(row: dict[str, Any]) -> tuple[float, float]:
 
 
 def on_loopback(ranks: int, program: str, argument: str, options: argparse.Namespace) -> str:
-    """One process per rank; what rank 0 printed."""
+    """One process per rank; returns the output of rank 0."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -155,7 +155,7 @@ def in_lab(ranks: int, program: str, argument: str, options: argparse.Namespace)
     from gradwire.units import Bytes, Rate, Seconds
 
     machines = as_hosts(host_names(ranks))
-    # The delay of a round trip passes four links.
+    # A round trip passes four links.
     delay, queue = (
         Seconds(options.delay_ms / 4e3),
         Bytes(max(512 << 10, int(options.mbit * 1e6 / 8 * options.delay_ms / 1e3))),

@@ -3,10 +3,10 @@
     python benchmarks/changing.py --data DIR [--nets drop,lte,starlink-like] [--limit 60] [--out DIR]
 
 The demo's CNN on Fashion-MNIST, 4 hosts, same seed and data order for all. `drop` is 1 Gbit/s that falls to 20 Mbit/s
-after 5 s of training and recovers after 20, by each contestant's own clock. Traces begin with the first report. A
+after 5 s of training and recovers after 20, by each contestant's own clock. Traces start with the first report. A
 contestant's clock counts training steps only, not evaluation. The loss is rank 0's, smoothed over the last 50 steps;
-whoever has not reached the target when the limit ends shows how far it came. `auto` records its events, and the plot
-shows what it sensed and what it chose.
+a contestant that has not reached the target at the limit shows its last loss. `auto` records its events, and the plot
+shows the measured bandwidth and the chosen levels.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ class Run:
     steps: int = 0
     accuracy: float | None = None
 
-    def take(self, line: str, target: float) -> None:
-        told = json.loads(line)
-        self.accuracy = told.get("accuracy", self.accuracy)
-        if "loss" not in told:
+    def add(self, line: str, target: float) -> None:
+        report = json.loads(line)
+        self.accuracy = report.get("accuracy", self.accuracy)
+        if "loss" not in report:
             return
-        self.steps = told["step"]
-        self.curve.append((told["seconds"], told["loss"]))
+        self.steps = report["step"]
+        self.curve.append((report["seconds"], report["loss"]))
         if self.reached is None and self.loss <= target:
-            self.reached = told["seconds"]
+            self.reached = report["seconds"]
 
     @property
     def loss(self) -> float:
@@ -82,30 +82,30 @@ def network_of(name: str) -> Network:
 def train(network: Network, level: str, record: Path, options: argparse.Namespace) -> Run:
     """One training run in a lab of its own, ended by its epochs or by the limit."""
     run = Run(network.name, level or "plain DDP")
-    said: list[str] = []
+    output: list[str] = []
     drops = list(DROPS) if network.name == "drop" else []
 
-    def heard(host: str, line: str) -> None:
+    def on_line(host: str, line: str) -> None:
         if line.startswith("{"):
             if not run.curve:
-                lab.emulator.begin()  # again: a trace began when Python started
-            run.take(line, options.target)
+                lab.emulator.begin()  # restart the trace, which began when Python started
+            run.add(line, options.target)
             while drops and run.curve and run.curve[-1][0] >= drops[0][0]:
                 lab.apply(Change(Seconds(0), "*", drops.pop(0)[1]))
         else:
-            said.append(f"{host}: {line}")
+            output.append(f"{host}: {line}")
 
     command = [sys.executable, "-m", "gradwire.demo.train", "--level", level, "--data", "fashion-mnist"]
     command += ["--data-dir", str(options.data), "--samples", str(options.samples), "--epochs", str(options.epochs)]
     with Lab(network) as lab:
-        result = lab.run(command, env={"GRADWIRE_RECORD": str(record)}, timeout=options.limit + 20, on_line=heard)
+        result = lab.run(command, env={"GRADWIRE_RECORD": str(record)}, timeout=options.limit + 20, on_line=on_line)
     if result.code and not result.timed_out:
-        sys.exit("\n".join([*said[-30:], f"{run.network}, {run.level}: ended with {result.code}"]))
+        sys.exit("\n".join([*output[-30:], f"{run.network}, {run.level}: ended with {result.code}"]))
     return run
 
 
-def draw(path: Path, network: str, record: Path, runs: list[Run]) -> None:
-    """What `auto` sensed, what it chose, and everyone's loss, on one clock."""
+def plot(path: Path, network: str, record: Path, runs: list[Run]) -> None:
+    """Measured bandwidth and chosen levels of `auto`, and the loss of all contestants, over the same time axis."""
     events = [entry.event for entry in read(record)]
     sensed = [event for event in events if isinstance(event, Sensed) and event.bandwidth]
     decided = [event for event in events if isinstance(event, Decided) and event.bucket == 0]
@@ -115,8 +115,8 @@ def draw(path: Path, network: str, record: Path, runs: list[Run]) -> None:
     names = [str(rung.level) for rung in LADDER]
     figure, (top, middle, low) = plt.subplots(3, 1, figsize=(9, 8), constrained_layout=True)
     top.semilogy([e.at - begin for e in sensed], [(e.bandwidth or 0) * 8 / 1e6 for e in sensed])
-    top.set_ylabel("sensed, Mbit/s")
-    top.set_title(f"{network}: what auto sensed, what it chose, and the loss")
+    top.set_ylabel("measured, Mbit/s")
+    top.set_title(f"{network}: bandwidth measured by auto, its levels, and the loss")
     chosen = [e for e in decided if e.level in names]
     ends = [*(e.at - begin for e in chosen[1:]), sensed[-1].at - begin]
     for event, end in zip(chosen, ends, strict=False):
@@ -132,7 +132,7 @@ def draw(path: Path, network: str, record: Path, runs: list[Run]) -> None:
     plt.close(figure)
 
 
-def shown(runs: list[Run], target: float) -> Table:
+def result_table(runs: list[Run], target: float) -> Table:
     table = Table(title=f"seconds of training until the loss is {target}")
     for column in ("network", "contestant", "seconds", "against auto", "steps", "loss at the end", "accuracy"):
         table.add_column(column)
@@ -146,7 +146,7 @@ def cells(run: Run, runs: list[Run]) -> list[str]:
     last = run.curve[-1][0] if run.curve else 0.0
     seconds = f"{run.reached:.1f}" if run.reached else f"> {last:.0f}"
     ratio = f"{(run.reached or last) / best:.2f}" if best else "-"
-    right = f"{run.accuracy:.3f}" if run.accuracy is not None else "-"
+    accuracy_text = f"{run.accuracy:.3f}" if run.accuracy is not None else "-"
     return [
         run.network,
         run.level,
@@ -154,19 +154,19 @@ def cells(run: Run, runs: list[Run]) -> list[str]:
         ratio if run.reached else f"> {ratio}",
         str(run.steps),
         f"{run.loss:.2f}",
-        right,
+        accuracy_text,
     ]
 
 
 def write(folder: Path, runs: list[Run], options: argparse.Namespace) -> None:
-    """Add the runs to what earlier ones found of other networks."""
+    """Add the runs to the results of earlier runs on other networks."""
     folder.mkdir(parents=True, exist_ok=True)
     path, fresh = folder / "changing.json", {run.network for run in runs}
-    known = [Run(**told) for told in json.loads(path.read_text())["runs"]] if path.exists() else []
+    known = [Run(**result) for result in json.loads(path.read_text())["runs"]] if path.exists() else []
     runs = [run for run in known if run.network not in fresh] + runs
     machine = facts.machine_facts()
-    told = {"machine": machine, "target": options.target, "runs": [asdict(run) for run in runs]}
-    path.write_text(json.dumps(told) + "\n")
+    result = {"machine": machine, "target": options.target, "runs": [asdict(run) for run in runs]}
+    path.write_text(json.dumps(result) + "\n")
     head = ("network", "contestant", "seconds", "against auto", "steps", "loss at the end", "accuracy")
     lines = ["# Changing networks: time to a loss", ""]
     lines += [f"    python benchmarks/changing.py --data DIR --limit {options.limit:g} --target {options.target}", ""]
@@ -200,19 +200,19 @@ def main() -> None:
     console = Console(stderr=True)
     for name in options.nets.split(","):
         with tempfile.TemporaryDirectory() as folder:
-            mine = []
+            network_runs = []
             for level in options.levels.split(","):
                 console.print(f"[dim]{name}: {level or 'plain DDP'}[/dim]")
-                mine.append(
+                network_runs.append(
                     train(network_of(name), level, Path(folder) / (level or "plain").replace(":", "-"), options)
                 )
             if options.out and "auto" in options.levels:
                 options.out.mkdir(parents=True, exist_ok=True)
-                draw(options.out / f"changing-{name}.png", name, Path(folder) / "auto", mine)
-            runs += mine
+                plot(options.out / f"changing-{name}.png", name, Path(folder) / "auto", network_runs)
+            runs += network_runs
             if options.out:
                 write(options.out, runs, options)
-    Console(width=130).print(shown(runs, options.target))
+    Console(width=130).print(result_table(runs, options.target))
 
 
 if __name__ == "__main__":

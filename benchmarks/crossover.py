@@ -1,9 +1,10 @@
-"""Where one way of summing overtakes another: the measurements behind the constants of `gradwire.collective`.
+"""Crossover points between summing algorithms: the measurements behind the constants of `gradwire.backend`.
 
     python benchmarks/crossover.py board [--ranks 4 8] [--json FILE]    shared memory: direct or in shares, slots
     python benchmarks/crossover.py wire  [--ranks 4] [--json FILE]      LTP in the lab: direct or in shares
 
-Ways take turns in one job; a time is the slowest rank's, from a common barrier to its return. The table has medians.
+Algorithms alternate in one job; a time is the slowest rank's, from a common barrier to its return. The table shows
+medians.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LARGE = 16 << 20
 RANK = """
 import json, sys, time, torch, torch.distributed as dist
 from datetime import timedelta
-from gradwire.collective import board, reduce
+from gradwire.backend import reduce, shm_allreduce
 torch.set_num_threads(1)
 plan = json.loads(sys.argv[1])
 limit = timedelta(seconds=200)
@@ -41,7 +42,7 @@ def timed(tensor, group):
     dist.all_reduce(taken, dist.ReduceOp.MAX)
     return taken.item()
 
-def tell(**row):
+def report(**row):
     if dist.get_rank() == 0:
         print(json.dumps(row), flush=True)
 
@@ -49,16 +50,16 @@ group = dist.new_group(backend="gradwire", timeout=limit)
 for size in plan["sums"]:
     tensor, times = torch.zeros(size // 4), {"direct": [], "sharded": []}
     for turn in range(plan["turns"] + 2):
-        for way in times:
-            board.SHARDED = reduce.DIRECT = 0 if way == "sharded" else 1 << 40
+        for algorithm in times:
+            shm_allreduce.SHARDED = reduce.DIRECT = 0 if algorithm == "sharded" else 1 << 40
             taken = timed(tensor, group)
             if turn > 1:
-                times[way].append(taken)
-    tell(size=size, **times)
-board.SHARDED = 256 << 10
+                times[algorithm].append(taken)
+    report(size=size, **times)
+shm_allreduce.SHARDED = 256 << 10
 groups = {}
-for board.SLOT in plan["slots"]:
-    groups[board.SLOT] = dist.new_group(backend="gradwire", timeout=limit)
+for shm_allreduce.SLOT in plan["slots"]:
+    groups[shm_allreduce.SLOT] = dist.new_group(backend="gradwire", timeout=limit)
 times = {slot: [] for slot in groups}
 for turn in range(plan["large_turns"] + 2):
     for slot, group in groups.items():
@@ -66,7 +67,7 @@ for turn in range(plan["large_turns"] + 2):
         if turn > 1:
             times[slot].append(taken)
 if groups:
-    tell(large=plan["large"], slots=times)
+    report(large=plan["large"], slots=times)
 dist.destroy_process_group()
 """
 
@@ -99,7 +100,7 @@ def main() -> None:
 def show(rows: list[dict[str, Any]]) -> None:
     print("| ranks | size, KB | direct, ms | in shares, ms | direct / shares |\n|---|---|---|---|---|")
     for row in (row for row in rows if "size" in row):
-        direct, sharded = (1e3 * statistics.median(row[way]) for way in ("direct", "sharded"))
+        direct, sharded = (1e3 * statistics.median(row[algorithm]) for algorithm in ("direct", "sharded"))
         print(f"| {row['ranks']} | {row['size'] // KB} | {direct:.2f} | {sharded:.2f} | {direct / sharded:.2f} |")
     for row in (row for row in rows if "slots" in row):
         words = [

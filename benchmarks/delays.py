@@ -1,8 +1,8 @@
 """DC2's setting: low and high delay variation, against no compression and uniform compression at three ratios.
 
 The milder network has 100 Mbit/s to each host and a steady round trip of 40 ms; the harshest 25 Mbit/s and one-way
-delays that wander by 8 ms. Uniform compression is gradwire's own top-k at a fixed share, with its short frames and
-error feedback: the best uniform compression there is here, not the hook a user would find elsewhere.
+delays that vary by 8 ms. Uniform compression is gradwire's own top-k at a fixed share, with its short frames and error
+feedback: a stronger baseline than the common top-k hook.
 """
 
 from gradwire.network import Network, parse_network

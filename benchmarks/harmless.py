@@ -1,10 +1,10 @@
-"""Do no harm: `auto` where the network is fast, against plain DDP, on three models.
+"""Harmless: `auto` on a fast network, against plain DDP, on three models.
 
     python benchmarks/harmless.py            the lab's 10 Gbit/s links
-    python benchmarks/harmless.py --bare     127.0.0.1 itself, nothing between the ranks
+    python benchmarks/harmless.py --bare     127.0.0.1, without the emulator
 
-On two cores a fast network is really the processor: what gradwire computes, training must wait for. So the bare case
-has two ranks, one a core; four share the machine with the emulator in the other.
+On two cores a fast network is limited by the processor: training waits for what gradwire computes. The bare case
+therefore has two ranks, one per core; in the other, four ranks share the machine with the emulator.
 """
 
 import sys

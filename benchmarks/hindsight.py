@@ -1,10 +1,10 @@
-"""As good as hindsight: `auto` against fixed rungs of its ladder, over a grid of bandwidths and round trips.
+"""Hindsight: `auto` against the fixed levels of its ladder, over a grid of bandwidths and round trips.
 
     python benchmarks/hindsight.py [--cells 50x1,200x20] [--out DIR]
 
-A rung is left out of a cell where its bytes alone would take `HOPELESS` times as long as the whole step of the best
-one: it could not win, and 50 Mbit/s make it minutes. With --out the cells are added to those of earlier runs. The
-verdict is by time to accuracy: time per step x the factor on the number of steps that the ladder states for a rung
+A level is left out of a cell where sending its bytes alone would take `HOPELESS` times the whole step of the best one:
+it cannot win, and at 50 Mbit/s it takes minutes. With --out the cells are added to those of earlier runs. The
+verdict is by time to accuracy: time per step x the factor on the number of steps that the ladder states for a level
 (measured: docs/results/accuracy.md); for `auto` the mean factor of the levels its measured steps ran at.
 """
 
@@ -42,8 +42,8 @@ def cell(mbit: int, trip_ms: float) -> Network:
     return parse_network(text, f"{mbit}mbit-{trip_ms:g}ms")
 
 
-def contenders(mbit: int) -> list[Rung]:
-    """Rungs that could be the best at this rate, by their bytes."""
+def candidates(mbit: int) -> list[Rung]:
+    """Levels that can be the best at this rate, by their bytes."""
     work = WorkloadSpec.parse(WORKLOAD)
     shape = (512, work.numel // 512)
     bucket = Bucket(0, 0, work.numel, 4, (ParameterSlice("all", 0, shape, shape[0] * shape[1]),), True)
@@ -58,8 +58,8 @@ def name_of(rung: Rung) -> str:
 
 
 def verdict(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One line a cell: the best fixed level by time to accuracy, and how near `auto` came."""
-    told = []
+    """One line per cell: the best fixed level by time to accuracy, and its ratio to `auto`."""
+    result = []
     for network in dict.fromkeys(row["network"] for row in rows):
         here = [row for row in rows if row["network"] == network and not row["error"]]
         costs = {row["contestant"]: row["median"] * factor(row) for row in here}
@@ -69,34 +69,34 @@ def verdict(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         best = min(costs, key=costs.__getitem__)
         steps = {row["contestant"]: row["median"] for row in here}
         (ours,) = (row for row in here if row["contestant"] == "gradwire:auto")
-        told.append({
+        result.append({
             "network": network, "best": best, "best_ms": 1e3 * steps[best], "auto_ms": 1e3 * ours["median"],
             "ratio": costs[best] / auto, "levels": ours.get("levels", {}),
         })  # fmt: skip
-    return told
+    return result
 
 
 def factor(row: dict[str, Any]) -> float:
-    """How many times more steps the same accuracy takes, by the levels that ran."""
+    """Factor on the number of steps to the same accuracy, by the levels that ran."""
     slowdowns = {str(rung.level): rung.slowdown for rung in LADDER}
     fixed = row["contestant"].removeprefix("gradwire:")
     levels = row.get("levels") or {fixed: 1}
     return sum(count * slowdowns.get(level, 1.0) for level, count in levels.items()) / sum(levels.values())
 
 
-def write(folder: Path, told: dict[str, Any]) -> None:
-    """Add the cells to those already there, and draw the page anew."""
+def write(folder: Path, result: dict[str, Any]) -> None:
+    """Add the cells to those in the file, and write the page again."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "hindsight.json"
-    fresh = {row["network"] for row in told["rows"]}
+    fresh = {row["network"] for row in result["rows"]}
     kept = [row for row in json.loads(path.read_text())["rows"] if row["network"] not in fresh] if path.exists() else []
-    told["rows"] = kept + told["rows"]
-    path.write_text(json.dumps(told, indent=1) + "\n")
-    machine, lines = told["machine"], verdict(told["rows"])
+    result["rows"] = kept + result["rows"]
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    machine, lines = result["machine"], verdict(result["rows"])
     reached = sum(line["ratio"] >= 0.95 for line in lines)
     page = [
         f"# {CASE.title}", "", "    python benchmarks/hindsight.py --out docs/results", "",
-        f"{told['workloads'][0]['about']}; {HOSTS} hosts. gradwire {machine['revision']}, torch {machine['torch']}, "
+        f"{result['workloads'][0]['about']}; {HOSTS} hosts. gradwire {machine['revision']}, torch {machine['torch']}, "
         f"{machine['cores']} cores (cells of earlier runs are kept: the revision is the last one's). "
         f"Rungs whose bytes alone take {HOPELESS} times the best step are left out.",
         "", f"By time to accuracy `auto` reaches 0.95 of the best fixed level in {reached} of {len(lines)} cells.", "",
@@ -112,31 +112,31 @@ def write(folder: Path, told: dict[str, Any]) -> None:
     page += [
         f"| {row['network']} | {row['contestant']} | {1e3 * row['median']:.0f} ms ({1e3 * row['p10']:.0f}.."
         f"{1e3 * row['p90']:.0f}) | {row['payload'] / 1e6:.2f} MB |"
-        for row in told["rows"]
+        for row in result["rows"]
     ]
     (folder / "hindsight.md").write_text("\n".join(page) + "\n")
 
 
 def main() -> None:
-    asked = [f"{rate}x{trip}" for rate in RATES for trip in TRIPS]
+    cells = [f"{rate}x{trip}" for rate in RATES for trip in TRIPS]
     arguments = sys.argv[1:]
     if "--cells" in arguments:
         place = arguments.index("--cells")
-        asked = arguments[place + 1].split(",")
+        cells = arguments[place + 1].split(",")
         arguments = arguments[:place] + arguments[place + 2 :]
     options, console = options_of(CASE, arguments), Console(stderr=True)
     rows: list[Row] = []
-    told: dict[str, Any] = {}
-    for text in asked:
+    result: dict[str, Any] = {}
+    for text in cells:
         mbit, trip = (int(word) for word in text.split("x"))
-        options.contestants = ",".join([*map(name_of, contenders(mbit)), "gradwire:auto"])
+        options.contestants = ",".join([*map(name_of, candidates(mbit)), "gradwire:auto"])
         try:
-            told = measure(replace(CASE, networks=(cell(mbit, trip),)), options, console)
+            result = measure(replace(CASE, networks=(cell(mbit, trip),)), options, console)
         except GradwireError as error:
             sys.exit(f"{CASE.name}: {error}")
-        rows += told["rows"]
+        rows += result["rows"]
         if options.out:
-            write(options.out, {**told, "rows": [as_json(row) for row in told["rows"]]})
+            write(options.out, {**result, "rows": [as_json(row) for row in result["rows"]]})
     Console(width=150).print(table(CASE.title, rows))
     for line in verdict([as_json(row) for row in rows]):
         print(json.dumps(line))

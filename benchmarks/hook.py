@@ -1,11 +1,11 @@
-"""What a hook costs: plain DDP, torch's hooks and gradwire's levels on the same gradients, on loopback.
+"""Cost of a hook: plain DDP, torch's hooks and gradwire's levels on the same gradients, on loopback.
 
     python benchmarks/hook.py [--ranks 4] [--rounds 12] [--only ddp,gradwire:off]
 
-The model has ResNet-18's parameter shapes (CIFAR, 11.2 M) and no arithmetic: backward hands out ready-made gradients,
-so a step is synchronisation and little else. Contestants take turns within each round; the ratio to plain DDP is taken
-round by round and its median and spread are shown. Bandwidth is free here: compression can only lose time, and what is
-left is its own cost.
+The model has ResNet-18's parameter shapes (CIFAR, 11.2 M) and no arithmetic: backward returns prepared gradients, so
+a step is almost only synchronisation. Contestants alternate within each round; shown are the median and the spread of
+the ratio to plain DDP, round by round. Loopback has ample bandwidth: compression can only lose time here, and the
+difference is its own cost.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def resnet18_shapes() -> list[tuple[int, ...]]:
 
 
 class _Emit(torch.autograd.Function):
-    """Forward passes a number on; backward hands a parameter its ready-made gradient."""
+    """Forward returns its input; backward returns the prepared gradient of a parameter."""
 
     @staticmethod
     def forward(ctx: Any, carry: Tensor, parameter: Tensor, gradient: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ class _Emit(torch.autograd.Function):
 
 
 class Shapes(nn.Module):
-    """A model that is only its parameters' shapes."""
+    """A model that has parameters of the given shapes and computes nothing."""
 
     def __init__(self, shapes: list[tuple[int, ...]], rank: int) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
-"""How fast the compression kernels are, against the memory they cannot avoid touching and against torch.
+"""Speed of the compression kernels, against the necessary memory traffic and against torch.
 
     python benchmarks/kernels.py [--large] [--rounds N] [--size N ...]
 
-Ratios come from duels: the two run in turn, so that a busy machine slows them alike, rounds in which another process
-took the core are repeated, and the median and quartiles of the ratios are reported beside best against best. The floor
-is `r += g` by a plain vector loop: the least that error feedback must do. Prints tables and one line of JSON.
+Ratios come from pairs that alternate, so that a busy machine slows both alike; rounds in which another process took the
+core are repeated. Reported are the median and quartiles of the ratios, and the ratio of the best times. The floor is
+`r += g` by a plain vector loop: the least that error feedback must do. Prints tables and one line of JSON.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gradwire.compress import kernels
 
 SIZES = [1_000_000, 11_000_000]
 LARGE = 138_000_000
-LONG = 11_000_000  # below this a duel's rounds are cheap, so there are more of them
+LONG = 11_000_000  # below this rounds are cheap, so there are more of them
 SLOW_ROUNDS = 3  # torch's top-k takes seconds at the larger sizes
 
 
@@ -57,7 +57,7 @@ class Arena:
         self.indices = torch.zeros(n // 5, dtype=torch.int32)
         self.values = torch.zeros(n // 5)
         self.packed = torch.zeros(kernels.packed_bound(n // 100, n) + n // 50, dtype=torch.uint8)
-        # Thresholds for g + start, the state that every selection begins from.
+        # Thresholds for g + start, the state in which every selection starts.
         self.least = {ratio: kernels.threshold(self.g, self.start, int(n * ratio)) for ratio in (0.1, 0.01, 0.001)}
         found = kernels.select(self.g, None, kernels.threshold(self.g, None, n // 100), self.indices, self.values)
         self.count = min(found.count, n // 100)
@@ -135,7 +135,7 @@ class Arena:
 
 
 def lap(arena: Arena, one: Contestant) -> tuple[float, bool]:
-    """Seconds of one call from a fresh residual, and whether nobody took the core away meanwhile."""
+    """Seconds of one call from a fresh residual, and whether the core was not taken by another process."""
     arena.reset()
     switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
     begin = time.perf_counter()
@@ -144,8 +144,8 @@ def lap(arena: Arena, one: Contestant) -> tuple[float, bool]:
     return taken, resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw == switches
 
 
-def duel(arena: Arena, over: Contestant, under: Contestant, rounds: int) -> dict[str, float]:
-    """How many times `under` fits into `over`, the two run in turn: median and quartiles, and best against best.
+def compare(arena: Arena, over: Contestant, under: Contestant, rounds: int) -> dict[str, float]:
+    """The ratio of `over` to `under`, the two alternating: median and quartiles, and best against best.
 
     Rounds in which another process took the core are repeated, up to three times as many in all.
     """
@@ -163,12 +163,12 @@ def duel(arena: Arena, over: Contestant, under: Contestant, rounds: int) -> dict
     return {"median": median, "low": each[quarter], "high": each[-1 - quarter], "best": best, "rounds": len(pairs)}
 
 
-# Best against best is what the machine can do; on a shared one, medians of two threads tell of the neighbours.
+# The ratio of the best times is what the machine can do; on a shared one, medians of two threads reflect other load.
 RATIOS = [
     ("select 1 % against the floor", "floor: r += g", "select 1 %", 0.8),
     ("select 0.1 % against the floor", "floor: r += g", "select 0.1 %", 0.9),
     ("select 1 % against torch's top-k way", "torch topk feedback 1 %", "select 1 %", 30.0),
-    ("the largest 1 %, all told, against the floor", "floor: r += g", "select_largest 1 %", None),
+    ("the largest 1 %, everything included, against the floor", "floor: r += g", "select_largest 1 %", None),
     ("select 1 %, two threads against one", "select 1 %", "select 1 %, 2 threads", 1.7),
     ("floor, two threads against one", "floor: r += g", "floor, 2 threads", None),
     ("int8, two threads against one", "encode int8, stochastic", "encode int8, stochastic, 2 threads", None),
@@ -178,7 +178,7 @@ RATIOS = [
 
 
 def times_of(arena: Arena, contestants: list[Contestant], rounds: int) -> dict[str, list[float]]:
-    """Seconds by contestant, everybody once per round; the first round warms up and does not count."""
+    """Seconds by contestant, every contestant once per round; the first round is warm-up and not counted."""
     times: dict[str, list[float]] = {one.name: [] for one in contestants}
     for turn in range(rounds + 1):
         for one in contestants:
@@ -220,7 +220,7 @@ def bench(n: int, rounds: int, console: Console) -> dict[str, object]:
     duels = rounds * min(10, max(1, LONG // n))
     for label, over, under, _ in RATIOS:
         slow = by_name[over].slow or by_name[under].slow
-        ratios[label] = duel(arena, by_name[over], by_name[under], SLOW_ROUNDS if slow else duels)
+        ratios[label] = compare(arena, by_name[over], by_name[under], SLOW_ROUNDS if slow else duels)
     show_times(n, times, console)
     show_ratios(ratios, console)
     return {

@@ -1,9 +1,9 @@
-"""What the link emulator costs: cores at 100, 500 and 1000 Mbit/s, and the highest total rate it carries honestly.
+"""Cost of the link emulator: cores used at 100, 500 and 1000 Mbit/s, and the highest total rate it can emulate.
 
     python benchmarks/lab_cost.py [--seconds 4] [--json FILE]
 
-One TCP flow between two hosts at each rate, then more and more pairs at 1 Gbit/s each until a flow falls more than
-3 % below its rate or the lab itself says that it could not keep up.
+One TCP flow between two hosts at each rate, then increasing numbers of pairs at 1 Gbit/s each until a flow falls
+more than 3 % below its rate or the lab reports that it could not keep up.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Row:
 
 
 def pairs_network(pairs: int, mbit: float) -> Network:
-    # 100 ms of queue: CUBIC never has to drop within these seconds, so the link and not TCP sets the rate.
+    # A queue of 100 ms: CUBIC does not drop within these seconds, so the link sets the rate, not TCP.
     rate = Rate.from_mbit(mbit)
     spec = LinkSpec(rate, Seconds(0.001), queue=rate * Seconds(0.1))
     names = [f"{side}{i}" for i in range(pairs) for side in "ab"]
@@ -77,7 +77,7 @@ def clients_until(clients: ProcessWatcher, deadline: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--most", type=int, default=8, help="stop after so many pairs")
+    parser.add_argument("--most", type=int, default=8, help="largest number of pairs")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows = []

@@ -1,11 +1,11 @@
-"""Accuracy under loss: real training in which packets to the owners are lost, and what each remedy is good for.
+"""Accuracy under loss: real training with lost packets on the way to the shard owners, and the effect of each remedy.
 
     python benchmarks/ltp_accuracy.py [--data fashion-mnist] [--steps 300] [--seeds 3] [--json FILE]
 
 The demo's CNN, ranks in one process, the sharded exchange over the loopback transport with scripted loss: the same code
-that runs over LTP, without the network's time. Loss is per packet of 1400 bytes and is not repaired: every packet that
-the script takes stays lost, which is more than Early Close would give up. `no count` divides by all ranks whatever
-arrived; `no return` forgets what was lost. Cases that the file holds already are not run again.
+that runs over LTP, without network delays. Loss is per packet of 1400 bytes, and lost packets are not sent again, which
+is more loss than Early Close accepts. `no count` divides by all ranks whatever arrived; `no return` drops what was lost
+instead of returning it to the residual. Cases that are already in the file are not run again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CASES: list[tuple[str, float, int, bool, bool]] = [
 
 
 class World:
-    """The ranks' memories and one exchange a step."""
+    """The residuals of all ranks, and one exchange per step."""
 
     def __init__(self, ranks: int, numel: int, case: tuple[str, float, int, bool, bool], seed: int) -> None:
         _, rate, burst, self._count, self._return = case
@@ -96,23 +96,23 @@ def train(case: tuple[str, float, int, bool, bool], seed: int, data: Dataset, op
             gradients.append(torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None]))
         world.exchange(gradients, step)
         assert all(torch.equal(gradients[0], other) for other in gradients[1:]), "replicas differ"
-        _put(net, gradients[0])
+        _set_gradients(net, gradients[0])
         optimizer.step()
         schedule.step()
-    return tested(net, data)
+    return test_accuracy(net, data)
 
 
-def tested(net: nn.Module, data: Dataset) -> float:
+def test_accuracy(net: nn.Module, data: Dataset) -> float:
     net.eval()
     with torch.no_grad():
-        right = [
+        correct = [
             (net(images).argmax(1) == labels).sum()
             for images, labels in zip(data.test_images.split(1000), data.test_labels.split(1000), strict=True)
         ]
-    return float(torch.stack(right).sum()) / len(data.test_labels)
+    return float(torch.stack(correct).sum()) / len(data.test_labels)
 
 
-def _put(net: nn.Module, flat: Tensor) -> None:
+def _set_gradients(net: nn.Module, flat: Tensor) -> None:
     at = 0
     for parameter in net.parameters():
         parameter.grad = flat[at : at + parameter.numel()].view_as(parameter)

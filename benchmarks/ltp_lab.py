@@ -7,7 +7,7 @@ grid      8 workers and a server under loss: time of a step (up, add, down) for 
 incast    8 -> 1 into a shallow queue: median and 99th percentile of a transfer's time
 fair      two LTP jobs on one link; LTP beside one TCP CUBIC flow
 ablation  Early Close on and off, in the same grid cells
-soak      minutes of random loss, delay and rate; every byte compared, memory watched
+soak      minutes of random loss, delay and rate; every byte compared, memory recorded
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ LTP_EFFICIENCY = 1433 / 1538
 TCP_EFFICIENCY = 1448 / 1538
 
 
-# What tells one row of a case from another; a row measured again replaces the old one.
+# The key of a row; a row measured again replaces the old one.
 KEYS = ("link_mbit", "loss", "bursty", "rtt", "system", "tolerance", "queue_bdp", "first", "second", "leg", "rank")
 
 
 class Rows(list[dict[str, Any]]):
-    """Rows of one case. Each is printed and, with a file, written at once: a run that is cut off keeps what it has."""
+    """Rows of one case. Each is printed and, with a file, written at once: an interrupted run keeps its rows."""
 
     def __init__(self, path: Path | None) -> None:
         super().__init__()
@@ -64,14 +64,14 @@ class Rows(list[dict[str, Any]]):
 
 
 class Nodes:
-    """The node processes of a lab, and a line to each."""
+    """The node processes of a lab, and a control connection to each."""
 
     def __init__(self, lab: Lab, lines: dict[int, Any]) -> None:
         self._lab, self._lines = lab, lines
         self.addresses = [lab.address(host.name) for host in lab.network.hosts]
 
     def ask(self, orders: dict[int, dict[str, Any]], timeout: float) -> dict[int, dict[str, Any]]:
-        """Give orders to some hosts at once; all their answers."""
+        """Send orders to some hosts at once; return all answers."""
         for rank, order in orders.items():
             self._lines[rank].write(json.dumps({**order, "addresses": self.addresses}) + "\n")
             self._lines[rank].flush()
@@ -92,23 +92,23 @@ class Nodes:
             raise RuntimeError("; ".join([*errors, *(f"host {rank} did not answer" for rank in missing)]))
         return answers
 
-    def everyone(self, order: dict[str, Any], timeout: float) -> dict[int, dict[str, Any]]:
+    def ask_all(self, order: dict[str, Any], timeout: float) -> dict[int, dict[str, Any]]:
         return self.ask(dict.fromkeys(range(len(self.addresses)), order), timeout)
 
 
 @contextmanager
 def nodes(network: Network) -> Iterator[tuple[Lab, Nodes]]:
-    with tempfile.TemporaryDirectory() as folder, Lab(network) as lab, socket.socket(socket.AF_UNIX) as meeting:
+    with tempfile.TemporaryDirectory() as folder, Lab(network) as lab, socket.socket(socket.AF_UNIX) as listener:
         path = f"{folder}/line"
-        meeting.bind(path)
-        meeting.listen(64)
-        meeting.settimeout(60)
+        listener.bind(path)
+        listener.listen(64)
+        listener.settimeout(60)
         processes, lines = [], {}
         try:
             for rank, host in enumerate(network.hosts):
                 processes.append(lab.spawn(host.name, [sys.executable, str(NODE), str(rank), path]))
             for _ in network.hosts:
-                file = meeting.accept()[0].makefile("rw")
+                file = listener.accept()[0].makefile("rw")
                 lines[int(file.readline())] = file
             yield lab, Nodes(lab, lines)
         finally:
@@ -139,7 +139,7 @@ def server_star(worker_mbit: float, server_mbit: float, queue: int | None = None
     return Network("star", hosts, star(hosts, access), routers=("switch",), congestion="cubic")
 
 
-def chosen(options: argparse.Namespace, systems: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def selected(options: argparse.Namespace, systems: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     return [system for system in systems if not options.system or " ".join(system) in options.system]
 
 
@@ -147,7 +147,7 @@ def clean(options: argparse.Namespace) -> None:
     rows = Rows(options.json)
     for mbit in options.mbit or (100.0, 1000.0):
         with nodes(pair(mbit, 0.002)) as (_, group):
-            for kind, congestion in chosen(options, (*SYSTEMS, ("ltp", "cubic"))):
+            for kind, congestion in selected(options, (*SYSTEMS, ("ltp", "cubic"))):
                 order = {"do": "stream" if kind == "ltp" else "tcp_stream", "congestion": congestion, "size": 1 << 20}
                 order["seconds"] = options.seconds
                 answers = group.ask(
@@ -173,7 +173,7 @@ def step_seconds(answers: dict[int, dict[str, Any]], warm: int) -> tuple[float, 
 
 
 def first_step(answers: dict[int, dict[str, Any]]) -> float | None:
-    """Of the slowest worker: connections are open, nothing else is known of the path."""
+    """Of the slowest worker: connections are open, but the path is not yet measured."""
     firsts = [answers[rank]["steps"][:1] for rank in range(1, WORKERS + 1)]
     return max(first[0] for first in firsts) if all(firsts) else None
 
@@ -188,7 +188,7 @@ def cell(lab: Lab, loss: float, rtt: float, bursty: bool) -> None:
 
 def grid(options: argparse.Namespace) -> None:
     rows = Rows(options.json)
-    systems = chosen(options, SYSTEMS)
+    systems = selected(options, SYSTEMS)
     with nodes(server_star(100, 1000)) as (lab, group):
         for rtt in options.rtt or RTTS:
             for loss in options.loss or LOSSES:
@@ -196,7 +196,7 @@ def grid(options: argparse.Namespace) -> None:
                 for kind, congestion in systems:
                     order = {"do": "rounds", "kind": kind, "congestion": congestion, "steps": options.steps}
                     order |= {"size": options.size, "limit": options.limit, "tolerance": options.tolerance}
-                    answers = group.everyone(order, 3 * options.limit + 70)
+                    answers = group.ask_all(order, 3 * options.limit + 70)
                     seconds, finished = step_seconds(answers, options.warm)
                     lost = sum(missing for _, missing in answers[0]["ups"])
                     total = options.size * max(1, len(answers[0]["ups"]))
@@ -216,8 +216,8 @@ def incast(options: argparse.Namespace) -> None:
         for kind, congestion in SYSTEMS:
             order = {"do": "rounds", "kind": kind, "congestion": congestion, "steps": options.steps, "down": False}
             order |= {"size": options.size, "limit": options.limit}
-            answers = group.everyone(order, 3 * options.limit + 70)
-            # The first rounds find the path's rate; every system is spared them.
+            answers = group.ask_all(order, 3 * options.limit + 70)
+            # The first rounds probe the rate of the path; they are left out for every system.
             times = sorted(t for r in range(1, WORKERS + 1) for t, _ in answers[r]["ups"][5:])
             p50, p99 = statistics.median(times), times[int(0.99 * (len(times) - 1))]
             rows.add({"system": f"{kind} {congestion}", "transfers": len(times),
@@ -251,7 +251,7 @@ def fair(options: argparse.Namespace) -> None:
 
 
 def ablation(options: argparse.Namespace) -> None:
-    """Early Close off is tolerance 1: every byte is waited for."""
+    """Tolerance 1 turns Early Close off: every byte must arrive."""
     options.system = ["ltp bbr"]
     for tolerance in (0.98, 1.0):
         options.tolerance = tolerance
@@ -259,16 +259,16 @@ def ablation(options: argparse.Namespace) -> None:
 
 
 def soak(options: argparse.Namespace) -> None:
-    chance = random.Random(options.leg)
+    rng = random.Random(options.leg)
     with nodes(pair(200, 0.01)) as (lab, group):
         order = {"do": "soak", "seconds": 60 * options.minutes, "seed": 10 + options.leg}
         answers: dict[int, dict[str, Any]] = {}
-        worker = threading.Thread(target=lambda: answers.update(group.everyone(order, 60 * options.minutes + 120)))
+        worker = threading.Thread(target=lambda: answers.update(group.ask_all(order, 60 * options.minutes + 120)))
         worker.start()
         changes = 0
         while worker.is_alive():
-            delay, rate = Seconds(chance.uniform(0, 0.05)), Rate.from_mbit(chance.uniform(20, 300))
-            lab.apply(Change(Seconds(0), "*", rate=rate, delay=delay, loss=chance.choice([0, 0.001, 0.01, 0.03, 0.08])))
+            delay, rate = Seconds(rng.uniform(0, 0.05)), Rate.from_mbit(rng.uniform(20, 300))
+            lab.apply(Change(Seconds(0), "*", rate=rate, delay=delay, loss=rng.choice([0, 0.001, 0.01, 0.03, 0.08])))
             changes += 1
             worker.join(2.0)
     rows = Rows(options.json)
@@ -288,10 +288,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("case", choices=CASES)
     parser.add_argument("--size", type=int, default=1_000_000, help="bytes each worker sends in a step")
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--limit", type=float, default=15.0, help="seconds after which a cell is cut off")
+    parser.add_argument("--limit", type=float, default=15.0, help="seconds after which a cell is ended")
     parser.add_argument("--seconds", type=float, default=8.0, help="length of a stream")
     parser.add_argument("--minutes", type=float, default=10.0, help="length of the soak")
-    parser.add_argument("--leg", type=int, default=1, help="soak: number of this part of it, and its seed")
+    parser.add_argument("--leg", type=int, default=1, help="soak: number of this part, also its seed")
     parser.add_argument("--tolerance", type=float, default=0.98)
     parser.add_argument("--bursty", action="store_true", help="losses in bursts of five packets on average")
     parser.add_argument("--loss", type=float, action="append", help="only these loss rates")

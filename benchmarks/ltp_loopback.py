@@ -1,7 +1,9 @@
-"""Goodput and CPU of one LTP link on loopback, between two processes: python benchmarks/ltp_loopback.py [--help].
+"""Goodput and CPU of one LTP link on loopback, between two processes.
 
-Prints one line per mode. Kernel TCP with the same buffer sizes runs beside it in the same minute, because the machine's
-other tenants make absolute numbers worthless: read the ratio.
+    python benchmarks/ltp_loopback.py [--help]
+
+Prints one line per mode. Kernel TCP with the same buffer sizes runs right before it: other programs on the machine make
+absolute numbers unreliable, so compare the ratio.
 """
 
 from __future__ import annotations
@@ -33,14 +35,14 @@ def ltp(mode: str, config: LtpConfig, size: int, rounds: int) -> None:
     to_child, from_child = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
-        box = bytearray(size)
+        buffer = bytearray(size)
         with Endpoint(RANK_RECEIVER, secret, config) as end:
             os.write(from_child[1], f"{end.port}\n".encode())
             end.connect({RANK_SENDER: ("127.0.0.1", int(os.read(to_child[0], 32)))})
-            assert end.receive(RANK_SENDER, box, tag=rounds, timeout=120).complete
+            assert end.receive(RANK_SENDER, buffer, tag=rounds, timeout=120).complete
             start = cpu()
             for tag in range(rounds):
-                assert end.receive(RANK_SENDER, box, tag=tag, timeout=120).complete
+                assert end.receive(RANK_SENDER, buffer, tag=tag, timeout=120).complete
             os.write(from_child[1], f"{cpu() - start}\n".encode())
             os.read(to_child[0], 1)
         os._exit(0)
@@ -48,7 +50,7 @@ def ltp(mode: str, config: LtpConfig, size: int, rounds: int) -> None:
     with Endpoint(RANK_SENDER, secret, config) as end:
         os.write(to_child[1], f"{end.port}\n".encode())
         end.connect({RANK_RECEIVER: ("127.0.0.1", int(os.read(from_child[0], 32)))})
-        # The first transfer runs while the path's MTU is being found; it is not counted.
+        # The first transfer runs while the MTU of the path is probed; it is not counted.
         end.send(RANK_RECEIVER, payload, tag=rounds).wait(120)
         start, began = cpu(), time.monotonic()
         transfers = [end.send(RANK_RECEIVER, payload, tag=tag) for tag in range(rounds)]
@@ -69,9 +71,9 @@ def tcp(size: int, rounds: int) -> None:
     pid = os.fork()
     if pid == 0:
         peer = listener.accept()[0]
-        box, start, left = bytearray(1 << 20), cpu(), size * rounds
+        buffer, start, left = bytearray(1 << 20), cpu(), size * rounds
         while left:
-            left -= peer.recv_into(box)
+            left -= peer.recv_into(buffer)
         os.write(done[1], f"{cpu() - start}\n".encode())
         os._exit(0)
     with socket.create_connection(listener.getsockname()) as link:

@@ -1,4 +1,4 @@
-"""One host of the LTP benchmarks: takes orders over a Unix socket, exchanges bytes over the lab, reports times.
+"""One host of the LTP benchmarks: receives orders over a Unix socket, exchanges bytes over the lab, reports times.
 
 Started by benchmarks/ltp_lab.py on every host. An order is one JSON line; the answer is one too. Host 0 is the server.
 LTP and TCP run the same aggregation: workers send `size` bytes up, the server adds them up and sends the sum down.
@@ -37,8 +37,8 @@ class Side(Protocol):
         """The sum goes to all workers."""
         ...
 
-    def meet(self, step: int) -> None:
-        """Everybody waits until the server has all of this step."""
+    def sync(self, step: int) -> None:
+        """Wait until the server has received all of this step."""
         ...
 
     def close(self) -> None: ...
@@ -58,7 +58,7 @@ class Ltp:
         tolerance = order.get("tolerance", 0.98)
         self._contract = RELIABLE if tolerance >= 1 else Contract(tolerance, critical=((0, 64),))
         self._own = np.ones(order["size"] // 4, dtype=np.float32)
-        self._boxes = {peer: np.empty_like(self._own) for peer in self._peers}
+        self._buffers = {peer: np.empty_like(self._own) for peer in self._peers}
 
     def up(self, step: int) -> list[tuple[float, int]]:
         began = time.monotonic()
@@ -66,11 +66,11 @@ class Ltp:
         if self._rank != SERVER:
             delivery = self._end.send(SERVER, self._own, self._contract, tag).wait(self._limit)
             return [(time.monotonic() - began, delivery.size - delivery.arrived)]
-        transfers = [self._end.post(peer, self._boxes[peer], tag) for peer in self._peers]
+        transfers = [self._end.post(peer, self._buffers[peer], tag) for peer in self._peers]
         done = [transfer.wait(self._limit) for transfer in transfers]
         self._own[:] = 0
-        for box in self._boxes.values():
-            self._own += box
+        for buffer in self._buffers.values():
+            self._own += buffer
         return [(one.elapsed, one.size - one.arrived) for one in done]
 
     def down(self, step: int) -> None:
@@ -79,9 +79,9 @@ class Ltp:
             for transfer in [self._end.send(peer, self._own, RELIABLE, tag) for peer in self._peers]:
                 transfer.wait(self._limit)
         else:
-            self._end.receive(SERVER, self._boxes[SERVER], tag, self._limit)
+            self._end.receive(SERVER, self._buffers[SERVER], tag, self._limit)
 
-    def meet(self, step: int) -> None:
+    def sync(self, step: int) -> None:
         tag, word = 3 * step + 2, bytearray(1)
         if self._rank == SERVER:
             for transfer in [self._end.send(peer, word, Contract(element=1), tag) for peer in self._peers]:
@@ -108,8 +108,8 @@ class Tcp:
                 listener.settimeout(60)
                 self._links = [self._set(listener.accept()[0], order) for _ in range(count - 1)]
         else:
-            self._links = [self._set(_dial(order["addresses"][SERVER]), order)]
-        self._boxes = [np.empty_like(self._own) for _ in self._links]
+            self._links = [self._set(_connect(order["addresses"][SERVER]), order)]
+        self._buffers = [np.empty_like(self._own) for _ in self._links]
         self._pool = ThreadPoolExecutor(len(self._links))
 
     def up(self, step: int) -> list[tuple[float, int]]:
@@ -117,37 +117,37 @@ class Tcp:
         if self._rank != SERVER:
             self._links[0].sendall(memoryview(self._own).cast("B"))
             if self._links[0].recv(1) != ACK:
-                raise ConnectionError("the server left")
+                raise ConnectionError("the server closed the connection")
             return [(time.monotonic() - began, 0)]
-        list(self._pool.map(self._take, self._links, self._boxes))
+        list(self._pool.map(self._receive, self._links, self._buffers))
         self._own[:] = 0
-        for box in self._boxes:
-            self._own += box
+        for buffer in self._buffers:
+            self._own += buffer
         return [(time.monotonic() - began, 0)]
 
     def down(self, step: int) -> None:
         if self._rank == SERVER:
             data = memoryview(self._own).cast("B")
-            list(self._pool.map(lambda link: self._give(link, data), self._links))
+            list(self._pool.map(lambda link: self._send(link, data), self._links))
         else:
-            _fill(self._links[0], self._boxes[0])
+            _fill(self._links[0], self._buffers[0])
             self._links[0].sendall(ACK)
 
-    def meet(self, step: int) -> None:
+    def sync(self, step: int) -> None:
         if self._rank == SERVER:
             for link in self._links:
                 link.sendall(ACK)
         elif self._links[0].recv(1) != ACK:
-            raise ConnectionError("the server left")
+            raise ConnectionError("the server closed the connection")
 
     @staticmethod
-    def _give(link: socket.socket, data: memoryview) -> None:
+    def _send(link: socket.socket, data: memoryview) -> None:
         link.sendall(data)
         if link.recv(1) != ACK:
-            raise ConnectionError("a worker left")
+            raise ConnectionError("a worker closed the connection")
 
-    def _take(self, link: socket.socket, box: np.ndarray[Any, Any]) -> None:
-        _fill(link, box)
+    def _receive(self, link: socket.socket, buffer: np.ndarray[Any, Any]) -> None:
+        _fill(link, buffer)
         link.sendall(ACK)
 
     def _set(self, link: socket.socket, order: dict[str, Any]) -> socket.socket:
@@ -158,13 +158,13 @@ class Tcp:
 
     def close(self) -> None:
         for link in self._links:
-            # A lossy line may hold megabytes back; nobody waits for them.
+            # On a lossy link megabytes may be unsent; do not wait for them.
             link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
             link.close()
         self._pool.shutdown()
 
 
-def _dial(host: str) -> socket.socket:
+def _connect(host: str) -> socket.socket:
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -175,17 +175,17 @@ def _dial(host: str) -> socket.socket:
             time.sleep(0.05)
 
 
-def _fill(link: socket.socket, box: np.ndarray[Any, Any]) -> None:
-    view = memoryview(box).cast("B")
+def _fill(link: socket.socket, buffer: np.ndarray[Any, Any]) -> None:
+    view = memoryview(buffer).cast("B")
     while view:
         got = link.recv_into(view)
         if not got:
-            raise ConnectionError("the peer left")
+            raise ConnectionError("the peer closed the connection")
         view = view[got:]
 
 
 def rounds(rank: int, order: dict[str, Any]) -> dict[str, Any]:
-    """Steps until the count is reached or time is up; a step that time cut off is not counted."""
+    """Steps until the count or the time limit is reached; an unfinished step is not counted."""
     side: Side = Ltp(rank, order) if order["kind"] == "ltp" else Tcp(rank, order)
     steps: list[float] = []
     ups: list[tuple[float, int]] = []
@@ -199,8 +199,8 @@ def rounds(rank: int, order: dict[str, Any]) -> dict[str, Any]:
             if order.get("down", True):
                 side.down(step)
             else:
-                # Without it a worker that is done would leave, and take what it sent ahead with it.
-                side.meet(step)
+                # Otherwise a worker that is done would close its connections while data is in flight.
+                side.sync(step)
             steps.append(time.monotonic() - started)
             if time.monotonic() > deadline:
                 break
@@ -222,29 +222,29 @@ def stream(rank: int, order: dict[str, Any]) -> dict[str, Any]:
         data, marks, total = bytearray(size), [], 0
         spent, began, tag = time.process_time(), time.monotonic(), 0
         if order["sends"]:
-            under_way = [end.send(peer, data, RELIABLE, tag := tag + 1) for _ in range(4)]
+            in_flight = [end.send(peer, data, RELIABLE, tag := tag + 1) for _ in range(4)]
             while time.monotonic() < began + seconds:
                 try:
-                    under_way.pop(0).wait(120)
-                except OSError:  # the receiver's time is up
+                    in_flight.pop(0).wait(120)
+                except OSError:  # the receiver has ended
                     break
                 total += size
                 marks.append((time.monotonic() - began, total))
-                under_way.append(end.send(peer, data, RELIABLE, tag := tag + 1))
-            for transfer in under_way:
+                in_flight.append(end.send(peer, data, RELIABLE, tag := tag + 1))
+            for transfer in in_flight:
                 transfer.cancel()
         else:
-            boxes = [bytearray(size) for _ in range(5)]
-            under_way = [end.post(peer, box, tag := tag + 1) for box in boxes]
+            buffers = [bytearray(size) for _ in range(5)]
+            in_flight = [end.post(peer, buffer, tag := tag + 1) for buffer in buffers]
             while time.monotonic() < began + seconds:
-                transfer = under_way.pop(0)
+                transfer = in_flight.pop(0)
                 try:
                     transfer.wait(max(0.05, began + seconds - time.monotonic()))
                 except (TimeoutError, OSError):
                     break
                 total += size
-                under_way.append(end.post(peer, boxes[tag % 5], tag := tag + 1))
-            for transfer in under_way:
+                in_flight.append(end.post(peer, buffers[tag % 5], tag := tag + 1))
+            for transfer in in_flight:
                 transfer.cancel()
         elapsed = time.monotonic() - began
         return {"bytes": total, "seconds": elapsed, "marks": marks[:: max(1, len(marks) // 50)],
@@ -256,7 +256,7 @@ def tcp_stream(rank: int, order: dict[str, Any]) -> dict[str, Any]:
     peer, seconds, size = order["peer"], order["seconds"], order["size"]
     total, data = 0, bytearray(size)
     if order["sends"]:
-        with _dial(order["addresses"][peer]) as link:
+        with _connect(order["addresses"][peer]) as link:
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, order["congestion"].encode())
             link.settimeout(60)
             spent, began = time.process_time(), time.monotonic()
@@ -287,18 +287,20 @@ def soak(rank: int, order: dict[str, Any]) -> dict[str, Any]:
             tag += 1
             size = int(numbers.integers(1_000, 2_000_000)) * 4
             pattern = numbers.integers(1, 255, size, dtype=np.uint8)
-            # Rank 0 says with each transfer whether another follows: the first byte, which always arrives.
+            # The first byte, which always arrives, says whether another transfer follows.
             pattern[0] = 1 if rank == 0 and time.monotonic() > ends else 2
-            box = np.full(size, 77, dtype=np.uint8)
-            inbound = end.post(peer, box, tag)
+            buffer = np.full(size, 77, dtype=np.uint8)
+            inbound = end.post(peer, buffer, tag)
             outbound = end.send(peer, pattern, Contract(0.95, critical=((0, 4),)) if tag % 3 else RELIABLE, tag)
             got, sent = inbound.wait(60), outbound.wait(60)
-            expected, first = pattern.copy(), int(box[0])
+            expected, first = pattern.copy(), int(buffer[0])
             expected[0] = first
             for offset, length in got.missing:
                 expected[offset : offset + length] = 0
                 missing += length
-            wrong += int((box != expected).sum()) + (0 if got.arrived + sum(n for _, n in got.missing) == size else 1)
+            wrong += int((buffer != expected).sum()) + (
+                0 if got.arrived + sum(n for _, n in got.missing) == size else 1
+            )
             lost = sum(length for _, length in sent.missing)
             wrong += 0 if sent.arrived + lost == sent.size else 1
             checked += size
@@ -335,7 +337,7 @@ def main() -> None:
                 order = json.loads(text)
                 try:
                     answer = ORDERS[order["do"]](rank, order)
-                except Exception as error:  # the top of this process: the order's giver hears of it
+                except Exception as error:  # top of this process: the error is the answer
                     answer = {"error": f"{type(error).__name__}: {error}"}
                 print(json.dumps(answer), file=file, flush=True)
 

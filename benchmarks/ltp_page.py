@@ -1,6 +1,6 @@
 """Tables of docs/results/ltp.md from the JSON files beside it: python benchmarks/ltp_page.py > tables.md
 
-Reads what benchmarks/ltp_lab.py and benchmarks/ltp_accuracy.py wrote; a file that is not there is left out.
+Reads the files of benchmarks/ltp_lab.py and benchmarks/ltp_accuracy.py; missing files are left out.
 """
 
 from __future__ import annotations

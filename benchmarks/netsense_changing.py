@@ -4,8 +4,8 @@
 
 Each contestant has a fresh lab and trains for the same time; steps are counted from the first on, so the time that a
 controller needs to adapt counts too. `degrading` falls from 800 Mbit/s over 500, 200 and 100 to 50, a step every 6 s,
-and begins again; `fluctuating` is an 800 Mbit/s trunk beside which 1 to 50 CUBIC streams come and go every 6 s. (The
-papers' steps are longer; a step here must see several of them.)
+and starts again; `fluctuating` is an 800 Mbit/s trunk beside which 1 to 50 CUBIC streams come and go every 6 s. (The
+papers' intervals are longer; here a run must contain several of them.)
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STREAMS = (1, 10, 50, 5, 25, 2)
 
 
 def network(name: str, seconds: float) -> Network:
-    """One of the two, for at least so many seconds."""
+    """The named network, with changes for at least so many seconds."""
     turns = range(int(seconds / EVERY) + 1)
     base = load_network(name, HOSTS)
     if name == "degrading":
@@ -72,16 +72,16 @@ def measure(name: str, workload: WorkloadSpec, lasting: float, note: Console) ->
     return rows
 
 
-def page(told: dict[str, Any]) -> str:
+def page(result: dict[str, Any]) -> str:
     lines = [
-        "# NetSenseML's changing settings: 8 workers", "", f"    {told['command']}", "",
-        f"{told['workload']}; each contestant trains {told['lasting']:g} s in a lab of its own. The bandwidth changes "
-        f"every {EVERY:g} s. gradwire {told['machine']['revision']}, torch {told['machine']['torch']}, "
-        f"{told['machine']['cores']} cores.", "",
+        "# NetSenseML's changing settings: 8 workers", "", f"    {result['command']}", "",
+        f"{result['workload']}; each contestant trains {result['lasting']:g} s in its own lab. The bandwidth changes "
+        f"every {EVERY:g} s. gradwire {result['machine']['revision']}, torch {result['machine']['torch']}, "
+        f"{result['machine']['cores']} cores.", "",
         "| network | contestant | steps | steps a second | x ddp | packets over 1 ms late in the lab |",
         "|---|---|---|---|---|---|",
     ]  # fmt: skip
-    for row in told["rows"]:
+    for row in result["rows"]:
         if row["error"]:
             lines.append(f"| {row['network']} | {row['contestant']} | failed: {row['error']} | | | |")
             continue
@@ -93,17 +93,17 @@ def page(told: dict[str, Any]) -> str:
 
 
 def write(folder: Path, workload: WorkloadSpec, lasting: float, rows: list[dict[str, Any]]) -> None:
-    """Add what there is so far to what earlier runs found of other networks."""
+    """Add the rows so far to the results of earlier runs on other networks."""
     path = folder / "netsense-changing.json"
     known = json.loads(path.read_text())["rows"] if path.exists() else []
     fresh = {row["network"] for row in rows}
-    told = {
+    result = {
         "command": f"python benchmarks/netsense_changing.py --lasting {lasting:g} --out DIR",
         "workload": workload.about, "lasting": lasting, "machine": facts.machine_facts(),
         "rows": [row for row in known if row["network"] not in fresh] + rows,
     }  # fmt: skip
-    path.write_text(json.dumps(told, indent=1) + "\n")
-    (folder / "netsense-changing.md").write_text(page(told))
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    (folder / "netsense-changing.md").write_text(page(result))
 
 
 def main() -> None:

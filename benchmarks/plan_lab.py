@@ -1,15 +1,15 @@
-"""Plans in the lab: real transfers over emulated links, every planner on the same network.
+"""Plans in the lab: real transfers over emulated links, all planners on the same network.
 
     python benchmarks/plan_lab.py nine        the 9-site network, all planners, against a star
-    python benchmarks/plan_lab.py redrawn     the same, all rates drawn anew every 20 s
+    python benchmarks/plan_lab.py redrawn     the same, with new random rates every 20 s
     python benchmarks/plan_lab.py aws         ten cloud regions, against gloo's ring
-    python benchmarks/plan_lab.py drop        a link falls to a tenth while training goes on
+    python benchmarks/plan_lab.py drop        a link falls to a tenth of its rate during training
     python benchmarks/plan_lab.py ablation    compression and load-aware packing, one at a time
     python benchmarks/plan_lab.py sides       side routes on and off, on ten cloud regions
 
-Everything is scaled down so that two cores can play all hosts: the links of the nine sites to a quarter of their rate,
+Everything is scaled down so that two cores can run all hosts: the links of the nine sites to a quarter of their rate,
 the gradient to a 64th of AlexNet's (--divide), so that a step takes a sixteenth of the real time.
-With --out DIR it adds what it found to DIR/plan-lab.json; docs/results/plan-lab.md tells docs/results/plan-lab.json.
+With --out DIR the result is added to DIR/plan-lab.json; docs/results/plan-lab.md describes docs/results/plan-lab.json.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from harness.case import command
 from harness.facts import machine_facts
 
 WORKER = Path(__file__).with_name("plan_lab_worker.py")
-# What those systems do: a pair without a link is the network's business, routed packet by packet.
+# As in the published systems: between members without a direct link, routers forward the packets.
 BY_ROUTERS = ("star", "sharded", "kary", "ring", "pairwise", "hierarchy")
 SLOWED = 4.0
 ORDER = ("loadaware", "fapt", "fapt1", "pairwise", "sharded", "ring", "kary", "star")
@@ -67,7 +67,7 @@ def described(network: Network, folder: Path) -> Path:
 
 
 def run(network: Network, contestants: list[dict[str, Any]], nbytes: int, folder: Path) -> Iterator[dict[str, Any]]:
-    """Results as rank 0 tells them."""
+    """The results that rank 0 reports."""
     spec = folder / "spec.json"
     spec.write_text(json.dumps({"numel": nbytes // 4, "contestants": contestants}))
     found: list[dict[str, Any]] = []
@@ -95,8 +95,8 @@ def expected(network: Network, planner: str, nbytes: int) -> dict[str, float]:
     """What cost model and simulator say of the same plan on the same links."""
     matrix, job = matrix_of(network), ReductionJob(nbytes, chunk_for(nbytes))
     plan = make_plan(matrix, job, planner)
-    seen = simulate(matrix, plan, job)
-    return {"predicted": plan.predicted, "simulated": seen.seconds if seen else float("nan")}
+    simulated = simulate(matrix, plan, job)
+    return {"predicted": plan.predicted, "simulated": simulated.seconds if simulated else float("nan")}
 
 
 def slowed(network: Network, by: float) -> Network:
@@ -123,7 +123,7 @@ def nine(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def redrawn(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Rates drawn anew every 20 s instead of 180: a ninth of the time, for steps that take a sixteenth."""
+    """New random rates every 20 s instead of 180: a ninth of the time, for steps that take a sixteenth."""
     dynamic = preset("netstorm9-dynamic")
     sooner = tuple(replace(change, at=Seconds(float(change.at) / 9)) for change in dynamic.changes)
     network = slowed(replace(dynamic, changes=sooner), SLOWED)
@@ -137,12 +137,12 @@ def redrawn(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
         contestant("fapt", net, name="fapt, aware", **long, **quick),
         contestant("star", net, name="star", **long),
     ]
-    # A lab each: all of them meet the same draws.
+    # One lab for each: all of them get the same rates.
     return {"bytes": nbytes, "rows": [row for one in chosen for row in run(network, [one], nbytes, folder)]}
 
 
 def aws(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Ten regions; every rate is divided by twenty, because two cores do not carry ten hosts at up to 5 Gbit/s."""
+    """Ten regions; every rate is divided by twenty, because two cores cannot emulate ten hosts at up to 5 Gbit/s."""
     network = slowed(preset("geo-aws10"), 20)
     net = described(network, folder)
     nbytes = gradient_bytes(arguments.model) // arguments.divide
@@ -159,7 +159,7 @@ def aws(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def drop(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """The busiest link of the plan falls to a tenth after 30 s."""
+    """The busiest link of the plan falls to a tenth of its rate after 30 s."""
     network = slowed(preset("netstorm9"), SLOWED)
     net = described(network, folder)
     nbytes = gradient_bytes(arguments.model) // arguments.divide
@@ -194,7 +194,7 @@ def ablation(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def sides(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Plans whose best paths are congested, and the load-aware one, which leaves nothing idle beside a busy link."""
+    """Plans whose best paths are congested, and the load-aware plan, which leaves no idle link beside a busy one."""
     network = slowed(preset("geo-aws10"), 20)
     net = described(network, folder)
     nbytes = gradient_bytes(arguments.model) // arguments.divide
@@ -215,10 +215,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("case", choices=CASES)
     parser.add_argument("--model", default="alexnet", help="a model's name or a size such as 40MB")
-    parser.add_argument("--divide", type=int, default=64, help="take this part of the gradient")
+    parser.add_argument("--divide", type=int, default=64, help="divide the gradient's size by this")
     parser.add_argument("--planners", type=lambda text: text.split(","), default=None)
-    parser.add_argument("--seconds", type=float, default=60.0, help="per contestant, where time is what counts")
-    parser.add_argument("--both", action="store_true", help="drop: also without awareness")
+    parser.add_argument("--seconds", type=float, default=60.0, help="per contestant, in cases of fixed duration")
+    parser.add_argument("--both", action="store_true", help="drop: also without re-planning")
     parser.add_argument("--out", type=Path, default=None, help="add the result to plan-lab.json here")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -230,7 +230,7 @@ def main() -> None:
 
 
 def write(folder: Path, found: dict[str, Any]) -> None:
-    """Add a case to what earlier runs found of others."""
+    """Add a case to the results of earlier runs."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "plan-lab.json"
     known = json.loads(path.read_text()) if path.exists() else {}

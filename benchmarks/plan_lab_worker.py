@@ -30,8 +30,8 @@ from gradwire.types import Bucket
 BUCKET = 1 << 20  # elements: DDP with bucket_cap_mb=4
 
 
-class Notes:
-    """Keeps what is said about plans, with the time since the run began."""
+class PlanLog:
+    """Records plan events with their time since the start of the run."""
 
     def __init__(self, zero: float) -> None:
         self.zero = zero
@@ -42,7 +42,7 @@ class Notes:
             self.plans.append({"at": event.at - self.zero, "version": event.version, "reason": event.reason})
 
 
-class Ring:
+class GlooRing:
     """Gloo's all-reduce on the same buckets."""
 
     def step(self, number: int, gradient: torch.Tensor) -> int:
@@ -55,36 +55,36 @@ class Ring:
     sideways = 0
 
     def close(self) -> None:
-        """The group is the run's."""
+        """The process group belongs to the run."""
 
 
-class OnTrees:
-    """A plan's trees, as DDP's hook would use them."""
+class PlannedTrees:
+    """The trees of a plan, used as DDP's hook uses them."""
 
-    def __init__(self, spec: dict[str, Any], numel: int, notes: Notes) -> None:
+    def __init__(self, spec: dict[str, Any], numel: int, plan_log: PlanLog) -> None:
         group = dist.distributed_c10d._get_default_group()
-        planned = open_reducer(resolve(spec["config"]), group, numel, MonotonicClock(), notes)
-        assert planned is not None
-        self._planned = planned
+        reducer = open_reducer(resolve(spec["config"]), group, numel, MonotonicClock(), plan_log)
+        assert reducer is not None
+        self._reducer = reducer
         self._residual = torch.zeros(numel)
         self._level = Level.parse(spec["config"]["level"])
 
     def step(self, number: int, gradient: torch.Tensor) -> int:
-        plan = self._planned.plan
+        plan = self._reducer.plan
         version = plan.version if plan else 0
         parts, residuals = gradient.split(BUCKET), self._residual.split(BUCKET)
-        left, errors = threading.Semaphore(0), []
+        done_count, errors = threading.Semaphore(0), []
 
         def done(error: BaseException | None) -> None:
             if error is not None:
                 errors.append(error)
-            left.release()
+            done_count.release()
 
         for index, (part, residual) in enumerate(zip(parts, residuals, strict=True)):
             bucket = Bucket(index, number, part.numel(), 4, (), index == len(parts) - 1)
-            self._planned.submit(BucketRequest(bucket, self._level, part, residual, done))
+            self._reducer.submit(BucketRequest(bucket, self._level, part, residual, done))
         for _ in parts:
-            if not left.acquire(timeout=200):
+            if not done_count.acquire(timeout=200):
                 raise TimeoutError("a bucket was not restored within 200 s")
         if errors:
             raise errors[0]
@@ -92,30 +92,30 @@ class OnTrees:
 
     @property
     def sideways(self) -> int:
-        return self._planned.side_frames
+        return self._reducer.side_frames
 
     def close(self) -> None:
-        self._planned.close()
+        self._reducer.close()
 
 
 def run(spec: dict[str, Any], numel: int, zero: float) -> dict[str, Any]:
     """One contestant: a warm-up step, then steps until time or number is up; seconds are the slowest rank's."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    notes = Notes(zero)
+    plan_log = PlanLog(zero)
     own = torch.randn(numel, generator=torch.Generator().manual_seed(rank))
     mean = sum(torch.randn(numel, generator=torch.Generator().manual_seed(r)) for r in range(world)) / world
-    way = Ring() if spec["config"] is None else OnTrees(spec, numel, notes)
+    reducer = GlooRing() if spec["config"] is None else PlannedTrees(spec, numel, plan_log)
     steps, began = [], 0.0
     try:
         for number in range(1 + spec["most"]):
             gradient = own.clone()
             dist.barrier()
             start = time.monotonic()
-            version = way.step(number, gradient)
+            version = reducer.step(number, gradient)
             end = time.monotonic()
-            tell = torch.tensor([end - start, end - began if number else 0.0], dtype=torch.float64)
-            dist.all_reduce(tell, dist.ReduceOp.MAX)
-            steps.append({"at": start - zero, "seconds": float(tell[0]), "version": version})
+            longest = torch.tensor([end - start, end - began if number else 0.0], dtype=torch.float64)
+            dist.all_reduce(longest, dist.ReduceOp.MAX)
+            steps.append({"at": start - zero, "seconds": float(longest[0]), "version": version})
             error = float((gradient - mean).norm() / mean.norm())
             digest = torch.tensor([kernels.checksum(gradient.view(torch.uint8))], dtype=torch.int64)
             highest, lowest = digest.clone(), digest.clone()
@@ -126,15 +126,15 @@ def run(spec: dict[str, Any], numel: int, zero: float) -> dict[str, Any]:
                 assert error < 1e-5, f"step {number}: off by {error:.2g}"
             if number == 0:
                 began = time.monotonic()
-            elif float(tell[1]) > spec["seconds"]:
+            elif float(longest[1]) > spec["seconds"]:
                 break
     except BaseException:
-        way.close()
+        reducer.close()
         raise
-    sideways = way.sideways
-    way.close()
+    sideways = reducer.sideways
+    reducer.close()
     dist.barrier()
-    return {"name": spec["name"], "steps": steps, "plans": notes.plans, "error": error, "sideways": sideways}
+    return {"name": spec["name"], "steps": steps, "plans": plan_log.plans, "error": error, "sideways": sideways}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""How fast planning is, and how good the plans are: the figures of docs/planning.md.
+"""Planning time, and simulated time of the plans: the figures of docs/planning.md.
 
 python benchmarks/plan_simulated.py time              planning time by size, against the limits (exit 1 if over)
 python benchmarks/plan_simulated.py netstorm --seeds 20   the 9-site network over many draws, with the LP bound
@@ -24,7 +24,7 @@ from gradwire.plan.planners.registry import PLANNERS, make_plan
 from gradwire.simulate.compare import compare
 from gradwire.simulate.models import gradient_bytes
 
-# Seconds; what the design promises.
+# Upper limits in seconds, by number of members.
 LIMITS = {100: 0.05, 1000: 1.0}
 
 
@@ -38,8 +38,8 @@ def sparse(size: int, degree: int = 6) -> Matrix:
 
 
 def planning_times() -> bool:
-    """CPU time (planning is one thread), best of several runs, as others use the machine too; whether limits hold."""
-    kept = True
+    """CPU time (planning is one thread), best of several runs on a shared machine; returns whether the limits hold."""
+    within_limits = True
     job = ReductionJob(gradient_bytes("vgg16"))
     kinds = {
         "mesh with uplinks": lambda size: generated(size, 1).matrix,
@@ -55,12 +55,12 @@ def planning_times() -> bool:
                 plan = make_plan(matrix, job)
                 times.append(time.process_time() - start)
             over = min(times) > LIMITS.get(size, np.inf)
-            kept &= not over
+            within_limits &= not over
             note = " OVER THE LIMIT" if over else ""
             print(
                 f"{size:5d} sites, {kind:18s} {min(times) * 1e3:7.1f} ms, {len(plan.trees):4d} trees{note}", flush=True
             )
-    return kept
+    return within_limits
 
 
 def netstorm(seeds: int, chunk: int) -> str:

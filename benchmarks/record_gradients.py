@@ -1,4 +1,4 @@
-"""Record what the paced workload imitates: each parameter's shape, the spread and tails of its gradient, its compute.
+"""Records what the paced workload imitates: shape, gradient scale and tail, and compute share of each parameter.
 
     python benchmarks/record_gradients.py --data DIR [MODEL ...]    writes benchmarks/harness/recorded/MODEL.json
 
@@ -72,11 +72,11 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     options = parser.parse_args()
     for name in options.models:
-        told = record(name, options.data, options.batch)
-        rows = ",\n".join(json.dumps(row) for row in told.pop("parameters"))
-        head = json.dumps(told)[:-1]
+        recording = record(name, options.data, options.batch)
+        rows = ",\n".join(json.dumps(row) for row in recording.pop("parameters"))
+        head = json.dumps(recording)[:-1]
         (FOLDER / f"{name}.json").write_text(f'{head}, "parameters": [\n{rows}\n]}}\n')
-        print(name, told)
+        print(name, recording)
 
 
 if __name__ == "__main__":

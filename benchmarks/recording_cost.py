@@ -1,15 +1,15 @@
-"""What recording costs: the processor time of `emit` and of the writer thread, as a share of a real step.
+"""Cost of recording: time of `emit` and of the writer thread, as a share of a step.
 
     python benchmarks/recording_cost.py [--ranks 2] [--steps 200] [--detail steps|buckets] [--model demo|resnet18]
                                   [--transport group|ltp|tcp] [--out docs/results]
 
-With --out the row joins those of other settings in recording-cost.json.
+With --out the row is added to recording-cost.json.
 
 Ranks train on loopback with level auto: the demo's CNN (422 k parameters, batch 32: about as short as steps
 get), or ResNet-18's shapes with no arithmetic at all (nothing but synchronisation). A difference of half a per cent
-drowns in the noise between two runs, so the recorder's own time is clocked where it is spent: wall time of every
-`emit`, processor time of counting every transfer, of telling about them and of every flush, wherever they run.
-Clocking itself takes about as long as counting does, and is counted in.
+is smaller than the noise between two runs, so the time is measured directly: wall time of every `emit`, processor time
+of counting every transfer, of reporting them and of every flush, in whatever thread. The measurement itself takes about
+as long as the counting, and is included.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from harness.facts import machine_facts
 from hook import Shapes, resnet18_shapes
 
 
-class Clocked(module.Recorder):
-    """A recorder that adds up what it costs."""
+class TimedRecorder(module.Recorder):
+    """A recorder that sums its own time."""
 
     emitting = 0.0
     writing = 0.0
@@ -49,17 +49,17 @@ class Clocked(module.Recorder):
     def emit(self, event: Event) -> None:
         begin = time.perf_counter()
         super().emit(event)
-        Clocked.emitting += time.perf_counter() - begin
-        Clocked.emitted += 1
+        TimedRecorder.emitting += time.perf_counter() - begin
+        TimedRecorder.emitted += 1
 
     def flush(self) -> None:
         begin = time.thread_time()
         super().flush()
-        Clocked.writing += time.thread_time() - begin
+        TimedRecorder.writing += time.thread_time() - begin
 
 
-class Clock:
-    """Wraps a method so that the processor time it takes is added up; none of them runs in the training thread."""
+class MethodTimer:
+    """Wraps methods and sums their processor time; none of them runs in the training thread."""
 
     spent = 0.0
 
@@ -77,6 +77,12 @@ class Clock:
         setattr(owner, name, clocked)
 
 
+def timed_methods(transport: str) -> list[tuple[type, str]]:
+    """What counts and reports transfers; over a wire, `record` includes the ledger."""
+    methods: list[tuple[type, str]] = [(NativeWire, "record"), (Traffic, "report")]
+    return [*methods, (Ledger, "add_received")] if transport == "group" else methods
+
+
 def model_of(name: str, rank: int) -> tuple[nn.Module, torch.Tensor]:
     if name == "demo":
         return ConvNet(28), torch.randn(32, 1, 28, 28)
@@ -87,11 +93,9 @@ def worker(rank: int, options: argparse.Namespace, port: int, folder: str, resul
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=options.ranks)
-    gradwire.runtime.builder.Recorder = Clocked  # type: ignore[misc]
-    for owner, name in ((NativeWire, "enter"), (Traffic, "tell")):
-        Clock.around(owner, name)
-    if options.transport == "group":
-        Clock.around(Ledger, "came")
+    gradwire.runtime.builder.Recorder = TimedRecorder  # type: ignore[misc]
+    for owner, name in timed_methods(options.transport):
+        MethodTimer.around(owner, name)
     net, inputs = model_of(options.model, rank)
     model = DistributedDataParallel(net, bucket_cap_mb=1 if options.model == "demo" else 5)
     config = {"level": options.level, "observe": {"detail": options.detail}, "record": folder}
@@ -100,11 +104,16 @@ def worker(rank: int, options: argparse.Namespace, port: int, folder: str, resul
     for turn in range(options.steps + 20):
         if turn == 20:
             dist.barrier()
-            begin, Clocked.emitting, Clocked.writing, Clocked.emitted = time.perf_counter(), 0.0, 0.0, 0
-            Clock.spent = 0.0
+            begin, TimedRecorder.emitting, TimedRecorder.writing, TimedRecorder.emitted = (
+                time.perf_counter(),
+                0.0,
+                0.0,
+                0,
+            )
+            MethodTimer.spent = 0.0
         model(inputs).sum().backward()
     spent = time.perf_counter() - begin
-    costs = (spent, Clocked.emitting, Clocked.writing, Clocked.emitted, Clock.spent)
+    costs = (spent, TimedRecorder.emitting, TimedRecorder.writing, TimedRecorder.emitted, MethodTimer.spent)
     handle.close()
     if rank == 0:
         results.put(costs)
@@ -141,19 +150,19 @@ def main() -> None:
         "share_of_step": (emitting + writing + counting) / spent,
         "disk_bytes_a_rank_and_step": size / options.ranks / (steps + 20),
     }
-    asked = {name: value for name, value in vars(options).items() if name != "out"}
-    print(json.dumps({"bench": "recording-cost", **asked, **facts}))
+    settings = {name: value for name, value in vars(options).items() if name != "out"}
+    print(json.dumps({"bench": "recording-cost", **settings, **facts}))
     if out:
-        write(out / "recording-cost.json", asked, facts)
+        write(out / "recording-cost.json", settings, facts)
 
 
-def write(path: Path, asked: dict[str, Any], facts: dict[str, float]) -> None:
-    """Put a row in the place of the one with the same settings."""
+def write(path: Path, settings: dict[str, Any], facts: dict[str, float]) -> None:
+    """Replace the row with the same settings, or add one."""
     rows = json.loads(path.read_text())["rows"] if path.exists() else []
-    rows = [row for row in rows if any(row[name] != value for name, value in asked.items())]
-    told = {"machine": machine_facts(), "rows": [*rows, {**asked, **facts}]}
+    rows = [row for row in rows if any(row[name] != value for name, value in settings.items())]
+    result = {"machine": machine_facts(), "rows": [*rows, {**settings, **facts}]}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(told, indent=1) + "\n")
+    path.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Everything at once on one hard network: nine sites, unequal links that change, loss; by time to an accuracy.
+"""All parts together on one hard network: nine sites, unequal and changing links, loss; by time to an accuracy.
 
     python benchmarks/whole.py --data DIR [--contestants NAME,...] [--limit 45] [--out DIR] [--quick]
 
-NetStorm's nine sites on thirteen cables with 1 % loss on each, all rates drawn anew every 20 s. A two-layer network on
-Fashion-MNIST, with real gradients and paced compute. gradwire with all its parts (auto, load-aware trees, re-planned by
-what is measured, LTP, side routes) against every peer, and with one part left out at a time. The clock counts
-training on rank 0, not evaluation; who has not reached the target when the limit ends shows how far it came. Results
-add up in whole.json by contestant, so that it can be run in pieces; whole.md and whole.png are made from that file.
+NetStorm's nine sites on thirteen cables with 1 % loss on each, new random rates every 20 s. A two-layer network on
+Fashion-MNIST, with real gradients and paced compute. gradwire with all its parts (auto, load-aware trees,
+re-planning, LTP, side routes) against every peer, and with one part left out at a time. The clock counts training on
+rank 0, not evaluation; a contestant that has not reached the target at the limit shows its last accuracy. whole.json
+collects the results by contestant, so the benchmark can run in parts; whole.md and whole.png are generated from it.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ WORKER = Path(__file__).with_name("whole_worker.py")
 MARK = "WHOLE "
 LOSS, SLOWED, REDRAWN = 0.01, 2.0, 20.0
 WIDTH, BATCH, RATE, COMPUTE = 512, 16, 0.03, 0.05
-# Seconds until all nine have begun: importing torch on two cores takes long.
+# Seconds until all nine have started: importing torch on two cores takes long.
 START = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """`hook` is one of the bench's peers, or `config` gradwire's settings; `congestion` TCP's."""
+    """`hook` names a contestant of the harness, or `config` holds gradwire's settings; `congestion` is TCP's."""
 
     name: str
     about: str
@@ -92,8 +92,8 @@ class DoneError(Exception):
     """The contestant reached the target, or its time is up."""
 
 
-class Curve:
-    """What rank 0 told of one contestant, and the hashes of all."""
+class CurveCollector:
+    """Collects the reports of rank 0 about one contestant, and the hashes of all ranks."""
 
     def __init__(self, lab: Lab, target: float, limit: float) -> None:
         self._lab, self._target, self._limit = lab, target, limit
@@ -101,32 +101,32 @@ class Curve:
         self.hashes: dict[int, set[int]] = {}
         self.chosen: list[dict[str, Any]] = []
         self.reached: float | None = None
-        self.noise: list[str] = []
-        self._begun = False
+        self.output: list[str] = []
+        self._started = False
 
     def __call__(self, host: str, line: str) -> None:
         if not line.startswith(MARK):
-            self.noise.append(f"{host}: {line}")
+            self.output.append(f"{host}: {line}")
             return
-        told = json.loads(line.removeprefix(MARK))
-        if told["told"] == "hash":
-            self.hashes.setdefault(told["step"], set()).add(told["hash"])
-        elif told["told"] == "begin" and not self._begun:
-            self._begun = True
-            self._lab.emulator.begin()  # the links begin to change when training begins, for everybody
-        elif told["told"] == "tested":
-            self.points.append((told["seconds"], told["step"], told["loss"], told["accuracy"]))
-            chosen = {name: told[name] for name in ("level", "plan", "reason")}
+        message = json.loads(line.removeprefix(MARK))
+        if message["kind"] == "hash":
+            self.hashes.setdefault(message["step"], set()).add(message["hash"])
+        elif message["kind"] == "started" and not self._started:
+            self._started = True
+            self._lab.emulator.begin()  # for every contestant the links start to change when training starts
+        elif message["kind"] == "evaluated":
+            self.points.append((message["seconds"], message["step"], message["loss"], message["accuracy"]))
+            chosen = {name: message[name] for name in ("level", "plan", "reason")}
             if chosen["level"] and (not self.chosen or chosen.items() - self.chosen[-1].items()):
-                self.chosen.append({"seconds": told["seconds"], **chosen})
-            if told["accuracy"] >= self._target:
-                self.reached = told["seconds"]
-            if self.reached is not None or told["seconds"] >= self._limit:
+                self.chosen.append({"seconds": message["seconds"], **chosen})
+            if message["accuracy"] >= self._target:
+                self.reached = message["seconds"]
+            if self.reached is not None or message["seconds"] >= self._limit:
                 raise DoneError
 
 
 def run(entry: Contestant, options: argparse.Namespace) -> dict[str, Any]:
-    """One contestant in a lab of its own."""
+    """One contestant in its own lab."""
     net = replace(network(), congestion=entry.congestion)
     with tempfile.TemporaryDirectory() as folder, Lab(net) as lab:
         sites = described(net, Path(folder))
@@ -137,7 +137,7 @@ def run(entry: Contestant, options: argparse.Namespace) -> dict[str, Any]:
         }  # fmt: skip
         path = Path(folder) / "spec.json"
         path.write_text(json.dumps(spec))
-        curve = Curve(lab, options.target, options.limit)
+        curve = CurveCollector(lab, options.target, options.limit)
         before = lab.stats()
         path_list = os.pathsep.join(filter(None, (str(WORKER.parent), os.environ.get("PYTHONPATH"))))
         env = {"PYTHONPATH": path_list, "TORCH_CPP_LOG_LEVEL": "ERROR"}
@@ -146,35 +146,35 @@ def run(entry: Contestant, options: argparse.Namespace) -> dict[str, Any]:
         stats = lab.stats().since(before)
     same = all(len(values) == 1 for values in curve.hashes.values())
     if not curve.points:
-        print("\n".join(curve.noise[-30:]), file=sys.stderr)
+        print("\n".join(curve.output[-30:]), file=sys.stderr)
     return {
         "reached": curve.reached, "points": curve.points, "same": same and bool(curve.hashes),
-        "error": "" if curve.points else _why(curve.noise), "lab": stats.verdict, "machine": machine_facts(),
+        "error": "" if curve.points else _first_error(curve.output), "lab": stats.verdict, "machine": machine_facts(),
         "chosen": curve.chosen, "limit": options.limit, "target": options.target,
     }  # fmt: skip
 
 
-def _why(noise: list[str]) -> str:
-    told = [line for line in noise if "Error" in line]
-    return (told or noise[-1:] or ["not one evaluation in the time there was"])[0][:200]
+def _first_error(output: list[str]) -> str:
+    errors = [line for line in output if "Error" in line]
+    return (errors or output[-1:] or ["no evaluation within the time limit"])[0][:200]
 
 
 def missing(entry: Contestant) -> bool:
     return entry.hook in OPTIONAL and find_spec(OPTIONAL[entry.hook]) is None
 
 
-# ---- telling ---------------------------------------------------------------------------------------------------------
-def cells(entry: Contestant, told: dict[str, Any], best: float | None) -> list[str]:
+# ---- results ---------------------------------------------------------------------------------------------------------
+def cells(entry: Contestant, result: dict[str, Any], best: float | None) -> list[str]:
     name = f"**{entry.name}**" if entry.name == WHOLE else entry.name
-    if told["error"]:
-        return [name, entry.about, f"failed: {told['error']}", "", "", "", ""]
-    last = told["points"][-1]
-    pace = f"{last[0] / last[1] * 1e3:.0f}"
-    until = told["reached"] or last[0]
-    sign = "" if told["reached"] else "> "
-    ratio = f"{sign}{until / best:.2f}" if best else "-"
-    same = "identical" if told["same"] else "DIFFER"
-    return [name, entry.about, f"{sign}{until:.1f}", ratio, pace, f"{last[3]:.3f}", same]
+    if result["error"]:
+        return [name, entry.about, f"failed: {result['error']}", "", "", "", ""]
+    last = result["points"][-1]
+    step_ms = f"{last[0] / last[1] * 1e3:.0f}"
+    seconds = result["reached"] or last[0]
+    sign = "" if result["reached"] else "> "
+    ratio = f"{sign}{seconds / best:.2f}" if best else "-"
+    same = "identical" if result["same"] else "DIFFER"
+    return [name, entry.about, f"{sign}{seconds:.1f}", ratio, step_ms, f"{last[3]:.3f}", same]
 
 
 def page(results: dict[str, Any]) -> str:
@@ -186,24 +186,23 @@ def page(results: dict[str, Any]) -> str:
     machine = any_one["machine"]
     head = ("contestant", "what", "seconds", "against gradwire", "ms a step", "accuracy at its end", "replicas")
     lines = [
-        "# Everything at once: nine sites, changing links, 1 % loss",
+        "# All parts together: nine sites, changing links, 1 % loss",
         "",
         "    gradwire bench whole        # python benchmarks/whole.py --data DIR --out DIR",
         "",
-        f"Seconds of training until {any_one['target']:.0%} of {4000} test images are right. Nine sites on NetStorm's "
-        f"thirteen cables, each direction {20 / SLOWED:g} to {155 / SLOWED:g} Mbit/s and 5 ms, drawn anew every "
-        f"{REDRAWN:g} s, {LOSS:.0%} loss on every cable. Fashion-MNIST, 784-{WIDTH}-10 "
+        f"Seconds of training until {any_one['target']:.0%} of {4000} test images are classified correctly. Nine sites "
+        f"on NetStorm's thirteen cables, each direction {20 / SLOWED:g} to {155 / SLOWED:g} Mbit/s and 5 ms, new "
+        f"random rates every {REDRAWN:g} s, {LOSS:.0%} loss on every cable. Fashion-MNIST, 784-{WIDTH}-10 "
         f"({(785 * WIDTH + (WIDTH + 1) * 10) * 4 / 1e6:.1f} MB of gradients), batch {BATCH} a site, "
         f"{COMPUTE * 1e3:g} ms of paced compute a step and what two cores take for nine ranks. "
         "The target was 80% at first and was lowered, with the limit, after gradwire's first runs. "
-        "One seed, one run each, "
-        "the load of the machine before it in the JSON; `> x`: not reached when the limit ended. Those with trees are "
-        "told the links and their first rates. "
+        "One seed, one run each; the JSON has the load of the machine before it. `> x`: not reached at the limit. "
+        "Contestants with trees start with the links and their first rates. "
         f"gradwire {machine['revision']}, torch {machine['torch']}, {machine['cores']} cores.",
         "",
         f"| {' | '.join(head)} |",
         "|" + "---|" * len(head),
-        *(f"| {' | '.join(cells(entry, told, best))} |" for entry, told in known),
+        *(f"| {' | '.join(cells(entry, result, best))} |" for entry, result in known),
         "",
         *([f"Not run: {'; '.join(absent)}.", ""] if absent else []),
         *late(results),
@@ -213,21 +212,21 @@ def page(results: dict[str, Any]) -> str:
 
 
 def late(results: dict[str, Any]) -> list[str]:
-    """Where the lab itself was too slow, a figure is worth less; say which."""
-    bad = [f"{name} ({told['lab']})" for name, told in results.items() if "kept up" not in told["lab"]]
+    """Names the figures for which the lab was too slow."""
+    bad = [f"{name} ({result['lab']})" for name, result in results.items() if "kept up" not in result["lab"]]
     return [f"The lab did not keep up in: {'; '.join(bad)}.", ""] if bad else []
 
 
-def draw(path: Path, results: dict[str, Any]) -> None:
+def plot(path: Path, results: dict[str, Any]) -> None:
     figure, axes = pyplot.subplots(1, 2, figsize=(13, 4.8), sharey=True, constrained_layout=True)
     for entry in ENTRIES:
-        told = results.get(entry.name)
-        if not told or not told["points"]:
+        result = results.get(entry.name)
+        if not result or not result["points"]:
             continue
         chosen = axes if entry.name == WHOLE else (axes[1 if entry.name.startswith("without") else 0],)
         for axis in chosen:
-            seconds, right = [point[0] for point in told["points"]], [point[3] for point in told["points"]]
-            axis.plot(seconds, right, label=entry.name, linewidth=3 if entry.name == WHOLE else 1.4)
+            seconds, accuracies = [point[0] for point in result["points"]], [point[3] for point in result["points"]]
+            axis.plot(seconds, accuracies, label=entry.name, linewidth=3 if entry.name == WHOLE else 1.4)
     for axis, title in zip(axes, ("against peers", "one part left out"), strict=True):
         axis.set_title(title)
         axis.set_xlabel("seconds of training")
@@ -237,23 +236,23 @@ def draw(path: Path, results: dict[str, Any]) -> None:
     pyplot.close(figure)
 
 
-def add(folder: Path, name: str, told: dict[str, Any]) -> None:
+def add(folder: Path, name: str, result: dict[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "whole.json"
     results = json.loads(path.read_text()) if path.exists() else {}
-    results[name] = told
+    results[name] = result
     path.write_text(json.dumps(results) + "\n")
     (folder / "whole.md").write_text(page(results))
-    draw(folder / "whole.png", results)
+    plot(folder / "whole.png", results)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("/usr/share/datasets/fashion-mnist"), help="its IDX files")
-    parser.add_argument("--contestants", default="", help="names with ; between; all without")
+    parser.add_argument("--contestants", default="", help="names separated by ; (default: all)")
     parser.add_argument("--limit", type=float, default=45.0, help="seconds of training for each")
     parser.add_argument("--target", type=float, default=0.8)
-    parser.add_argument("--quick", action="store_true", help="gradwire and the two plain ones, 20 s each")
+    parser.add_argument("--quick", action="store_true", help="gradwire and plain DDP with CUBIC and BBR, 20 s each")
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
     wanted = [name.strip() for name in options.contestants.split(";") if name.strip()]
@@ -261,17 +260,19 @@ def main() -> None:
         wanted, options.limit = [WHOLE, "ddp, cubic", "ddp, bbr"], 20.0
     unknown = set(wanted) - {entry.name for entry in ENTRIES}
     if unknown:
-        sys.exit(f"whole: there is no {', '.join(unknown)}; there are {'; '.join(entry.name for entry in ENTRIES)}")
+        sys.exit(
+            f"whole: unknown contestant {', '.join(unknown)}; known are {'; '.join(entry.name for entry in ENTRIES)}"
+        )
     failed = 0
     for entry in ENTRIES:
         if (wanted and entry.name not in wanted) or missing(entry):
             continue
-        told = run(entry, options)
-        failed += bool(told["error"])
-        row = cells(entry, told, None)
-        print(" | ".join(row), "|", told["lab"], flush=True)
+        result = run(entry, options)
+        failed += bool(result["error"])
+        row = cells(entry, result, None)
+        print(" | ".join(row), "|", result["lab"], flush=True)
         if options.out:
-            add(options.out, entry.name, told)
+            add(options.out, entry.name, result)
     sys.exit(1 if failed else 0)
 
 

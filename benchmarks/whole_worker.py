@@ -1,7 +1,7 @@
-"""One rank of benchmarks/whole.py: trains on real data by one contestant until somebody ends it.
+"""One rank of benchmarks/whole.py: trains on real data with one contestant until it is ended.
 
-Rank 0 evaluates now and then; its clock counts training only. Every rank tells hashes of its weights, so that whoever
-reads them all knows whether replicas stayed the same.
+Rank 0 evaluates periodically; its clock counts training only. Every rank reports hashes of its weights, which show
+whether the replicas stayed equal.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ EVALUATE, HASH = 0.5, 10
 TESTED = 4000
 
 
-def say(**facts: Any) -> None:
+def report(**facts: Any) -> None:
     print(MARK + json.dumps({"rank": dist.get_rank(), **facts}), flush=True)
 
 
-class Heard:
-    """What gradwire last said of its level and its plan."""
+class LastDecision:
+    """The last level, reason and plan version that gradwire reported."""
 
     def __init__(self) -> None:
         self.level, self.plan, self.reason = "", 0, ""
@@ -49,13 +49,13 @@ class Heard:
             self.plan = event.version
 
 
-def install(model: DistributedDataParallel, spec: dict[str, Any]) -> Heard:
-    heard = Heard()
+def install(model: DistributedDataParallel, spec: dict[str, Any]) -> LastDecision:
+    last = LastDecision()
     if spec["config"] is not None:
-        gradwire.attach(model, spec["config"]).add_sink(heard)
+        gradwire.attach(model, spec["config"]).add_sink(last)
     else:
         CONTESTANTS[spec["hook"]].install(model)
-    return heard
+    return last
 
 
 def net_of(width: int) -> nn.Module:
@@ -77,11 +77,11 @@ def train(spec: dict[str, Any], data: Dataset) -> None:
     net = net_of(spec["width"])
     bucket = 5.0 if spec["config"] is not None else CONTESTANTS[spec["hook"]].bucket_mb
     model = DistributedDataParallel(net, bucket_cap_mb=bucket, init_sync=False, gradient_as_bucket_view=True)
-    heard = install(model, spec)
+    last = install(model, spec)
     optimizer = torch.optim.SGD(model.parameters(), lr=spec["rate"], momentum=0.9)
     generator = torch.Generator().manual_seed(1000 + rank)
     dist.barrier()
-    say(told="begin")
+    report(kind="started")
     spent, tested, step = 0.0, 0.0, 0
     while True:
         begin = time.perf_counter()
@@ -94,11 +94,18 @@ def train(spec: dict[str, Any], data: Dataset) -> None:
         spent += time.perf_counter() - begin
         step += 1
         if step % HASH == 0 or spent / step > 1.0:
-            say(told="hash", step=step, hash=hash_of(net))
+            report(kind="hash", step=step, hash=hash_of(net))
         if rank == 0 and spent - tested >= EVALUATE:
             tested = spent
-            right = accuracy(net, data)
-            say(told="tested", step=step, seconds=spent, loss=float(loss.detach()), accuracy=right, **vars(heard))
+            share_correct = accuracy(net, data)
+            report(
+                kind="evaluated",
+                step=step,
+                seconds=spent,
+                loss=float(loss.detach()),
+                accuracy=share_correct,
+                **vars(last),
+            )
 
 
 def main() -> None:
@@ -106,7 +113,7 @@ def main() -> None:
     torch.set_num_threads(1)
     data = load("fashion-mnist", Path(spec["data"]))
     dist.init_process_group("gloo", timeout=timedelta(seconds=120))
-    os.nice(5)  # the emulator comes first: a lab that is late measures itself
+    os.nice(5)  # the emulator has priority: a late emulator distorts the measurement
     train(spec, data)
 
 

@@ -3,7 +3,7 @@
     python benchmarks/wire_bytes.py --data DIR --out DIR
 
 Three models (ResNet-18 and the character GPT paced, the demo's CNN for real), 4 hosts, a few steps each. Bytes do not
-depend on time, so one round is enough and a busy machine does no harm.
+depend on time, so one round is enough, also on a busy machine.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ CASE = Case(
 )
 ABOUT = """\
 `payload` is what TCP carried, once: `tcpi_bytes_sent` less `tcpi_bytes_retrans` of every connection a rank holds except
-those to the store, read before and after the measured steps. It holds gloo's own framing (48 bytes a message) and one
-barrier, and no TCP, IP or Ethernet headers. `wire` is what the rank's access link carried according to the emulator:
+those to the store, read before and after the measured steps. It contains gloo's own framing (48 bytes a message) and
+one barrier, but no TCP, IP or Ethernet headers. `wire` is what the rank's access link carried, counted by the emulator:
 all headers (38 bytes of Ethernet, 52 of IP and TCP a packet), acknowledgements, retransmissions. `predicted` is
-`handle.summary().wire_bytes` over the same steps; `of predicted` is payload / predicted: 1.00 means that the session
-knows what it sends. `less` is plain DDP's payload over this one's.
+`handle.summary().wire_bytes` over the same steps; `of predicted` is payload / predicted: 1.00 means that the
+prediction is exact. `less` is plain DDP's payload over this one's.
 """
 
 
@@ -53,15 +53,15 @@ def lines_of(rows: list[Row]) -> list[str]:
         if row.error:
             shown.append(f"| {row.contestant} | failed: {row.error} | | | | |")
             continue
-        told = "" if not row.predicted else str(Bytes(round(row.predicted)))
+        predicted = "" if not row.predicted else str(Bytes(round(row.predicted)))
         ratio = "" if not row.predicted else f"{row.payload / row.predicted:.3f}"
-        sizes = f"{Bytes(round(row.payload))} | {Bytes(round(row.wire))} | {told} | {ratio}"
+        sizes = f"{Bytes(round(row.payload))} | {Bytes(round(row.wire))} | {predicted} | {ratio}"
         shown.append(f"| {row.contestant} | {sizes} | {plain.payload / row.payload:.1f}x |")
     return shown
 
 
-def document(told: list[dict[str, Any]], command: str) -> str:
-    machine = told[0]["machine"]
+def document(results: list[dict[str, Any]], command: str) -> str:
+    machine = results[0]["machine"]
     lines = [
         f"# {CASE.title}",
         "",
@@ -70,7 +70,7 @@ def document(told: list[dict[str, Any]], command: str) -> str:
         f"torch {machine['torch']}, gradwire {machine['revision']}.",
         ABOUT,
     ]
-    for one in told:
+    for one in results:
         work = one["workloads"][0]
         lines += [f"## {work['about']}, {work['parameters']:,} parameters", ""]
         lines += ["| contestant | payload | wire | predicted | of predicted | less |", "|---|---|---|---|---|---|"]
@@ -82,23 +82,23 @@ def main() -> None:
     options = options_of(CASE)
     options.quick = True
     workloads = options.workload or list(WORKLOADS)
-    told = []
+    results = []
     try:
         for workload in workloads:
             options.workload = [workload]
-            told.append(measure(CASE, options, Console(stderr=True)))
+            results.append(measure(CASE, options, Console(stderr=True)))
     except GradwireError as error:
         sys.exit(f"wire-bytes: {error}")
-    text = document(told, told[0]["command"])
+    text = document(results, results[0]["command"])
     print(text)
-    for one in told:
+    for one in results:
         one["rows"] = [as_json(row) for row in one["rows"]]
     if options.out:
         folder: Path = options.out
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "wire-bytes.md").write_text(text)
-        (folder / "wire-bytes.json").write_text(json.dumps(told, indent=1) + "\n")
-    print(json.dumps(told))
+        (folder / "wire-bytes.json").write_text(json.dumps(results, indent=1) + "\n")
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

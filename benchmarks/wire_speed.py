@@ -2,9 +2,9 @@
 
     python benchmarks/wire_speed.py --out DIR
 
-Latency is half of a ping-pong's round trip (median, 4 KiB); bandwidth is of messages sent one after the other, each
-posted before it comes; CPU is user and system time of both processes per byte. Contestants take turns over several
-rounds, because the machine's other tenants make single figures worthless: read the ratios.
+Latency is half of a ping-pong's round trip (median, 4 KiB). Bandwidth is that of messages sent one after another, each
+receive posted in advance. CPU is user and system time of both processes per byte. Contestants alternate over several
+rounds: other programs on the machine make single figures unreliable, so compare the ratios.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ WIRES: dict[str, Callable[[int, bytes], Any]] = {
 }
 
 
-class Talk:
-    """Send and receive whole tensors with the one peer."""
+class PeerLink:
+    """Sends whole tensors to the peer and receives them."""
 
     def __init__(self, wire: Wire | None, rank: int) -> None:
         self.wire, self.rank, self.peer = wire, rank, 1 - rank
@@ -65,37 +65,37 @@ def cpu() -> float:
     return spent.user + spent.system
 
 
-def ping_pong(talk: Talk, count: int) -> float:
-    """Median seconds one way."""
-    box, trips = torch.zeros(PING, dtype=torch.uint8), []
+def ping_pong(link: PeerLink, count: int) -> float:
+    """Median one-way time in seconds."""
+    buffer, trips = torch.zeros(PING, dtype=torch.uint8), []
     for _ in range(count):
         start = time.perf_counter()
-        if talk.rank == 0:
-            talk.send(box)
-            talk.receive(box)
+        if link.rank == 0:
+            link.send(buffer)
+            link.receive(buffer)
         else:
-            talk.receive(box)
-            talk.send(box)
+            link.receive(buffer)
+            link.send(buffer)
         trips.append(time.perf_counter() - start)
     return statistics.median(trips) / 2
 
 
-def stream(talk: Talk, size: int, count: int) -> tuple[float, float]:
-    """Bytes per second, and this process's CPU seconds per byte; an answer ends the run."""
+def stream(link: PeerLink, size: int, count: int) -> tuple[float, float]:
+    """Bytes per second, and this process's CPU seconds per byte; a reply ends the run."""
     answer = torch.zeros(1, dtype=torch.uint8)
-    boxes = [torch.zeros(size, dtype=torch.uint8) for _ in range(2)]
+    buffers = [torch.zeros(size, dtype=torch.uint8) for _ in range(2)]
     used, start = cpu(), time.perf_counter()
-    if talk.wire is None:
+    if link.wire is None:
         for n in range(count):
-            (talk.send if talk.rank == 0 else talk.receive)(boxes[n % 2])
+            (link.send if link.rank == 0 else link.receive)(buffers[n % 2])
     else:
-        begin = talk.wire.send if talk.rank == 0 else talk.wire.post
-        under_way = [begin(talk.peer, boxes[n], tag=1) for n in range(2)]
+        begin = link.wire.send if link.rank == 0 else link.wire.post
+        in_flight = [begin(link.peer, buffers[n], tag=1) for n in range(2)]
         for n in range(count):
-            assert under_way.pop(0).wait(LIMIT).complete
+            assert in_flight.pop(0).wait(LIMIT).complete
             if n + 2 < count:
-                under_way.append(begin(talk.peer, boxes[n % 2], tag=1))
-    (talk.receive if talk.rank == 0 else talk.send)(answer)
+                in_flight.append(begin(link.peer, buffers[n % 2], tag=1))
+    (link.receive if link.rank == 0 else link.send)(answer)
     return size * count / (time.perf_counter() - start), (cpu() - used) / (size * count)
 
 
@@ -103,27 +103,27 @@ def worker(rank: int, name: str, secret: bytes, port: int, pipe: Connection) -> 
     torch.set_num_threads(1)
     if name == "gloo":
         dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-        talk = Talk(None, rank)
+        link = PeerLink(None, rank)
     else:
         wire = WIRES[name](rank, secret)
         pipe.send(wire.port)
         wire.connect({1 - rank: ("127.0.0.1", pipe.recv())})
-        talk = Talk(wire, rank)
-    ping_pong(talk, 200)
-    found: dict[str, Any] = {"latency": ping_pong(talk, 2000)}
+        link = PeerLink(wire, rank)
+    ping_pong(link, 200)
+    found: dict[str, Any] = {"latency": ping_pong(link, 2000)}
     for label, size in SIZES.items():
-        stream(talk, size, 2)
-        found[label] = stream(talk, size, COUNTS[label])
+        stream(link, size, 2)
+        found[label] = stream(link, size, COUNTS[label])
     pipe.send(found)
     pipe.recv()
-    if talk.wire is not None:
-        talk.wire.close()
+    if link.wire is not None:
+        link.wire.close()
     else:
         dist.destroy_process_group()
 
 
 def run(name: str, port: int) -> dict[str, float]:
-    """One contestant, once, in two fresh processes."""
+    """One run of one contestant, in two new processes."""
     context = mp.get_context("spawn")
     secret = secrets.token_bytes(32)
     pipes = [context.Pipe() for _ in range(2)]

@@ -7,6 +7,7 @@ link; the slowest direction decides. Valid only for networks with one switch.
 from __future__ import annotations
 
 from gradwire.network import Network
+from gradwire.types import all_reduce_bytes
 from gradwire.units import Rate, Seconds
 
 IP_TCP_HEADERS = 52  # with timestamps
@@ -22,7 +23,7 @@ def ring_seconds(network: Network, nbytes: float) -> Seconds:
     """Time of one all-reduce of `nbytes`."""
     world = len(network.ranks)
     rate = Rate(min(float(link.spec.mean_rate) for link in network.links) * wire_share(network))
-    return Seconds(2 * nbytes * (world - 1) / world / float(rate))
+    return Seconds(all_reduce_bytes(round(nbytes), world) / float(rate))
 
 
 def ring_step(network: Network, nbytes: float, compute: float, backward_share: float = 2 / 3) -> Seconds:

@@ -16,6 +16,7 @@ from typing import Any
 from rich.table import Table
 
 from gradwire.network import Network
+from gradwire.types import all_reduce_bytes
 from gradwire.units import Bytes, Seconds
 from harness.bound import ring_seconds, ring_step, wire_share
 from harness.contestants import BOUND_SETTINGS, NO_SYNC, RING, find
@@ -70,7 +71,7 @@ def rows_of(
 def _bound(network: Network, workload: WorkloadSpec) -> Row:
     world, nbytes = len(network.ranks), 4.0 * workload.numel
     seconds = float(ring_step(network, nbytes, workload.seconds))
-    sent = 2 * nbytes * (world - 1) / world
+    sent = float(all_reduce_bytes(round(nbytes), world))
     row = Row(RING, network.name, BOUND_SETTINGS, median=seconds, p10=seconds, p90=seconds, payload=sent)
     row.wire = sent / wire_share(network)
     row.exposed = max(0.0, float(ring_seconds(network, nbytes)) - workload.seconds * 2 / 3)

@@ -1,4 +1,4 @@
-"""The bench's own arithmetic: order of blocks, statistics, the bound, the paced gradients, the baseline's honesty."""
+"""The benchmark harness: order of blocks, statistics, the bound, paced gradients, the top-k baseline."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_contestants_alternate_and_every_second_round_runs_backwards() -> None:
     assert names == ["a", "b", "c", "c", "b", "a"]
 
 
-def test_a_job_survives_its_file(tmp_path: Path) -> None:
+def test_a_job_is_read_back_as_written(tmp_path: Path) -> None:
     job = Job(SPEC, (Block("ddp", 0), Block("gradwire:int8", 1)), seconds=1.5)
     job.write(tmp_path / "job.json")
     assert Job.read(tmp_path / "job.json") == job
@@ -70,14 +70,14 @@ def test_every_contestant_states_its_settings_and_unknown_ones_are_refused() -> 
 
 
 def report(name: str, repeat: int, times: list[float]) -> BlockReport:
-    told: dict[str, Any] = {
+    rank_report: dict[str, Any] = {
         "times": times, "sent": 1000 * len(times), "retransmitted": 0, "cpu": 0.1 * len(times),
         "predicted": 900 * len(times), "loss": 0.0, "data": "",
     }  # fmt: skip
-    return BlockReport(Block(name, repeat), {0: told, 1: told})
+    return BlockReport(Block(name, repeat), {0: rank_report, 1: rank_report})
 
 
-def test_rows_hold_medians_ratios_and_what_failed() -> None:
+def test_rows_hold_medians_ratios_and_errors() -> None:
     reports = [
         report("ddp", 0, [4.0, 4.0]), report("gradwire:int8", 0, [1.0, 1.2]), report("gradwire:int8", 1, [1.0, 0.8]),
         report("no-sync", 0, [0.5, 0.5]), BlockReport(Block("fp16-hook", 0), error="h1: ValueError: no"),
@@ -95,7 +95,7 @@ def test_rows_hold_medians_ratios_and_what_failed() -> None:
 
 
 @pytest.mark.parametrize("model", ["resnet18", "vgg16", "resnet50", "chargpt"])
-def test_recordings_have_the_sizes_they_are_known_for(model: str) -> None:
+def test_recorded_models_have_their_known_sizes(model: str) -> None:
     millions = {"resnet18": 11.2, "vgg16": 15.0, "resnet50": 23.5, "chargpt": 10.7}[model]
     assert sum(row.numel for row in load(model)) / 1e6 == pytest.approx(millions, rel=0.02)
 
@@ -114,7 +114,7 @@ def test_paced_gradients_have_the_recorded_scale_and_differ_by_rank_around_a_com
     assert 0.05 < float(alike) < 0.6
 
 
-def test_a_paced_model_hands_out_gradients_at_every_step() -> None:
+def test_a_paced_model_returns_gradients_at_every_step() -> None:
     rows = load("resnet18")
     model = Paced("resnet18", Source(rows, 0), 0.0)
     assert sorted(tuple(p.shape) for p in model.parameters()) == sorted(row.shape for row in rows)
@@ -123,14 +123,14 @@ def test_a_paced_model_hands_out_gradients_at_every_step() -> None:
         model(torch.zeros(1)).sum().backward()
         seen.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
     assert len(seen[0]) == len(seen[1]) == len(rows)
-    # Written anew and not added up: the second step's gradient is no larger than the first's.
+    # Overwritten, not accumulated: the second gradient is no larger than the first.
     sizes = [float(torch.cat([g.flatten() for g in grads]).norm()) for grads in seen]
     assert sizes[1] == pytest.approx(sizes[0], rel=0.1)
     assert not torch.equal(seen[0][0], seen[1][0])
 
 
 def topk_keeps_everything(rank: int, world_size: int) -> float:
-    """What was sent plus what waits is what there was, over two steps."""
+    """Sent gradients plus residuals equal the local gradients, over two steps."""
     torch.manual_seed(rank)
     model = DistributedDataParallel(nn.Linear(40, 25, bias=False))
     state = FixedTopK(0.1)
@@ -145,8 +145,8 @@ def topk_keeps_everything(rank: int, world_size: int) -> float:
         assert model.module.weight.grad is not None
         assert int((model.module.weight.grad != 0).sum()) <= 100 * world_size
         got += model.module.weight.grad
-    waiting = sum(residual for residual in state._residuals.values()).view(25, 40)
-    balance = local - waiting
+    residual_sum = sum(residual for residual in state._residuals.values()).view(25, 40)
+    balance = local - residual_sum
     dist.all_reduce(balance)
     return float((balance / world_size - got).abs().max() / got.abs().max())
 

@@ -1,4 +1,4 @@
-"""Results of plans are written where they were asked for, and nowhere else."""
+"""plan_lab.py writes results only to the directory given by --out."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_result_is_added_to_those_of_other_cases(tmp_path: Path, monkeypatch: 
     assert found["nine"]["command"] == "python benchmarks/plan_lab.py nine --planners star --out DIR"
 
 
-def test_the_readmes_results_stay_as_they_are_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_out_no_result_file_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[Path] = []
     monkeypatch.setattr(Path, "write_text", lambda path, text, *more: written.append(path))
     run(monkeypatch, "nine", "--planners", "star,loadaware")

@@ -1,4 +1,4 @@
-"""The README's figures are those of the result files."""
+"""The figures of README.md and docs/results/summary.md are those of the result files."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from readme_table import BEGIN, END, README, ROOT, ROWS, inserted, table
+from readme_table import BEGIN, END, README_ROWS, ROOT, ROWS, inserted, table, tables
 
 
-def test_the_readme_shows_what_the_result_files_say() -> None:
-    shown = README.read_text().partition(BEGIN)[2].partition(END)[0].strip()
-    assert shown == table(), "run python benchmarks/readme_table.py --write"
+@pytest.mark.parametrize(("page", "text"), tables().items(), ids=lambda value: getattr(value, "name", ""))
+def test_the_page_shows_what_the_result_files_say(page: Path, text: str) -> None:
+    shown = page.read_text().partition(BEGIN)[2].partition(END)[0].strip()
+    assert shown == text, "run python benchmarks/readme_table.py --write"
+
+
+def test_the_readme_shows_at_most_six_rows_and_every_one_of_them() -> None:
+    assert len(README_ROWS) <= 6
+    assert len(table(rows=README_ROWS).splitlines()) == 2 + len(README_ROWS)
 
 
 def test_every_row_comes_from_a_file_that_is_there_or_is_left_out(tmp_path: Path) -> None:

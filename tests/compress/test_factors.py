@@ -105,6 +105,7 @@ def restored() -> str:
         {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2"},
     ],
 )
+@pytest.mark.slow
 def test_replicas_on_different_processors_restore_the_same_bytes(processor: dict[str, str]) -> None:
     """torch and MKL are set to behave as on another processor; their own QR and product then differ."""
     command = [sys.executable, "-c", "from tests.compress.test_factors import restored; print(restored())"]

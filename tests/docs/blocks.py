@@ -1,7 +1,7 @@
-"""Reads the fenced blocks of a page: which are commands to run, which are files that the reader is told to save.
+"""Reads the fenced blocks of a page: commands to run, and files to save.
 
-A block of `sh` is run unless its first line is a comment that begins with "not run by the tests" and says why. A block
-with title="NAME" is saved as NAME for the commands after it.
+A block of `sh` is run unless its first line is a comment "not run by the tests" with the reason.
+A block with title="NAME" is saved as NAME for the commands after it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One fenced block: its language, the line it begins at, its text, and the file it is to be saved as."""
+    """One fenced block: language, first line, text, and the file to save it as."""
 
     language: str
     line: int
@@ -29,7 +29,7 @@ class Block:
 
     @property
     def reason(self) -> str | None:
-        """Why a command is not run, from its first line; None when it is."""
+        """Why a command is not run, from its first line; None if it is run."""
         first = self.text.partition("\n")[0]
         return first.removeprefix(NOT_RUN).lstrip(": ").strip() if first.startswith(NOT_RUN) else None
 

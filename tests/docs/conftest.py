@@ -1,4 +1,4 @@
-"""The documentation site, built once for the tests that look at it."""
+"""The documentation site, built once for the tests that read it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that the README and the guides show are run as they stand, page by page, each in a folder of its own."""
+"""The commands in the README and the guides run unchanged, page by page, each page in its own folder."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ PAGES = [
         for name in ("wan.md", "planner.md", "compressor.md", "kubernetes.md", "slurm.md")
     ),
 ]
-# A page's slowest block starts a lab and trains in it, or lets the doctor measure.
+# The slowest blocks start a lab and train in it, or run the doctor.
 DEADLINE = 150.0
-# What the lab prints where its numbers are not to be trusted, and beside a measurement that is off.
+# What the lab prints if its numbers are not reliable, and beside a measurement that is off.
 LATE, OFF = "THE LAB COULD NOT KEEP UP", "✗"
 
 
@@ -35,8 +35,8 @@ def environment() -> dict[str, str]:
 
 
 def run(page: Path, block: Block, folder: Path) -> None:
-    """Where the lab says that it could not keep up, or its check marks a measurement as off, that is a claim about real
-    time; everything else that fails is a fault of the page at once."""
+    """If the lab could not keep up, or its check marks a measurement as off, the failure depends on real time and is
+    tried again; every other failure is an error of the page."""
 
     def trial(measured: Trial) -> None:
         done = subprocess.run(
@@ -49,12 +49,12 @@ def run(page: Path, block: Block, folder: Path) -> None:
             timeout=DEADLINE,
             check=False,
         )
-        said = f"{page.name}:{block.line} ended with {done.returncode}\n{block.text}\n{done.stdout}"
+        report = f"{page.name}:{block.line} ended with {done.returncode}\n{block.text}\n{done.stdout}"
         if LATE in done.stdout:
             measured.excuse("the lab could not keep up")
         if done.returncode != 0 and LATE not in done.stdout and OFF not in done.stdout:
-            pytest.fail(said)
-        assert done.returncode == 0, said
+            pytest.fail(report)
+        assert done.returncode == 0, report
 
     decide(trial)
 
@@ -62,7 +62,7 @@ def run(page: Path, block: Block, folder: Path) -> None:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_of_a_page_runs(page: Path, tmp_path: Path) -> None:
-    # What a reader in a clone would have: the examples, and a training script by the name the pages use.
+    # What a reader in a clone has: the examples, and a training script with the name that the pages use.
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "train.py").write_text((ROOT / "examples" / "no_change.py").read_text())
     for block in blocks(page):

@@ -1,4 +1,4 @@
-"""The page that describes the recorded form names every event and every field, and no other."""
+"""docs/events.md names every event and every field, and no others."""
 
 from __future__ import annotations
 

@@ -39,13 +39,13 @@ def bundled() -> set[str]:
 
 
 def notices() -> dict[str, str]:
-    """Whose, and what."""
+    """Package -> notice."""
     _, *parts = (ROOT / "THIRD-PARTY").read_text().split("=" * 80 + "\n")
     return {title.partition(":")[0]: text for title, text in zip(parts[::2], parts[1::2], strict=True)}
 
 
-def said(package: str) -> str:
-    """Everything that a package's metadata says of its licence."""
+def stated_licence(package: str) -> str:
+    """The licence statements in a package's metadata."""
     found = metadata.metadata(package)
     classifiers = [text for text in found.get_all("Classifier") or [] if text.startswith("License")]
     return " ".join([found.get("License-Expression") or "", found.get("License") or "", *classifiers])
@@ -58,7 +58,7 @@ def test_every_dependency_has_a_row_and_every_row_a_dependency() -> None:
 @pytest.mark.parametrize("package", sorted(required()))
 def test_the_installed_package_names_the_same_licence(package: str) -> None:
     try:
-        text = said(package)
+        text = stated_licence(package)
     except metadata.PackageNotFoundError:
         pytest.skip(f"{package} is not installed here")
     for licence in listed()[package].split(" AND "):

@@ -1,4 +1,4 @@
-"""Every link leads somewhere, on disk and in the site; pages made from the source are what the source says."""
+"""Every link has a target, on disk and in the site; generated pages are up to date."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pages() -> list[Path]:
 
 
 def slug(heading: str) -> str:
-    """The anchor that GitHub makes of a heading."""
+    """The anchor that GitHub generates for a heading."""
     plain = re.sub(r"\[([^]]*)\]\([^)]*\)|[`*]", r"\1", heading).strip().lower()
     return re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
 
@@ -50,7 +50,7 @@ def dead_on_disk(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
+def test_every_link_of_a_page_has_a_target(page: Path) -> None:
     assert dead_on_disk(page) == []
 
 
@@ -62,13 +62,13 @@ def test_a_dead_link_is_found(tmp_path: Path) -> None:
     assert dead_on_disk(page) == ["#none", "none.md"]
 
 
-def test_the_reference_is_what_the_source_says() -> None:
+def test_the_reference_pages_are_generated_from_the_current_source() -> None:
     made = runpy.run_path(str(ROOT / "scripts" / "reference.py"))["pages"]()
     stale = [path for path, text in made.items() if not (ROOT / path).is_file() or (ROOT / path).read_text() != text]
     assert stale == [], "run: python scripts/reference.py"
 
 
-def test_every_link_of_the_site_leads_to_a_page_of_it(request: pytest.FixtureRequest) -> None:
+def test_every_link_of_the_site_has_a_target(request: pytest.FixtureRequest) -> None:
     for package in ("mkdocs", "material", "mkdocstrings"):
         needs(package, "docs")
     site: Path = request.getfixturevalue("site")

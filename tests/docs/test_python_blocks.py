@@ -1,4 +1,4 @@
-"""The Python of the README and of the guides runs as it stands, top to bottom."""
+"""The Python blocks of the README and the guides run unchanged, top to bottom."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A process group of this process only, in a folder of its own."""
+    """A process group of one process, in its own folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
@@ -30,7 +30,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def evaluate(page: str, names: dict[str, object]) -> int:
-    """Runs every Python block of a page with these names known; how many there were."""
+    """Run every Python block of a page with these names defined; returns their number."""
     document = Sybil(parsers=[PythonCodeBlockParser()]).parse(ROOT / page)
     document.namespace.update(names)
     examples = list(document.examples())
@@ -45,7 +45,7 @@ def test_the_readme_trains(alone: None) -> None:
     assert os.path.exists("rank0.pt")
 
 
-def test_a_job_that_takes_ranks_back_trains(alone: None) -> None:
+def test_a_job_with_rejoining_ranks_trains(alone: None) -> None:
     model = DistributedDataParallel(nn.Linear(4, 4))
     names = {"torch": torch, "gradwire": gradwire, "model": model, "steps": 5, "batch": lambda: torch.ones(2, 4)}
     assert evaluate("docs/howto/faults.md", names) == 2

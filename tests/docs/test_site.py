@@ -1,4 +1,4 @@
-"""The site builds without a warning, its reference names everything that exists, and it calls nobody."""
+"""The site builds without warnings, its reference is complete, and it requests nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def commands(command: click.Command, path: str) -> list[tuple[str, click.Command
     return [found for name, verb in inner if verb is not None for found in commands(verb, f"{path} {name}")]
 
 
-def test_the_command_line_page_has_every_verb_and_option(site: Path) -> None:
+def test_the_command_line_page_has_every_command_and_option(site: Path) -> None:
     page = (site / "reference/cli.html").read_text()
     for path, command in commands(cli, "gradwire"):
         assert path in page
@@ -55,7 +55,7 @@ def test_the_api_page_has_every_public_name(site: Path) -> None:
     assert all(name in page for name in gradwire.__all__)
 
 
-def test_no_page_asks_another_host_for_anything(site: Path) -> None:
+def test_no_page_requests_anything_from_another_host(site: Path) -> None:
     fetched = re.compile(r'<(?:script|img|link|iframe)[^>]+(?:src|href)="(?:https?:)?//[^"]+"')
     canonical = re.compile(r'rel="(?:canonical|edit)"')
     for page in site.rglob("*.html"):

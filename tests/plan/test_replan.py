@@ -71,6 +71,7 @@ def test_links_that_carry_nothing_are_probed_oldest_first() -> None:
     assert known.to_probe((0, 1, 2), now=1010.0, most=2) == [(0, 2), (1, 2)]
 
 
+@pytest.mark.slow
 def test_noise_does_not_change_the_plan() -> None:
     matrix = netstorm9(1).matrix
     replanner = Replanner(make_plan(matrix, JOB), ReplanConfig(), now=0.0)
@@ -137,6 +138,7 @@ class Training:
 
 
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.slow
 def test_after_a_link_fell_to_a_tenth_one_or_two_changes_do(seed: int) -> None:
     start = netstorm9(seed + 1).matrix
     start = Matrix.of(start.rate, start.rtprop, tuple(range(start.size)))
