@@ -54,8 +54,8 @@ def find_scaler() -> Scaler | None:
     found = {id(scaler): scaler for scaler in _reachable(sys._getframe(1)) if scaler.is_enabled()}
     if len(found) > 1:
         warnings.warn(
-            f"gradwire: this training loop reaches {len(found)} loss scalers; pass the one of this model, "
-            "attach(model, scaler=scaler), so that residuals follow its scale and the steps it skips",
+            f"gradwire: this training loop has {len(found)} loss scalers; pass the one of this model, "
+            "attach(model, scaler=scaler), so that residuals follow its scale and the steps that it skips",
             stacklevel=2,
         )
     return next(iter(found.values())) if len(found) == 1 else None
@@ -63,8 +63,8 @@ def find_scaler() -> Scaler | None:
 
 def _reachable(frame: FrameType | None) -> Iterator[torch.amp.GradScaler]:
     while frame is not None:
-        for held in [*_locals(frame), *frame.f_globals.values()]:
-            yield from (one for one in (held, *_attributes(held)) if issubclass(type(one), torch.amp.GradScaler))
+        for value in [*_locals(frame), *frame.f_globals.values()]:
+            yield from (one for one in (value, *_attributes(value)) if issubclass(type(one), torch.amp.GradScaler))
         frame = frame.f_back
 
 
@@ -80,12 +80,12 @@ def _locals(frame: FrameType) -> list[object]:
     return values
 
 
-def _attributes(held: object) -> list[object]:
-    """What an instance holds, without running any of its code; modules and classes hold too much that is others'."""
-    if issubclass(type(held), (type, ModuleType)):
+def _attributes(value: object) -> list[object]:
+    """An instance's attributes, without running any of its code; those of modules and classes are too many."""
+    if issubclass(type(value), (type, ModuleType)):
         return []
     try:
-        attributes = object.__getattribute__(held, "__dict__")
+        attributes = object.__getattribute__(value, "__dict__")
     except AttributeError:
         return []
     return list(attributes.values()) if type(attributes) is dict else []
