@@ -1,14 +1,15 @@
 /* How members change plans (src/gradwire/plan/membership/member.py), small enough to look at every interleaving.
  *
  * Three members do STEPS steps. Member 0 may propose plan 2 and member 1, a rival, plan 3, at any time. Control messages
- * may be lost, late, doubled or reordered: "hears" below is a choice that may be taken at any later time, or never.
- * Member 0 may die at any time; then member 1 gathers a new epoch with member 2.
- * Data is the least a collective must be: a step ends for a member when all have begun it, and its end merges their votes.
+ * may be lost, late, doubled or reordered: receiving one is a choice below that may be taken at any later time, or never.
+ * Member 0 may die at any time; then member 1 leads the regroup to a new epoch with member 2.
+ * A collective is reduced to this: a step ends for a member when all have begun it, and its end merges their votes.
+ * The states of a member are those of MemberState (src/gradwire/plan/membership/member_state.py).
  *
  * Checked: no step runs under two plans, survivors agree on every step and lose none, nobody waits for ever (spin's
  * invalid end states: every step ends even if all control messages are lost).
- * -DTRUST_COMMIT leaves the vote out and trusts the commit message: spin must then find a step that mixes plans.
- * -DFORGET_PROMISE lets a member end old steps after it answered the gathering: spin must find survivors that disagree.
+ * -DTRUST_COMMIT omits the vote and trusts the commit message: spin must then find a step that mixes plans.
+ * -DFORGET_PROMISE lets a member end old steps after it answered the regroup: spin must find survivors that disagree.
  */
 #define N 3
 #define STEPS 4
@@ -17,12 +18,15 @@
 byte ver[N];            /* plan in use */
 byte done[N];           /* steps done */
 byte epoch[N];
-bool promised[N];       /* answered the gathering, not yet installed */
-bool behind[N];         /* installed, but the last result is still to be handed over */
 bool alive[N];
 
+/* RUNNING: steps begin and end. PROMISED: has answered the regroup, the new epoch is not installed.
+   BEHIND: has installed it, but lacks the last result. */
+mtype = { RUNNING, PROMISED, BEHIND };
+mtype state[N];
+#define CHANGE(m, from, to) assert(state[m] == from); state[m] = to
+
 bool holds1[N]; bool holds2[N];             /* has the plan of proposer 0 / 1 */
-bool acked1[N]; bool acked2[N];             /* the proposer knows so */
 byte sent1; byte sent2;                     /* latest commit: the step to activate at; 0: none yet */
 byte com1[N]; byte com2[N];                 /* the commit a member knows */
 
@@ -31,11 +35,11 @@ byte began[12]; byte bver[12]; byte bvote[12];
 /* A done step: epoch and version + 1 as one number; 0: not done. */
 byte log[12];
 
-byte install_step; byte install_holder; bool installed_sent;
-byte told[N];           /* steps done, as told to the leader; 255: not told */
+byte install_step; byte install_holder; bool install_sent;
+byte reported[N];       /* steps done, as reported to the leader; 255: not reported */
 
 #define AT(m, s) ((m) * STEPS + (s))
-#define STOPPED(m) (promised[m] || behind[m])
+#define STOPPED(m) (state[m] != RUNNING)
 
 inline begin_step(m) {
     atomic {
@@ -63,7 +67,7 @@ inline begin_step(m) {
 #define VOTE(o, m) bvote[AT(o, done[m])]
 #define AGREED(m) (VOTE(1, m) != 0 && VOTE(1, m) == VOTE(2, m) && (epoch[m] != 0 || VOTE(0, m) == VOTE(1, m)))
 #ifdef FORGET_PROMISE
-#define MAY_END(m) (!behind[m])
+#define MAY_END(m) (state[m] != BEHIND)
 #else
 #define MAY_END(m) (!STOPPED(m))
 #endif
@@ -95,27 +99,30 @@ end:
     do
     :: begin_step(me)
     :: end_step(me)
-    /* Announcements and commits, heard at any later time or never; stale ones are told apart by version alone. */
+    /* Announcements and commits arrive at any later time or never; stale ones are recognised by their version. */
     :: atomic { alive[me] && epoch[me] == 0 && alive[0] && !holds1[me] && ver[me] < 2 -> holds1[me] = true }
     :: atomic { alive[me] && epoch[me] == 0 && !holds2[me] && ver[me] < 3 -> holds2[me] = true }
     :: atomic { alive[me] && epoch[me] == 0 && holds1[me] && sent1 != 0 && com1[me] != sent1 -> com1[me] = sent1 }
     :: atomic { alive[me] && epoch[me] == 0 && holds2[me] && sent2 != 0 && com2[me] != sent2 -> com2[me] = sent2 }
-    /* Answer the gathering; be told of the new epoch; be handed the result that is missing. */
-    :: atomic { alive[me] && !alive[0] && epoch[me] == 0 && !promised[me] && (me == 1 || promised[1]) ->
-        promised[me] = true; told[me] = done[me] }
-    :: atomic { alive[me] && promised[me] && installed_sent ->
-        promised[me] = false; epoch[me] = 1; ver[me] = 4; com1[me] = 0; com2[me] = 0;
-        behind[me] = (done[me] < install_step) }
-    :: atomic { alive[me] && behind[me] ->
+    /* Answer the regroup; install the new epoch; receive the missing result. */
+    :: atomic { alive[me] && !alive[0] && epoch[me] == 0 && state[me] == RUNNING && (me == 1 || state[1] == PROMISED) ->
+        CHANGE(me, RUNNING, PROMISED); reported[me] = done[me] }
+    :: atomic { alive[me] && state[me] == PROMISED && install_sent ->
+        epoch[me] = 1; ver[me] = 4; com1[me] = 0; com2[me] = 0;
+        if
+        :: done[me] < install_step -> CHANGE(me, PROMISED, BEHIND)
+        :: else -> CHANGE(me, PROMISED, RUNNING)
+        fi }
+    :: atomic { alive[me] && state[me] == BEHIND ->
         assert(log[AT(install_holder, done[me])] != 0);
         log[AT(me, done[me])] = log[AT(install_holder, done[me])];
         done[me] = done[me] + 1;
         assert(done[me] == install_step);
-        behind[me] = false }
+        CHANGE(me, BEHIND, RUNNING) }
     od
 }
 
-/* The two proposers' bookkeeping: acknowledgements come in, a commit goes out, perhaps again later. */
+/* The two proposers: when all members have the plan, a commit is sent, maybe again later. */
 proctype proposers() {
 end:
     do
@@ -128,7 +135,7 @@ end:
     od
 }
 
-/* Member 0 dies at some time, or not. */
+/* Member 0 dies at some time, or never. */
 proctype fate() {
     if
     :: alive[0] = false
@@ -140,14 +147,14 @@ proctype fate() {
 proctype leader() {
 end:
     atomic {
-        told[1] != 255 && told[2] != 255 ->
+        reported[1] != 255 && reported[2] != 255 ->
         /* Nobody ends a step that another has not begun, so survivors are at most one step apart. */
-        assert(told[1] <= told[2] + 1 && told[2] <= told[1] + 1);
+        assert(reported[1] <= reported[2] + 1 && reported[2] <= reported[1] + 1);
         if
-        :: told[1] >= told[2] -> install_step = told[1]; install_holder = 1
-        :: else -> install_step = told[2]; install_holder = 2
+        :: reported[1] >= reported[2] -> install_step = reported[1]; install_holder = 1
+        :: else -> install_step = reported[2]; install_holder = 2
         fi;
-        installed_sent = true
+        install_sent = true
     }
 }
 
@@ -160,7 +167,7 @@ init {
     atomic {
         byte m = 0;
         do
-        :: m < N -> ver[m] = 1; alive[m] = true; told[m] = 255; m++
+        :: m < N -> ver[m] = 1; alive[m] = true; state[m] = RUNNING; reported[m] = 255; m++
         :: else -> break
         od;
         run member(0); run member(1); run member(2); run proposers(); run fate(); run leader(); run watch()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from itertools import count
 
-from gradwire.plan.membership.member import Member, Verdict
+from gradwire.plan.membership.member import Member
 from gradwire.plan.membership.messages import Message, Tag, merged
 from gradwire.types import Plan, Tree
 
@@ -81,7 +81,7 @@ class JobWorld:
 
     def add(self, rank: int, members: tuple[int, ...]) -> None:
         self.members[rank] = Member(rank, members, star_plan(members, 1), star_plan, stride=64)
-        self.members[rank].returning = self.trouble.returning
+        self.members[rank].membership.rejoin.enabled = self.trouble.returning
         self.logs[rank] = {}
         self.tags: dict[int, dict[tuple[int, int], dict[int, Tag]]] = getattr(self, "tags", {})
         self.tags[rank] = {}
@@ -94,7 +94,9 @@ class JobWorld:
 
     def group(self) -> list[Member]:
         """The living members of the newest epoch any of them installed."""
-        living = [member for rank, member in self.members.items() if rank not in self.absent and not member.fresh]
+        living = [
+            member for rank, member in self.members.items() if rank not in self.absent and not member.membership.fresh
+        ]
         newest = max(living, key=lambda member: member.epoch)
         return [member for member in living if member.rank in newest.members]
 
@@ -111,7 +113,7 @@ class JobWorld:
         group = self.group()
         if any(member.done + 1 < self.trouble.steps for member in group):
             return False
-        inside = {member.rank for member in group if not member.stopped and member.epoch == group[0].epoch}
+        inside = {member.rank for member in group if not member.membership.stopped and member.epoch == group[0].epoch}
         return not self.trouble.returning or not (self.cut | self.members.keys() - inside - self.absent)
 
     def run(self, deadline: float = 400.0) -> None:
@@ -143,9 +145,12 @@ class JobWorld:
     def on_data(self, source: int, destination: int, tag: Tag) -> None:
         if destination in self.absent or self.apart(source, destination):
             return
-        if self.members[destination].accept(tag) is Verdict.LATE:
+        member = self.members[destination]
+        if (tag.epoch, tag.step) < (member.epoch, member.step):
             self.late += 1
             return
+        if (tag.epoch, tag.step) == (member.epoch, member.step) and not member.membership.stopped:
+            assert tag.version == member.version, f"seed {self.seed}: data of plan {tag.version} meets {member.version}"
         self.tags[destination].setdefault((tag.epoch, tag.step), {})[source] = tag
         self.advance(destination)
 
@@ -172,7 +177,7 @@ class JobWorld:
         self.dead.discard(rank)
         self.was_cut.add(rank)
         self.add(rank, tuple(other for other in range(self.trouble.members) if other != rank))
-        self.members[rank].reach.clear()
+        self.members[rank].membership.connected.clear()
         self.on_heal(rank)
 
     def pick(self) -> int | None:
@@ -218,12 +223,12 @@ class JobWorld:
 
     def on_reached(self, rank: int, other: int) -> None:
         if not self.apart(rank, other) and not {rank, other} & self.absent:
-            self.members[rank].reached(other)
+            self.members[rank].membership.reconnected(other)
 
     def on_goodbye(self) -> None:
         """A member leaves between two steps; its goodbye reaches everybody it is connected to."""
         leaver = self.pick()
-        if leaver is None or self.members[leaver].stopped:
+        if leaver is None or self.members[leaver].membership.stopped:
             self.later(1.0, "goodbye", ())
             return
         self.parted.add(leaver)
@@ -254,7 +259,7 @@ class JobWorld:
         there = victim not in self.absent and not self.apart(rank, victim) and self.trouble.returning
         if again and there:
             return
-        if victim in self.members[rank].alive:
+        if victim in self.members[rank].membership.alive:
             self.members[rank].lost(victim, self.now)
         if there:  # a false alarm: the connection is made anew
             self.later(self.draw.uniform(0.1, 2.0), "reached", (rank, victim))
@@ -277,7 +282,7 @@ class JobWorld:
 
     def on_handed(self, rank: int, holder: int, step: int) -> None:
         member = self.members[rank]
-        if rank in self.absent or member.behind != (holder, step):
+        if rank in self.absent or member.membership.missing != (holder, step):
             return
         if holder in self.absent or self.apart(rank, holder) or step not in self.logs[holder]:
             return
@@ -288,12 +293,12 @@ class JobWorld:
     # ---- the data plane ------------------------------------------------------------------------------------------
     def advance(self, rank: int) -> None:
         member = self.members[rank]
-        for leaver in member.overdue():
+        for leaver in member.blocking():
             member.lost(leaver, self.now)
         for destination, message in member.poll(self.now):
             self.send_control(rank, destination, message)
-        if member.behind is not None:
-            self.later(self.draw.uniform(0.05, 1.0), "handed", (rank, *member.behind))
+        if member.membership.missing is not None:
+            self.later(self.draw.uniform(0.05, 1.0), "handed", (rank, *member.membership.missing))
         tag = member.begin_step()
         if tag is None or member.step >= self.trouble.steps + 3:
             return

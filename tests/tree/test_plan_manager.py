@@ -166,9 +166,9 @@ def test_who_coordinates_again_does_not_begin_with_the_level_it_requested_before
     grid = Grid(wires, plan, NUMELS, planning=planning(2, "star", aware=False))
     manager, member = grid.managers[0], grid.executors[0].member
     manager.request_level("int8", "the network was slow then")
-    member.alive.discard(1)  # cut off; the other rank may coordinate meanwhile
+    member.membership.alive.discard(1)  # cut off; the other rank may coordinate meanwhile
     manager.tick(0.1)
-    member.alive.add(1)
+    member.membership.alive.add(1)
     manager.tick(0.2)
     assert not member.proposing
     manager.request_level("int8", "the network is slow")
@@ -204,14 +204,14 @@ def test_nobody_waits_for_a_probe_that_is_not_on_its_way(idle: bool) -> None:
     wires = [net.wire(rank) for rank in range(3)]
     grid = Grid(wires, make_plan(uniform(3), JOB), NUMELS, planning=planning(3, DEFAULT, aware=False))
     for manager in grid.managers:
-        manager.channel.listen(manager._member.reach)
+        manager.channel.listen(manager._member.membership.connected)
         manager.link_monitor.idle = lambda peer, now, within: idle  # type: ignore[method-assign]
     for _ in range(3):  # two pairs at a time
         grid.managers[0]._request_probes(100.0)
         for executor in grid.executors * 10:
             executor.frame_io.poll(0.02)
     assert [executor.frame_io.sent_bytes.total() > LEAST_BYTES for executor in grid.executors] == [idle] * 3
-    listening = [len(manager._member.reach) for manager in grid.managers]
+    listening = [len(manager._member.membership.connected) for manager in grid.managers]
     assert [len(executor.frame_io._posted) for executor in grid.executors] == listening
     grid.close()
     assert not any(executor.frame_io._posted for executor in grid.executors)

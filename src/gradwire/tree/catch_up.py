@@ -27,7 +27,7 @@ class CatchUp:
 
     def __init__(self, channel: ControlChannel, member: Member, snapshot: StepSnapshot) -> None:
         self._channel, self._frame_io = channel, channel.frame_io
-        self._member, self._snapshot = member, snapshot
+        self._member, self._membership, self._snapshot = member, member.membership, snapshot
         self._state: TransferableState | None = None
         # What this member has requested (epoch, holder, step), and the state requests of others.
         self._requested: tuple[int, int, int] | None = None
@@ -43,15 +43,15 @@ class CatchUp:
     # ---- as receiver ---------------------------------------------------------------------------------------------
     def request_missing(self, results_arrived: StepDone, state_loaded: StepDone) -> None:
         """Request what is missing, once; calls one of the two when it is here."""
-        assert self._member.behind is not None
-        missing = (self._member.epoch, *self._member.behind)
+        assert self._membership.missing is not None
+        missing = (self._member.epoch, *self._membership.missing)
         if missing == self._requested:
             return
         if self._requested is not None:
             self._frame_io.drop_step_data()  # from a holder that was lost
         self._requested = missing
         epoch, holder, step = missing
-        if self._member.fresh:
+        if self._membership.fresh:
             done = lambda header, body: self._load_state(state_loaded, header, body)  # noqa: E731
             self._receiver = StateReceiver(self._frame_io, holder, (epoch, step), done)
             self._channel.send(holder, Fetch(step, whole=True, epoch=epoch))

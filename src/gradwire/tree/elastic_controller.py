@@ -7,7 +7,6 @@ this member missed, and states for members that rejoin. Runs on the executor's t
 from __future__ import annotations
 
 from gradwire.errors import LinkError
-from gradwire.plan.membership.member import Member
 from gradwire.tree.catch_up import CatchUp
 from gradwire.tree.control_channel import ControlChannel
 from gradwire.tree.frame_io import LostPeerError
@@ -30,11 +29,11 @@ class ElasticController:
         listener: MembershipListener,
         rejoin: float,
     ) -> None:
-        self._member: Member = runner.member
+        self._member, self._membership = runner.member, runner.member.membership
         self._runner, self._snapshot, self._channel = runner, snapshot, channel
         self._frame_io = channel.frame_io
         self._reconnector, self._listener, self._rejoin = reconnector, listener, rejoin
-        self._catch_up = CatchUp(channel, self._member, snapshot)
+        self._catch_up = CatchUp(channel, runner.member, snapshot)
         self._peers = set(self._member.members) - {self._member.rank}
         self._halted = False
         self._waiting_since: float | None = None
@@ -42,7 +41,7 @@ class ElasticController:
     @property
     def _stopped(self) -> bool:
         """Whether no step may begin or end."""
-        return self._member.stopped or self._member.asking
+        return self._membership.stopped or self._membership.rejoin.asking
 
     def may_start(self) -> bool:
         """Whether a request may start now; if not, it starts with the next epoch."""
@@ -57,11 +56,11 @@ class ElasticController:
 
     def set_replica_state(self, state: TransferableState) -> None:
         self._catch_up.set_state(state)
-        self._member.returning = self._rejoin > 0
+        self._membership.rejoin.enabled = self._rejoin > 0
 
     def announce_leave(self) -> None:
         """Tell all peers that this member leaves, so that it does not count as lost."""
-        for peer in self._member.reach:
+        for peer in self._membership.connected:
             self._channel.send(peer, self._member.leave())
 
     def lose(self, error: LostPeerError, closing: bool = False) -> None:
@@ -69,12 +68,12 @@ class ElasticController:
         peer, now = error.peer, self._frame_io.now()
         self._frame_io.drop(peer)
         self._frame_io.disconnected.add(peer)
-        self._member.reach.discard(peer)
+        self._membership.connected.discard(peer)
         if closing:
             return
-        if self._member.returning and not error.left:
+        if self._membership.rejoin.enabled and not error.left:
             self._reconnector.reconnect(peer, now + self._rejoin)
-        if peer in self._member.alive:
+        if peer in self._membership.alive:
             self._listener.lost(peer, str(error))
             self._member.lost(peer, now)
 
@@ -89,7 +88,12 @@ class ElasticController:
         self._require_peers(now, closing)
         if self._halted and not self._stopped:  # 3
             self._repeat_step()
-        elif self._halted and self._member.behind is not None and self._snapshot.closed and not self._member.asking:
+        elif (
+            self._halted
+            and self._membership.missing is not None
+            and self._snapshot.closed
+            and not self._membership.rejoin.asking
+        ):
             self._catch_up.request_missing(self._results_arrived, self._state_loaded)
         if self._runner.tag is not None and not self._stopped:  # 4
             for peer, nbytes in self._catch_up.send_states():
@@ -97,22 +101,22 @@ class ElasticController:
                 self._listener.rejoined(peer, how)
 
     def _update_connections(self, now: float, closing: bool) -> None:
-        member = self._member
+        member, membership = self._member, self._membership
         # A replica state is replaced only while its training waits here for a whole step.
-        member.willing = self._snapshot.closed
+        membership.rejoin.ready = self._snapshot.closed
         for peer in self._reconnector.moved(self._frame_io.left - set(member.members)):
             # It left or stopped, and a new process replaces it.
             self._frame_io.left.discard(peer)
-            member.parted.pop(peer, None)
+            membership.left.pop(peer, None)
             self._reconnector.reconnect(peer, now + self._rejoin)
         for peer in self._reconnector.poll(now):
             self._frame_io.disconnected.discard(peer)
             self._channel.restart(peer)
-            member.reached(peer)
-        for peer in self._frame_io.disconnected & member.alive:
+            membership.reconnected(peer)
+        for peer in self._frame_io.disconnected & membership.alive:
             member.lost(peer, now)  # a new epoch still included it
-        for peer in () if closing else member.overdue():
-            why = f"rank {peer} left in order after step {member.parted[peer].step}"
+        for peer in () if closing else member.blocking():
+            why = f"rank {peer} left in order after step {membership.left[peer].step}"
             self.lose(LostPeerError(peer, why, left=True))
 
     def _repeat_step(self) -> None:
@@ -132,9 +136,9 @@ class ElasticController:
 
     def _require_peers(self, now: float, closing: bool) -> None:
         """LinkError for a member that cannot continue and need not, or no longer, wait for the others."""
-        member, since = self._member, self._member.adrift_since
-        if not member.returning:
-            if member.fresh and member.willing:
+        member, membership, since = self._member, self._membership, self._membership.rejoin.since
+        if not membership.rejoin.enabled:
+            if membership.fresh and membership.rejoin.ready:
                 raise LinkError(
                     f"rank {member.rank} was restarted and cannot rejoin: call handle.hand_over(...) before the first "
                     "step, and set planning.rejoin above 0"
@@ -149,7 +153,7 @@ class ElasticController:
 
     def _gave_up(self, seconds: float) -> str:
         rank = self._member.rank
-        if self._member.fresh:
+        if self._membership.fresh:
             return (
                 f"rank {rank} could not join within {seconds:.0f} s (planning.rejoin). Check that it reaches all "
                 "other ranks, that GRADWIRE_SECRET is the same, that they still wait, and that the old process is dead"

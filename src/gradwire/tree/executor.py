@@ -59,7 +59,7 @@ class TreeExecutor:
         """Listen to the other members and start the thread. A member that is not in the plan connects to them first."""
         if self.manager is not None:
             self.manager.begin(self.now())
-        if self.member.fresh and self._elastic is not None:
+        if self.member.membership.fresh and self._elastic is not None:
             self._elastic.connect()
         self._thread.start()
 

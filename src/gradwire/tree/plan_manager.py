@@ -76,7 +76,7 @@ class PlanManager:
 
     def begin(self, now: float) -> None:
         """Before the executor's thread starts: receive from all connected members."""
-        self.channel.listen(rank for rank in self._member.members if rank in self._member.reach)
+        self.channel.listen(rank for rank in self._member.members if rank in self._member.membership.connected)
         self._network.begin(now)
 
     def request_level(self, level: str, why: str) -> None:
@@ -95,7 +95,7 @@ class PlanManager:
         if now - self._reported >= REPORT:
             self._reported = now
             self._report(now)
-        if coordinates and not self._member.adrift:
+        if coordinates and not self._member.membership.awaits_epoch:
             self._change_level(now)
             if self._network.aware:
                 self._coordinate(now)

@@ -170,7 +170,7 @@ def connect_tree(context: TreeContext, wire: NativeWire, place: TreeMembership) 
         addresses=place.addresses, planning=(network, plan_manager_config(config, context.numel)),
     )  # fmt: skip
     executor = build_executor(parts)
-    if not member.fresh and member.coordinator == member.rank:
+    if not member.membership.fresh and member.coordinator == member.rank:
         listener.plan_changed(place.plan, place.plan.reason)
     executor.start()
     return TreeConnection(wire, executor, place.ranks)
