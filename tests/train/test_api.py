@@ -43,7 +43,7 @@ def _wrong_arguments(rank: int, world: int) -> list[str]:
 
 
 def test_arguments_of_the_wrong_type_are_named(ranks: Ranks) -> None:
-    named = ["config: 0.01 is", "record: 5 does", "level: 8 will", "plan: 3 will", "transport: 1 is"]
+    named = ["config: 0.01 is", "record: 5 is", "level: 8 is", "plan: 3 is", "transport: 1 is"]
     for errors in ranks.run(1, _wrong_arguments):
         assert [text.startswith(start) for text, start in zip(errors, named, strict=True)] == [True] * 5, errors
 
