@@ -18,9 +18,9 @@ from gradwire.tree.request import BucketRequest
 from gradwire.types import Bucket
 
 
-class Nowhere:
+class NullSink:
     def emit(self, event: Event) -> None:
-        """Nobody listens."""
+        """Events are not used here."""
 
 
 def main(planner: str, net: str, numel: int, steps: int) -> None:
@@ -31,8 +31,8 @@ def main(planner: str, net: str, numel: int, steps: int) -> None:
         "transport": {"kind": "ltp", "tolerance": 1.0},
     }  # fmt: skip
     group = dist.distributed_c10d._get_default_group()
-    planned = open_reducer(resolve(config), group, numel, MonotonicClock(), Nowhere())
-    assert planned is not None
+    reducer = open_reducer(resolve(config), group, numel, MonotonicClock(), NullSink())
+    assert reducer is not None
     residual = torch.zeros(numel)
     for number in range(steps):
         gradient = torch.full((numel,), float(dist.get_rank()))
@@ -40,14 +40,14 @@ def main(planner: str, net: str, numel: int, steps: int) -> None:
         dist.barrier()
         start = time.monotonic()
         bucket = Bucket(0, number, numel, 4, (), is_last=True)
-        planned.submit(BucketRequest(bucket, Level(), gradient, residual, lambda _, done=done: done.set()))  # type: ignore[misc]
+        reducer.submit(BucketRequest(bucket, Level(), gradient, residual, lambda _, done=done: done.set()))  # type: ignore[misc]
         assert done.wait(60)
         seconds = torch.tensor([time.monotonic() - start], dtype=torch.float64)
         dist.all_reduce(seconds, dist.ReduceOp.MAX)
         assert torch.allclose(gradient, torch.full((numel,), (dist.get_world_size() - 1) / 2))
         if dist.get_rank() == 0:
             print(f"STEP {float(seconds):.6f}", flush=True)
-    planned.close()
+    reducer.close()
     dist.destroy_process_group()
 
 

@@ -1,7 +1,7 @@
-"""A job in virtual time for the policy tests: a bad network, deaths, newcomers, cuts and rival re-plans, by seed.
+"""A job in virtual time for the membership tests: a bad network, deaths, joins, disconnections and rivals, by seed.
 
-The data plane is the least that a collective must be: everybody's tag for a step reaches everybody, sooner or later;
-a member ends the step when it has all of them. Control messages get lost, late, doubled and reordered.
+The data plane is a minimal collective: the tag of each member for a step reaches all others, sooner or later; a member
+ends the step when it has all of them. Control messages get lost, late, doubled and reordered.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class Trouble:
     deaths: int = 1
     suspicions: int = 0
     joins: int = 0
-    # Members that are cut off for a while; those that leave in order; whether who was left out asks to come back.
+    # Members that are disconnected for a while; those that leave in order; whether excluded members rejoin.
     cuts: int = 0
-    goodbyes: int = 0
-    returning: bool = False
+    leaves: int = 0
+    rejoin: bool = False
     proposals: int = 4
-    # Whether those who die are started anew, without any memory.
-    anew: bool = False
+    # Whether dead members are restarted, without state.
+    restart: bool = False
 
 
 @dataclass
@@ -54,7 +54,7 @@ class JobWorld:
     members: dict[int, Member] = field(default_factory=dict)
     dead: set[int] = field(default_factory=set)
     suspected: set[int] = field(default_factory=set)
-    parted: set[int] = field(default_factory=set)
+    left: set[int] = field(default_factory=set)
     cut: set[int] = field(default_factory=set)
     was_cut: set[int] = field(default_factory=set)
 
@@ -74,14 +74,14 @@ class JobWorld:
             self.later(self.draw.uniform(0, horizon), "suspect", ())
         for _ in range(self.trouble.cuts):
             self.later(self.draw.uniform(0, horizon), "cut", ())
-        for _ in range(self.trouble.goodbyes):
-            self.later(self.draw.uniform(0, horizon), "goodbye", ())
+        for _ in range(self.trouble.leaves):
+            self.later(self.draw.uniform(0, horizon), "leave", ())
         for place in range(self.trouble.joins):
             self.later(self.draw.uniform(0, horizon), "join", (self.trouble.members + place,))
 
     def add(self, rank: int, members: tuple[int, ...]) -> None:
         self.members[rank] = Member(rank, members, star_plan(members, 1), star_plan, stride=64)
-        self.members[rank].membership.rejoin.enabled = self.trouble.returning
+        self.members[rank].membership.rejoin.enabled = self.trouble.rejoin
         self.logs[rank] = {}
         self.tags: dict[int, dict[tuple[int, int], dict[int, Tag]]] = getattr(self, "tags", {})
         self.tags[rank] = {}
@@ -102,19 +102,19 @@ class JobWorld:
 
     @property
     def absent(self) -> set[int]:
-        return self.dead | self.parted
+        return self.dead | self.left
 
     def apart(self, first: int, second: int) -> bool:
-        """Whether a cut lies between two members: whoever is cut off is alone."""
+        """Whether two members cannot reach each other: a disconnected member is alone."""
         return first in self.cut or second in self.cut
 
     def settled(self) -> bool:
-        """Everybody who belongs to the group has done all steps, and nobody who asks to come back is still outside."""
+        """All members of the group have done all steps, and no member still asks to rejoin."""
         group = self.group()
         if any(member.done + 1 < self.trouble.steps for member in group):
             return False
         inside = {member.rank for member in group if not member.membership.stopped and member.epoch == group[0].epoch}
-        return not self.trouble.returning or not (self.cut | self.members.keys() - inside - self.absent)
+        return not self.trouble.rejoin or not (self.cut | self.members.keys() - inside - self.absent)
 
     def run(self, deadline: float = 400.0) -> None:
         """Until every living member of the group has done all steps; the test fails at the deadline."""
@@ -130,7 +130,7 @@ class JobWorld:
     def on_wake(self, rank: int) -> None:
         if rank in self.dead:
             return
-        if rank not in self.parted:  # who left still gets rid of what others need for its last step
+        if rank not in self.left:  # a member that left still sends what others need for its last step
             self.advance(rank)
         self.later(0.1 + self.draw.random() * 0.2, "wake", (rank,))
         for tag, members in self.sent[rank][-2:]:
@@ -158,7 +158,7 @@ class JobWorld:
         group = self.group()
         # Usually the coordinator; sometimes a rival who believes to be it.
         member = group[0] if self.draw.random() < 0.6 else self.draw.choice(group)
-        if not member.proposing:  # as the steward does: what is under way is not given up for the next
+        if not member.proposing:  # as the plan manager does: an unfinished proposal is not replaced
             member.propose(star_plan(member.members, 1), self.now)
         self.advance(member.rank)
 
@@ -169,11 +169,11 @@ class JobWorld:
             return
         self.dead.add(victim)
         self.notice(victim)
-        if self.trouble.anew:
+        if self.trouble.restart:
             self.later(self.draw.uniform(4.0, 8.0), "restart", (victim,))
 
     def on_restart(self, rank: int) -> None:
-        """Another process has the place of a dead one; its connections are made one by one."""
+        """Another process replaces a dead one; its connections are made one by one."""
         self.dead.discard(rank)
         self.was_cut.add(rank)
         self.add(rank, tuple(other for other in range(self.trouble.members) if other != rank))
@@ -181,11 +181,11 @@ class JobWorld:
         self.on_heal(rank)
 
     def pick(self) -> int | None:
-        """Who goes next: often the coordinator. Nobody while an earlier loss is unsettled or a quorum would be gone."""
+        """The next victim: often the coordinator. None while an earlier loss is unsettled or a quorum would be lost."""
         group = self.group()
         ranks = sorted(member.rank for member in group)
-        gone = self.absent | (self.suspected | self.was_cut if not self.trouble.returning else self.cut)
-        if self.trouble.returning and (self.was_cut | self.suspected) - self.absent - set(ranks):
+        gone = self.absent | (self.suspected | self.was_cut if not self.trouble.rejoin else self.cut)
+        if self.trouble.rejoin and (self.was_cut | self.suspected) - self.absent - set(ranks):
             return None
         if any(2 * (len(ranks) - 1) <= len(member.members) or set(member.members) & gone for member in group):
             return None
@@ -199,11 +199,11 @@ class JobWorld:
             return
         self.suspected.add(victim)
         self.notice(victim)
-        if self.trouble.returning:  # those who gave its connections up tell it so
+        if self.trouble.rejoin:  # the others close their connections to it
             self.alarm(victim)
 
     def on_cut(self) -> None:
-        """Nothing passes between one member and the others for a while; both sides notice, each at its own time."""
+        """One member is disconnected for a while; both sides notice, each at its own time."""
         victim = self.pick()
         if victim is None:
             self.later(1.0, "cut", ())
@@ -225,19 +225,19 @@ class JobWorld:
         if not self.apart(rank, other) and not {rank, other} & self.absent:
             self.members[rank].membership.reconnected(other)
 
-    def on_goodbye(self) -> None:
-        """A member leaves between two steps; its goodbye reaches everybody it is connected to."""
+    def on_leave(self) -> None:
+        """A member leaves between two steps; its Leave reaches all that it is connected to."""
         leaver = self.pick()
         if leaver is None or self.members[leaver].membership.stopped:
-            self.later(1.0, "goodbye", ())
+            self.later(1.0, "leave", ())
             return
-        self.parted.add(leaver)
+        self.left.add(leaver)
         for other in self.members:
             if other not in self.absent:
-                self.later(self.draw.uniform(0.0, 1.0), "parting", (leaver, other, self.members[leaver].leave()))
+                self.later(self.draw.uniform(0.0, 1.0), "left", (leaver, other, self.members[leaver].leave()))
 
-    def on_parting(self, leaver: int, rank: int, message: Message) -> None:
-        """Reliable, unlike other messages: the wire's own goodbye follows it."""
+    def on_left(self, leaver: int, rank: int, message: Message) -> None:
+        """Reliable, unlike other messages: the connection is closed after it."""
         if rank not in self.absent:
             self.members[rank].handle(leaver, message, self.now)
             self.advance(rank)
@@ -254,17 +254,17 @@ class JobWorld:
                 self.later(self.draw.uniform(0.1, 3.0), "lost", (victim, other))
 
     def on_lost(self, rank: int, victim: int, again: bool = False) -> None:
-        if rank in self.absent or (rank in self.suspected and not self.trouble.returning):
+        if rank in self.absent or (rank in self.suspected and not self.trouble.rejoin):
             return
-        there = victim not in self.absent and not self.apart(rank, victim) and self.trouble.returning
+        there = victim not in self.absent and not self.apart(rank, victim) and self.trouble.rejoin
         if again and there:
             return
         if victim in self.members[rank].membership.alive:
             self.members[rank].lost(victim, self.now)
-        if there:  # a false alarm: the connection is made anew
+        if there:  # a false alarm: the connection is restored
             self.later(self.draw.uniform(0.1, 2.0), "reached", (rank, victim))
         self.advance(rank)
-        # The transport keeps reporting whoever is waited for and does not answer.
+        # The transport keeps reporting a member that is expected to send and does not.
         self.later(4.0, "lost", (rank, victim, True))
 
     def on_join(self, rank: int) -> None:
@@ -280,7 +280,7 @@ class JobWorld:
         self.advance(rank)
         self.later(4.0, "admit", (rank, newcomer))
 
-    def on_handed(self, rank: int, holder: int, step: int) -> None:
+    def on_caught_up(self, rank: int, holder: int, step: int) -> None:
         member = self.members[rank]
         if rank in self.absent or member.membership.missing != (holder, step):
             return
@@ -298,7 +298,7 @@ class JobWorld:
         for destination, message in member.poll(self.now):
             self.send_control(rank, destination, message)
         if member.membership.missing is not None:
-            self.later(self.draw.uniform(0.05, 1.0), "handed", (rank, *member.membership.missing))
+            self.later(self.draw.uniform(0.05, 1.0), "caught_up", (rank, *member.membership.missing))
         tag = member.begin_step()
         if tag is None or member.step >= self.trouble.steps + 3:
             return

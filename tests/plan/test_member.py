@@ -18,17 +18,17 @@ TROUBLES = {
     "many rivals": (Trouble(members=3, deaths=0, proposals=12, loss=0.05), 0.5),
     "deaths and newcomers": (Trouble(members=4, deaths=1, joins=1), 0.5),
     "a live member is taken for dead": (Trouble(members=4, deaths=0, suspicions=1), 0.5),
-    "members are cut off and come back": (Trouble(members=4, deaths=0, cuts=3, returning=True), 0.5),
-    "cut off, dead and gone": (Trouble(members=6, cuts=1, deaths=1, goodbyes=1, returning=True), 0.5),
-    "taken for dead and taken back": (Trouble(members=4, deaths=0, suspicions=2, returning=True), 0.5),
-    "killed and started anew": (Trouble(members=4, deaths=2, anew=True, returning=True), 0.5),
-    "members leave in order": (Trouble(members=4, deaths=0, goodbyes=2), 0.5),
+    "members are disconnected and rejoin": (Trouble(members=4, deaths=0, cuts=3, rejoin=True), 0.5),
+    "disconnected, dead and left": (Trouble(members=6, cuts=1, deaths=1, leaves=1, rejoin=True), 0.5),
+    "taken for dead and rejoined": (Trouble(members=4, deaths=0, suspicions=2, rejoin=True), 0.5),
+    "killed and restarted": (Trouble(members=4, deaths=2, restart=True, rejoin=True), 0.5),
+    "members leave in order": (Trouble(members=4, deaths=0, leaves=2), 0.5),
     "calm": (Trouble(members=4, deaths=0, loss=0.0, double=0.0, delay=0.02, proposals=2, steps=20), 0.6),
 }
 
 
 def check(world: JobWorld) -> None:
-    """The three promises: all steps done, nobody disagrees, and whoever died agreed up to its last step but one."""
+    """The three promises: all steps done, all agree, and a dead member agreed up to its last step but one."""
     group = world.group()
     reference = world.logs[group[0].rank]
     wanted = range(world.trouble.steps)
@@ -58,16 +58,16 @@ def test_no_step_mixes_versions_none_is_lost_and_all_agree(name: str) -> None:
     assert changed >= least * SEEDS, f"only {changed} of {SEEDS} runs changed plans"
 
 
-@pytest.mark.parametrize("heir", [False, True])
-def test_who_was_started_anew_does_not_make_a_half_a_majority(heir: bool) -> None:
-    """Ranks 0 and 1 went on without 2 and 3; 1 died, and its new process reaches 2 and 3 only."""
-    gathering = RegroupVotes(9, (1, 2, 3))
+@pytest.mark.parametrize("votes", [False, True])
+def test_a_restarted_process_does_not_make_a_half_a_majority(votes: bool) -> None:
+    """Ranks 0 and 1 continued without 2 and 3; 1 died, and its new process reaches 2 and 3 only."""
+    regroup = RegroupVotes(9, (1, 2, 3))
     remembered = Ready(9, 1, 5, 0, (0, 1, 2, 3))
-    anew = Ready(9, 1, -1, 0, (0, 1, 2, 3) if heir else (0, 2, 3), fresh=True)
-    for rank, answer in ((1, anew), (2, remembered), (3, remembered)):
-        gathering.add_answer(rank, answer)
-    install = gathering.conclude(star_plan, 2, {})
-    assert (install is not None) == heir
+    restarted = Ready(9, 1, -1, 0, (0, 1, 2, 3) if votes else (0, 2, 3), fresh=True)
+    for rank, answer in ((1, restarted), (2, remembered), (3, remembered)):
+        regroup.add_answer(rank, answer)
+    install = regroup.conclude(star_plan, 2, {})
+    assert (install is not None) == votes
 
 
 def two_members() -> tuple[Member, Member]:
@@ -122,14 +122,14 @@ def test_votes_merge_in_any_order() -> None:
     assert merged(merged(5, 6), 5) == merged(5, merged(6, 5)) == NO_VOTE
 
 
-def test_of_two_halves_only_one_goes_on() -> None:
+def test_of_two_halves_only_one_has_a_quorum() -> None:
     assert has_quorum({0, 1}, (0, 1, 2, 3))
     assert not has_quorum({2, 3}, (0, 1, 2, 3))
     assert has_quorum({1, 2, 3}, (0, 1, 2, 3))
     assert not has_quorum({2}, (0, 1, 2))
 
 
-def test_the_smaller_part_of_a_cut_network_says_so() -> None:
+def test_the_smaller_part_of_a_partitioned_network_raises_an_error() -> None:
     member = Member(2, (0, 1, 2), star_plan((0, 1, 2), 1), star_plan, stride=8)
     member.lost(0, 0.0)
     member.lost(1, 0.0)

@@ -121,7 +121,7 @@ def ltp_wires(count: int) -> Iterator[list[Endpoint]]:
 
 
 class RecordingListener(MembershipListener):
-    """Remembers whom its member lost, and who rejoined how."""
+    """Records the members that were lost and how members rejoined."""
 
     def __init__(self) -> None:
         self.losses: list[int] = []

@@ -1,4 +1,4 @@
-"""The numbers of one piece at one member: a spoilt step leaves nothing behind, and takes nothing that waited."""
+"""The sum of one piece at one member: a step with non-finite values leaves no trace and loses no residual."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def spoilt_gradient() -> Tensor:
 
 
 @pytest.mark.parametrize("values", ["fp32", "fp16", "int8", "int4"])
-def test_a_cell_of_a_spoilt_step_that_was_lost_does_not_wait_as_nan(values: Values) -> None:
+def test_a_lost_cell_of_a_non_finite_step_leaves_the_residual_finite(values: Values) -> None:
     for accumulator in accumulators(values, spoilt_gradient(), torch.zeros(NUMEL)):
         accumulator.begin()
         body = torch.zeros(accumulator.body.nbytes, dtype=torch.uint8)
@@ -38,7 +38,7 @@ def test_a_cell_of_a_spoilt_step_that_was_lost_does_not_wait_as_nan(values: Valu
 
 @pytest.mark.parametrize("values", ["fp32", "fp16", "int8", "int4"])
 @pytest.mark.parametrize("at_the_root", [False, True])
-def test_what_waited_outlives_a_spoilt_step(values: Values, at_the_root: bool) -> None:
+def test_a_residual_survives_a_non_finite_step(values: Values, at_the_root: bool) -> None:
     for accumulator in accumulators(
         values, torch.zeros(NUMEL).index_fill_(0, torch.tensor([10]), torch.nan), torch.ones(NUMEL)
     ):

@@ -62,7 +62,7 @@ def test_every_plan_sums_everything_once(name: str) -> None:
 
 
 @pytest.mark.parametrize("level", ["off", "fp16", "int8", "int4", "randk:0.1", "sharedk:0.05+int8", "randk:0.2+fp16"])
-def test_over_real_packets_replicas_agree_and_what_is_missing_waits(level: str) -> None:
+def test_over_real_packets_replicas_agree_and_what_is_missing_is_in_residuals(level: str) -> None:
     matrix = generated(4, 1).matrix
     owed = mean_of([[torch.zeros(n) for n in NUMELS]])
     with ltp_wires(4) as wires, Grid(wires, plan_for(matrix), NUMELS) as grid:
@@ -101,7 +101,7 @@ class _Crowded(Counter[int]):
         return 3
 
 
-def test_what_hops_lose_returns_and_the_mean_is_over_those_who_were_heard() -> None:
+def test_lost_cells_return_to_residuals_and_the_mean_counts_only_what_arrived() -> None:
     lost: list[int] = []
 
     def lose(contract: Contract, size: int) -> tuple[tuple[int, int], ...]:
@@ -122,15 +122,15 @@ def test_what_hops_lose_returns_and_the_mean_is_over_those_who_were_heard() -> N
             assert_identical(results)
             for place in range(len(NUMELS)):
                 got = results[0][place]
-                assert float(got.min()) >= 0.99, "an element was divided by members that were not heard"
+                assert float(got.min()) >= 0.99, "an element was divided by members whose part was lost"
                 assert float(got.max()) <= 9.01
                 waits = torch.stack([own[place] for own in grid.residuals]).sum(0)
                 whole = got.isclose(torch.tensor(5.0), atol=0.05)
-                assert (waits[~whole] > 0.5).all(), "what was not heard must wait somewhere"
+                assert (waits[~whole] > 0.5).all(), "what was lost must be in a residual"
     assert lost
 
 
-def test_levels_that_do_not_add_up_are_named() -> None:
+def test_levels_that_cannot_be_summed_are_named() -> None:
     net = FakeNet()
     with (
         Grid([net.wire(r) for r in range(2)], plan_for(generated(2).matrix), NUMELS) as grid,
@@ -156,7 +156,7 @@ def test_shares_hold_over_small_and_large_buckets() -> None:
             assert abs(got / sum(sizes) - tree.share) < 0.01
 
 
-def test_what_is_compressed_well_goes_in_few_pieces() -> None:
+def test_well_compressed_buckets_go_in_few_pieces() -> None:
     plan, numel = plan_for(nine()), 954_700
     counts = [len(Partitioner(plan).partition(numel, ratio)) for ratio in (1.0, 0.25, 0.025, 0.0025)]
     assert counts == sorted(counts, reverse=True)

@@ -1,4 +1,4 @@
-"""A peer that leaves in order is only missed where something was still expected of it."""
+"""A peer that leaves in order counts as lost only where data was still expected from it."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def turn_until_left(frame_io: FrameIO, peer: int) -> None:
     assert peer in frame_io.left
 
 
-def test_a_goodbye_while_nothing_was_expected_is_no_loss() -> None:
+def test_a_peer_that_leaves_while_nothing_is_expected_is_no_loss() -> None:
     with ltp_wires(2) as (near, far):
         frame_io = FrameIO(near, MonotonicClock(), LIMIT)
         channel = ControlChannel(frame_io)
         channel.listen([1])
         far.close()
         turn_until_left(frame_io, 1)
-        channel.send(1, Abort("nobody listens any more"))
+        channel.send(1, Abort("the peer has left"))
         assert frame_io.idle
         frame_io.close()
 
 
-def test_a_goodbye_of_somebody_whose_data_is_awaited_is_a_loss() -> None:
+def test_a_peer_that_leaves_while_its_data_is_expected_is_a_loss() -> None:
     with ltp_wires(2) as (near, far):
         frame_io = FrameIO(near, MonotonicClock(), LIMIT)
         ControlChannel(frame_io).listen([1])
@@ -43,9 +43,9 @@ def test_a_goodbye_of_somebody_whose_data_is_awaited_is_a_loss() -> None:
         frame_io.close()
 
 
-def test_where_others_go_on_alone_every_goodbye_counts() -> None:
+def test_with_elastic_plans_every_closed_connection_is_a_loss() -> None:
     with ltp_wires(2) as (near, far):
-        frame_io = FrameIO(near, MonotonicClock(), LIMIT, ignore_goodbyes=False)
+        frame_io = FrameIO(near, MonotonicClock(), LIMIT, allow_leaving=False)
         ControlChannel(frame_io).listen([1])
         far.close()
         with pytest.raises(LostPeerError, match="closed the connection"):

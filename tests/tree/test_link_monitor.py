@@ -1,4 +1,4 @@
-"""What links showed: a slow one in use is noticed, small things said over a fast one are no measurement."""
+"""What links showed: a slow one in use is noticed, small messages over a fast one are no measurement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MBIT = 1e6 / 8
 
 
 class Link:
-    """A frame_io with one peer; every second something was sent and the wire has an estimate."""
+    """A FrameIO with one peer; every second some bytes were sent and the wire has an estimate."""
 
     def __init__(self, rate: float | None) -> None:
         self.rate, self.now = rate, 1000.0
@@ -29,12 +29,12 @@ class Link:
 
     def carry(self, *nbytes: float) -> list[LinkObservation]:
         """What is reported while so many bytes go in each of the seconds."""
-        told: list[LinkObservation] = []
+        reported: list[LinkObservation] = []
         for one in nbytes:
             self.now += 1.0
             self.frame_io.sent_bytes[1] += int(one)
-            told += self.link_monitor.observe(self.now)
-        return told
+            reported += self.link_monitor.observe(self.now)
+        return reported
 
 
 @pytest.mark.parametrize("rate", [2 * MBIT, MBIT, 0.1 * MBIT])
@@ -46,18 +46,18 @@ def test_a_link_that_fell_is_noticed_however_slow_it_is(rate: float) -> None:
 
 
 def test_seconds_in_which_nothing_went_do_not_count() -> None:
-    told = Link(MBIT).carry(*[0.8 * MBIT, 0, 0, 0] * 3)
-    assert [(one.nbytes, one.busy) for one in told] == [(int(2.4 * MBIT), True)]
+    reported = Link(MBIT).carry(*[0.8 * MBIT, 0, 0, 0] * 3)
+    assert [(one.nbytes, one.busy) for one in reported] == [(int(2.4 * MBIT), True)]
 
 
-def test_small_things_said_over_a_link_are_no_measurement() -> None:
+def test_small_messages_over_a_link_are_no_measurement() -> None:
     link = Link(20 * MBIT)
     assert all(one.nbytes == 5000 and not one.busy for one in link.carry(*[5000] * 300))
-    # A round trip each: the estimate is what was said, and it was said without a pause.
+    # A round trip each: the estimate is the rate of the messages, which were sent without a pause.
     link.rate = 1000.0
-    told = link.carry(*[1000] * 300)
-    assert len(told) == 300 / MAX_SECONDS
-    assert all(one.nbytes < LEAST_BYTES for one in told)
+    reported = link.carry(*[1000] * 300)
+    assert len(reported) == 300 / MAX_SECONDS
+    assert all(one.nbytes < LEAST_BYTES for one in reported)
 
 
 def test_only_a_busy_link_is_not_idle() -> None:

@@ -72,7 +72,7 @@ def test_a_level_that_the_coordinator_requests_holds_for_all_members_from_the_sa
     with ltp_wires(3) as wires:
         grid = Grid(wires, first, NUMELS, planning=planning(3, "star", aware=False))
         grid.start()
-        grid.managers[2].request_level("fp16", "who does not coordinate is not asked")
+        grid.managers[2].request_level("fp16", "only the coordinator proposes levels")
         grid.managers[0].request_level("int8", "fewer bytes")
         with grid:
             levels = []
@@ -166,7 +166,7 @@ def test_who_coordinates_again_does_not_begin_with_the_level_it_requested_before
     grid = Grid(wires, plan, NUMELS, planning=planning(2, "star", aware=False))
     manager, member = grid.managers[0], grid.executors[0].member
     manager.request_level("int8", "the network was slow then")
-    member.membership.alive.discard(1)  # cut off; the other rank may coordinate meanwhile
+    member.membership.alive.discard(1)  # disconnected; the other rank may coordinate meanwhile
     manager.tick(0.1)
     member.membership.alive.add(1)
     manager.tick(0.2)
@@ -199,7 +199,7 @@ def test_what_members_carry_in_all_is_not_forgotten_when_links_are_measured() ->
 
 
 @pytest.mark.parametrize("idle", [True, False])
-def test_nobody_waits_for_a_probe_that_is_not_on_its_way(idle: bool) -> None:
+def test_no_receive_is_posted_for_a_probe_that_is_not_sent(idle: bool) -> None:
     net = FakeNet()
     wires = [net.wire(rank) for rank in range(3)]
     grid = Grid(wires, make_plan(uniform(3), JOB), NUMELS, planning=planning(3, DEFAULT, aware=False))
@@ -217,7 +217,7 @@ def test_nobody_waits_for_a_probe_that_is_not_on_its_way(idle: bool) -> None:
     assert not any(executor.frame_io._posted for executor in grid.executors)
 
 
-def test_a_link_to_somebody_who_left_is_not_probed() -> None:
+def test_a_link_to_a_member_that_left_is_not_probed() -> None:
     net = FakeNet()
     wires = [net.wire(rank) for rank in range(2)]
     grid = Grid(wires, make_plan(uniform(2), JOB), NUMELS, planning=planning(2, DEFAULT))
@@ -242,7 +242,7 @@ def test_a_lost_peer_is_an_error_on_every_rank() -> None:
 
 
 @pytest.mark.parametrize("leaver", [0, 3])
-def test_the_others_go_on_without_a_lost_member(leaver: int) -> None:
+def test_the_others_continue_without_a_lost_member(leaver: int) -> None:
     """Rank 0 is the coordinator: another one takes over."""
     ranks = range(4)
     plan = make_plan(uniform(4), JOB, "loadaware")

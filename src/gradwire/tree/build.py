@@ -41,7 +41,7 @@ class TreeParts:
 def build_executor(parts: TreeParts) -> TreeExecutor:
     config, member, listener = parts.config, parts.member, parts.listener
     # Elastic plans need the last step of a member that leaves. Its Leave message has that; a closed connection has not.
-    frame_io = FrameIO(parts.wire, parts.clock, config.timeout, ignore_goodbyes=not config.elastic)
+    frame_io = FrameIO(parts.wire, parts.clock, config.timeout, allow_leaving=not config.elastic)
     channel = ControlChannel(frame_io)
     snapshot = StepSnapshot() if config.elastic else None
     runner = StepRunner(member, frame_io, PendingRequests(snapshot), config)

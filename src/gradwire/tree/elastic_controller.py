@@ -59,7 +59,7 @@ class ElasticController:
         self._membership.rejoin.enabled = self._rejoin > 0
 
     def announce_leave(self) -> None:
-        """Tell all peers that this member leaves, so that it does not count as lost."""
+        """Send all peers that this member leaves, so that it does not count as lost."""
         for peer in self._membership.connected:
             self._channel.send(peer, self._member.leave())
 

@@ -41,11 +41,11 @@ class _PendingTransfer:
 class FrameIO:
     """Transfers under way on one wire."""
 
-    def __init__(self, wire: Any, clock: Clock, timeout: float, ignore_goodbyes: bool = True) -> None:
+    def __init__(self, wire: Any, clock: Clock, timeout: float, allow_leaving: bool = True) -> None:
         self.wire = wire
         # A peer that has completed its last step may close while others still finish the same step. That is no loss: a
         # transfer that still needed the peer fails by itself.
-        self._ignore_goodbyes = ignore_goodbyes
+        self._allow_leaving = allow_leaving
         self.left: set[int] = set()
         # Peers without a connection, permanently or until they are reconnected.
         self.disconnected: set[int] = set()
@@ -147,7 +147,7 @@ class FrameIO:
 
     def _left_in_order(self, entry: _PendingTransfer, error: LinkError) -> bool:
         """Whether this failure only means that a peer left in order."""
-        if self._ignore_goodbyes and isinstance(error, PeerClosedError):
+        if self._allow_leaving and isinstance(error, PeerClosedError):
             self.left.add(entry.peer)
         return entry.peer in self.left and (entry.no_deadline or not entry.data)
 

@@ -6,20 +6,17 @@
     4. the result comes down and is forwarded unchanged, so every member restores the same bytes
     and frames of edges that are routed through this member are relayed
 
-Votes on plans are merged on the way up and come back with the result. Runs on the executor's thread.
+Votes on plans are merged on the way up and returned with the result. Runs on the executor's thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from gradwire.compress.base import ChunkSpan
 from gradwire.compress.shared_mask import SharedMaskCodec
-from gradwire.level import Level
 from gradwire.plan.membership.messages import Tag, merged
 from gradwire.transport.wires.base import RELIABLE, Delivery
 from gradwire.tree.accumulator import (
@@ -33,38 +30,11 @@ from gradwire.tree.accumulator import (
 from gradwire.tree.frame_header import SIZE, FrameHeader, wire_tag
 from gradwire.tree.frame_io import FrameIO
 from gradwire.tree.frame_layout import FrameLayout, hop_tolerance
-from gradwire.tree.partition import Piece
+from gradwire.tree.piece_task import PieceTask
 from gradwire.tree.role import Phase, Role, TreeEdge
-from gradwire.tree.side_routes import SideRoutes
 
 # This bit marks edges on which the leader's indices go up; on the others they come down.
 _UPWARD = 1 << 13
-
-
-@dataclass(frozen=True, slots=True)
-class PieceTask:
-    """Input of a piece reduction: the piece's tensors, its level, its step's tag, and the member."""
-
-    rank: int
-    members: tuple[int, ...]
-    tag: Tag
-    bucket: int
-    piece: Piece
-    level: Level
-    gradient: Tensor
-    residual: Tensor
-    stochastic: bool
-    tolerance: float
-    side_routes: SideRoutes | None = None
-    weight: int = 1
-
-    @property
-    def span(self) -> ChunkSpan:
-        return ChunkSpan(self.tag.step, self.bucket, self.piece.start, self.piece.numel)
-
-    @property
-    def seed(self) -> int | None:
-        return self.span.seed(self.rank) if self.stochastic else None
 
 
 class PieceReduction:

@@ -21,7 +21,8 @@ from gradwire.tree.executor_config import ExecutorConfig
 from gradwire.tree.frame_io import FrameIO
 from gradwire.tree.partition import Partitioner, Piece
 from gradwire.tree.pending_requests import PendingRequests
-from gradwire.tree.piece_reduce import PieceReduction, PieceTask
+from gradwire.tree.piece_reduce import PieceReduction
+from gradwire.tree.piece_task import PieceTask
 from gradwire.tree.request import BucketRequest
 from gradwire.tree.role import Role, roles_of
 from gradwire.tree.side_routes import SideRoutes

@@ -64,7 +64,7 @@ class RegroupVotes:
         """Members of the last epoch and of every later one that an absent leader may have installed."""
         groups = [last.members]
         for attempt in sorted({one for answer in self.answers.values() for one in answer.attempts}, key=_epoch):
-            # Its leader may know of members that left, of which nobody here knows.
+            # Its leader may know of members that left without a message to anyone here.
             gone = {rank for group in groups for rank in group if rank not in self.answers} - set(attempt.members)
             possible = any(has_quorum(set(attempt.members), group, gone) for group in groups)
             absent = attempt.leader not in self.answers
