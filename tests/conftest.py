@@ -1,4 +1,4 @@
-"""Fixtures that tests of several packages share, and the claims about real time that a run could not decide."""
+"""Fixtures shared by several packages, and the report of inconclusive claims about real time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Which claims about real time no trial decided; CI collects them from all its runs in a file."""
+    """Collect the claims about real time that stayed inconclusive; CI gathers them from all its runs in a file."""
     lines = []
     for report in terminalreporter.stats.get("skipped", []):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
@@ -43,6 +43,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """The last lines of a run name the claims that were not tested."""
+    """Print the inconclusive claims as the last lines of a run."""
     for line in config.stash.get(UNDECIDED, []):
         print(line)

@@ -17,8 +17,8 @@ def measured(statement: str, modules: tuple[str, ...]) -> tuple[float, str]:
     """Least processor seconds of three fresh interpreters, and which of the modules the statement loaded."""
     loaded = f"[name for name in {modules!r} if name in sys.modules]"
     command = [sys.executable, "-c", PROBE.format(statement, loaded)]
-    told = [subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout for _ in range(3)]
-    return min(float(line.split()[0]) for line in told), told[0].split(maxsplit=1)[1].strip()
+    outputs = [subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout for _ in range(3)]
+    return min(float(line.split()[0]) for line in outputs), outputs[0].split(maxsplit=1)[1].strip()
 
 
 def test_import_takes_less_than_a_fifth_of_a_second_and_loads_nothing_heavy() -> None:
@@ -32,6 +32,6 @@ def test_import_takes_less_than_a_fifth_of_a_second_and_loads_nothing_heavy() ->
 
 @pytest.mark.parametrize("verb", ["plan", "simulate", "lab", "demo", "doctor"])
 def test_help_of_a_verb_does_not_load_torch(verb: str) -> None:
-    asks = f"from gradwire.cli.main import cli; cli.main([{verb!r}, '--help'], standalone_mode=False)"
-    command = [sys.executable, "-c", f"{asks}; import sys; assert 'torch' not in sys.modules"]
+    help_call = f"from gradwire.cli.main import cli; cli.main([{verb!r}, '--help'], standalone_mode=False)"
+    command = [sys.executable, "-c", f"{help_call}; import sys; assert 'torch' not in sys.modules"]
     subprocess.run(command, capture_output=True, check=True, timeout=60)

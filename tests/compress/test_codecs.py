@@ -124,7 +124,7 @@ def test_a_frame_has_exactly_its_size_and_uses_most_of_it(level: str) -> None:
     frame = made(level, gradient, torch.zeros(numel))
     assert frame.numel() == build_codec(Level.parse(level)).size_of(numel)
     used = HEADER + int.from_bytes(bytes(frame[20:24].tolist()), "little")
-    assert used <= frame.numel() <= 1.11 * used  # 5 % room for the threshold's catch, 5 % for the index code
+    assert used <= frame.numel() <= 1.11 * used  # 5 % for a threshold that selects more, 5 % for the index code
 
 
 @settings(max_examples=300, deadline=None)

@@ -1,4 +1,4 @@
-"""The sampled threshold selects what was asked within 10 %, and threads never change what is written."""
+"""The sampled threshold selects the requested share within 10 %, and threads never change what is written."""
 
 from __future__ import annotations
 
@@ -70,15 +70,15 @@ def test_zeros_select_nothing(n: int) -> None:
     zeros = torch.zeros(n)
     least = kernels.threshold(zeros, None, max(1, n // 100))
     assert least > 0
-    room = torch.empty(n, dtype=torch.int32)
-    assert kernels.select(zeros, None, least, room, torch.empty(n)).count == 0
+    indices = torch.empty(n, dtype=torch.int32)
+    assert kernels.select(zeros, None, least, indices, torch.empty(n)).count == 0
 
 
 def test_a_gradient_of_few_values_selects_just_those() -> None:
     g = torch.zeros(100_000)
     g[::1000] = torch.arange(1.0, 101.0)
-    room = torch.empty(5000, dtype=torch.int32)
-    found = kernels.select(g, None, kernels.threshold(g, None, 1000), room, torch.empty(5000))
+    indices = torch.empty(5000, dtype=torch.int32)
+    found = kernels.select(g, None, kernels.threshold(g, None, 1000), indices, torch.empty(5000))
     assert found.count == 100
 
 

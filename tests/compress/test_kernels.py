@@ -227,12 +227,12 @@ def test_a_block_with_a_nan_decodes_to_nan_and_keeps_its_residual(isa: str, widt
 
 
 @relaxed
-@given(pair=gradients(), quantile=st.floats(0, 1), room=st.floats(0, 1.2))
-def test_select_agrees(isa: str, pair: tuple[Tensor, Tensor | None], quantile: float, room: float) -> None:
+@given(pair=gradients(), quantile=st.floats(0, 1), space=st.floats(0, 1.2))
+def test_select_agrees(isa: str, pair: tuple[Tensor, Tensor | None], quantile: float, space: float) -> None:
     g = pair[0]
     finite = g[torch.isfinite(g)].abs()
     least = float(finite.sort().values[int(quantile * (finite.numel() - 1))]) if finite.numel() else 1.0
-    capacity = int(room * g.numel())
+    capacity = int(space * g.numel())
 
     def run(kernel: Any) -> Outcome:
         r = copy(pair[1])

@@ -64,22 +64,22 @@ def contributions(tree: Tree) -> dict[int, int]:
 
 def receivers(tree: Tree) -> list[int]:
     """The members that receive the result, once per receipt."""
-    onward, told = children_of(sources_of(tree)), [tree.root]
-    for member in told:
-        assert len(told) <= len(tree.parents), "told twice, or a cycle"
-        told += onward[member]
-    return told
+    onward, reached = children_of(sources_of(tree)), [tree.root]
+    for member in reached:
+        assert len(reached) <= len(tree.parents), "received twice, or a cycle"
+        reached += onward[member]
+    return reached
 
 
 def check(matrix: Matrix, plan: Plan) -> None:
-    everybody = set(matrix.members)
+    members = set(matrix.members)
     assert math.isclose(sum(tree.share for tree in plan.trees), 1.0, abs_tol=1e-9)
     for tree in plan.trees:
         assert tree.share > 0
         assert tree.parents[tree.root] == tree.root
-        assert contributions(tree) == dict.fromkeys(everybody, 1)
-        assert sorted(receivers(tree)) == sorted(everybody)
-        for member in everybody - {tree.root}:
+        assert contributions(tree) == dict.fromkeys(members, 1)
+        assert sorted(receivers(tree)) == sorted(members)
+        for member in members - {tree.root}:
             for way in ((member, tree.parents[member]), (sources_of(tree)[member], member)):
                 route = plan.routes.get(way, way)
                 assert (route[0], route[-1]) == way

@@ -49,11 +49,11 @@ class Machine:
     seconds: list[float] = field(default_factory=list)
 
     def run(self, controller: Controller, steps: int) -> Machine:
-        dice, estimator, peer, now = random.Random(self.seed), Estimator(), ClockSync(), 1000.0
+        rng, estimator, peer, now = random.Random(self.seed), Estimator(), ClockSync(), 1000.0
         coming: deque[Decision] = deque([Decision(Level(values="int8"), "")] * 2, maxlen=2)
         for _ in range(steps):
             level = coming[0].level
-            facts = self.step(level, dice)
+            facts = self.step(level, rng)
             now += facts.seconds
             self.levels.append(level)
             self.seconds.append(facts.seconds)
@@ -62,13 +62,13 @@ class Machine:
             coming.append(controller.decide(JOB, view, facts, now))
         return self
 
-    def step(self, level: Level, dice: random.Random) -> StepFacts:
+    def step(self, level: Level, rng: random.Random) -> StepFacts:
         as_ours = replace(level, select="topk") if level.select == "sharedk" else level
         rung = LADDER[index_of(as_ours)]
         wire = JOB.wire_bytes(level)
         hops = max(JOB.footprint(level, bucket).hops for bucket in BUCKETS)
         work = self.scale * rung.work * 1e-9 * JOB.numel
-        jitter = dice.lognormvariate(0.0, self.noise)
+        jitter = rng.lognormvariate(0.0, self.noise)
         busy = (hops * self.trip / 2 + self.turns) * jitter + wire / float(Rate.from_mbit(self.mbit))
         exposed = busy + work / 2
         times = tuple((0.01 * i, 4 * NUMEL) for i in range(4))

@@ -62,8 +62,8 @@ class World:
             variation += 0.25 * (abs(busy - delay) - variation) if delay else 0.0
             delay = busy if not delay else delay + 0.125 * (busy - delay)
             rates.append(rate)
-            believed = statistics.median(rates)  # as an estimator does, which ignores one outlier
-            link = LinkView(self.trip, believed, believed, delay=delay, variation=variation, confidence=1.0)
+            estimate = statistics.median(rates)  # as an estimator does, which ignores one outlier
+            link = LinkView(self.trip, estimate, estimate, delay=delay, variation=variation, confidence=1.0)
             changes += bool(detector.take(StepSample(wire, busy, hops * self.trip / 2)))
             view = View(link, changes=changes)
             decision: Decision = self.controller.decide(self.job, view, facts, 1000.0 + step)

@@ -21,8 +21,8 @@ def test_a_buffer_is_at_most_an_eighth_larger_than_asked_for(nbytes: int) -> Non
 
 
 def test_a_lease_has_the_requested_size_and_returns_the_whole_buffer() -> None:
-    scratch = BufferPool()
-    lease = BufferLease(scratch, CPU)
+    pool = BufferPool()
+    lease = BufferLease(pool, CPU)
     first = lease.take(1001, varies=True)
     assert first.numel() == 1001
     place = first.data_ptr()
@@ -32,9 +32,9 @@ def test_a_lease_has_the_requested_size_and_returns_the_whole_buffer() -> None:
 
 
 def test_sizes_that_differ_at_every_step_share_a_few_buffers() -> None:
-    scratch, dice, places = BufferPool(), random.Random(1), set()
+    pool, rng, addresses = BufferPool(), random.Random(1), set()
     for _ in range(500):
-        lease = BufferLease(scratch, CPU)
-        places.add(lease.take(dice.randint(90_000, 100_000), varies=True).data_ptr())
+        lease = BufferLease(pool, CPU)
+        addresses.add(lease.take(rng.randint(90_000, 100_000), varies=True).data_ptr())
         lease.end()
-    assert len(places) <= 3
+    assert len(addresses) <= 3

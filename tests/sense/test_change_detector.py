@@ -39,15 +39,15 @@ class Steps:
 
     def run(self, rate: float, sizes: Iterable[int], hops: int = 2) -> list[float]:
         """The estimated bandwidth after each step."""
-        believed = []
+        estimates = []
         for wire in sizes:
             busy = (wire / rate + hops * self.trip / 2 + self.overhead) * self._dice.lognormvariate(0.0, self.noise)
             self.now += 0.1 + busy
             self.peer.take(self.now - self.trip, self.now, self.now, self.now)
             facts = StepFacts(seconds=0.1 + busy, busy=busy, wire_bytes=wire, hops=hops)
             self.views.append(self.estimator.update([StepObservation(facts, self.now)] * 2, [self.peer], self.now))
-            believed.append(self.views[-1].group.bandwidth or 0.0)
-        return believed
+            estimates.append(self.views[-1].group.bandwidth or 0.0)
+        return estimates
 
     @property
     def changes(self) -> int:
@@ -55,7 +55,7 @@ class Steps:
 
 
 def near(rate: float, share: float = 0.3) -> Callable[[float], bool]:
-    return lambda believed: abs(believed - rate) <= share * rate
+    return lambda estimate: abs(estimate - rate) <= share * rate
 
 
 def cycle(sizes: list[int], count: int) -> list[int]:
@@ -81,8 +81,8 @@ def test_a_drop_is_detected_within_three_steps_whatever_the_sizes(
         steps = Steps(noise, seed=seed)
         before, at, after = sizes
         assert near(FAST)(steps.run(FAST, cycle(before, 20))[-1])
-        believed = steps.run(SLOW, cycle(at, 3) + cycle(after, 20))
-        assert all(map(near(SLOW), believed[2:])), [f"{rate / 125e3:.0f}" for rate in believed]
+        estimates = steps.run(SLOW, cycle(at, 3) + cycle(after, 20))
+        assert all(map(near(SLOW), estimates[2:])), [f"{rate / 125e3:.0f}" for rate in estimates]
         assert steps.changes == 1
 
 
@@ -94,8 +94,8 @@ def test_a_rise_is_detected_within_ten_steps(sizes: tuple[list[int], list[int]],
     for seed in range(5):
         steps = Steps(noise, seed=seed, overhead=0.001)
         assert near(SLOW)(steps.run(SLOW, cycle(slow, 20))[-1])
-        believed = steps.run(FAST, cycle(slow, 3) + cycle(fast, 20))
-        assert all(map(near(FAST), believed[9:])), [f"{rate / 125e3:.0f}" for rate in believed]
+        estimates = steps.run(FAST, cycle(slow, 3) + cycle(fast, 20))
+        assert all(map(near(FAST), estimates[9:])), [f"{rate / 125e3:.0f}" for rate in estimates]
         assert steps.changes == 1
 
 
@@ -124,8 +124,8 @@ def test_a_drift_is_followed(factor: float) -> None:
     steps.run(rate, cycle([INT8], 20))
     for size in cycle([INT8] * 10 + [TOPK_10] * 10, 150):
         rate *= factor
-        believed = steps.run(rate, [size])[-1]
-        assert near(rate, 0.5)(believed), f"{believed / 125e3:.0f} of {rate / 125e3:.0f}"
+        estimate = steps.run(rate, [size])[-1]
+        assert near(rate, 0.5)(estimate), f"{estimate / 125e3:.0f} of {rate / 125e3:.0f}"
 
 
 def test_a_longer_round_trip_under_small_steps_is_not_a_slower_network() -> None:

@@ -126,7 +126,7 @@ def test_time_that_bytes_do_not_explain_is_not_bandwidth() -> None:
         facts = StepFacts(seconds=0.1, busy=0.02 + wire / 125e6, wire_bytes=wire, hops=2)
         view = estimator.update([StepObservation(facts, START)] * 3, peers(0.0005, START + turn), START + turn)
         rates.append(view.group.bandwidth or 0.0)
-    assert rates[4] < 25e6, "one size alone cannot tell"
+    assert rates[4] < 25e6, "one size alone cannot separate them"
     assert rates[-1] > 60e6, "a second one can"
     assert view.group.overhead == pytest.approx(0.02, rel=0.15)
 
