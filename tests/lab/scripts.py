@@ -22,10 +22,10 @@ else:
         time.sleep(0.002)
 """
 
-COUNTED = """
+# Rank 1 listens with a buffer for all packets, since a packet that it drops itself would count as lost, and creates a
+# file; rank 0 waits for that file.
+_LISTEN = """\
 import os, socket, sys, time
-# Rank 0 sends numbered packets, rank 1 prints which never came. What it drops by itself would count as lost, so its
-# buffer holds all of them, and a file says when it listens.
 count, ready = int(sys.argv[1]), sys.argv[3]
 sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 if os.environ["RANK"] == "1":
@@ -33,48 +33,45 @@ if os.environ["RANK"] == "1":
     sock.bind(("", 7000))
     sock.settimeout(60)
     open(ready, "w").close()
-    came = set()
-    try:
-        while len(came) < count:
-            came.add(int(sock.recv(100)))
-            sock.settimeout(5)
-    except TimeoutError:
-        pass
-    print(*sorted(set(range(count)) - came))
+"""
+_WAIT = """\
 else:
     deadline = time.monotonic() + 60
     while not os.path.exists(ready):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+"""
+
+# Rank 0 sends numbered packets, rank 1 prints those that never arrived.
+COUNTED = f"""
+{_LISTEN}
+    arrived = set()
+    try:
+        while len(arrived) < count:
+            arrived.add(int(sock.recv(100)))
+            sock.settimeout(5)
+    except TimeoutError:
+        pass
+    print(*sorted(set(range(count)) - arrived))
+{_WAIT}
     for number in range(count):
         sock.sendto(str(number).encode(), (sys.argv[2], 7000))
         if number % 2 == 0:
             time.sleep(0.001)
 """
 
-ORDER = """
-import os, socket, sys, time
-# Rank 0 sends numbered packets, half a millisecond apart; rank 1 prints the numbers in the order in which they come.
-count, ready = int(sys.argv[1]), sys.argv[3]
-sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-if os.environ["RANK"] == "1":
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
-    sock.bind(("", 7000))
-    sock.settimeout(60)
-    open(ready, "w").close()
-    came = []
-    while not came or came[-1] != b"end":
-        came.append(sock.recv(100))
-    print(*(number.decode() for number in came[:-1]))
-else:
-    deadline = time.monotonic() + 60
-    while not os.path.exists(ready):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+# Rank 0 sends numbered packets, half a millisecond apart; rank 1 prints the numbers in the order of their arrival.
+ORDER = f"""
+{_LISTEN}
+    arrived = []
+    while not arrived or arrived[-1] != b"end":
+        arrived.append(sock.recv(100))
+    print(*(number.decode() for number in arrived[:-1]))
+{_WAIT}
     for number in range(count):
         sock.sendto(str(number).encode(), (sys.argv[2], 7000))
         time.sleep(0.0005)
-    time.sleep(0.2)  # longer than any packet is held back
+    time.sleep(0.2)  # longer than any packet is delayed
     sock.sendto(b"end", (sys.argv[2], 7000))
 """
 

@@ -15,6 +15,7 @@ from gradwire.events import Attached, LinksSensed, Noted, Planned, Sensed, Stepp
 from gradwire.observe.reader import Record
 from gradwire.observe.state import RunState
 from gradwire.observe.step_split import LONGEST
+from gradwire.observe.transport_totals import TransportTotals
 
 # Enough for 64 ranks with nine series each; further series are not kept.
 MAX_SERIES: Final = 640
@@ -45,31 +46,17 @@ UNITS: Final = {
 
 
 @dataclass(slots=True)
-class PairTotals:
+class PairTotals(TransportTotals):
     """All transfers from one rank to another. The receiver reports what arrived, the sender what it resent."""
 
-    transfers: int = 0
-    nbytes: int = 0
-    missing: int = 0
-    returned: int = 0
-    retransmitted: int = 0
+    most_closes: int = MAX_CLOSES
     seconds: float = 0.0
-    closes: dict[str, int] = field(default_factory=dict)
     recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=64))
 
-    def add_sent(self, event: Transferred) -> None:
-        self.returned += event.returned
-        self.retransmitted += event.retransmitted
-
-    def add_received(self, at: float, event: Transferred) -> None:
-        self.transfers += event.transfers
-        self.nbytes += event.nbytes
-        self.missing += event.missing
+    def add_received_at(self, at: float, event: Transferred) -> None:
+        self.add_received(event)
         self.seconds += max(0.0, min(event.seconds, LONGEST))
         self.recent.append((at, event.nbytes))
-        for name, count in event.closes.items():
-            if name in self.closes or len(self.closes) < MAX_CLOSES:
-                self.closes[name] = self.closes.get(name, 0) + count
 
     def load(self) -> float | None:
         """Bytes per second over the last transfers; None until there were two at different times."""
@@ -148,7 +135,7 @@ class RunData:
     def _transferred(self, rank: int, at: float, event: Transferred) -> None:
         if not 0 <= event.peer < MAX_MEMBERS or event.peer == rank:
             return
-        self.pairs.setdefault((event.peer, rank), PairTotals()).add_received(at, event)
+        self.pairs.setdefault((event.peer, rank), PairTotals()).add_received_at(at, event)
         if event.returned or event.retransmitted:
             self.pairs.setdefault((rank, event.peer), PairTotals()).add_sent(event)
         whole = event.nbytes + event.missing

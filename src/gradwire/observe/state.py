@@ -33,6 +33,7 @@ from gradwire.observe.reader import Record
 from gradwire.observe.run_status import SILENCE, Incident, RankOutcome, Status, status_of
 from gradwire.observe.series import Distribution, Series
 from gradwire.observe.step_split import PARTS, RECENT, SplitSum, StepSplit, mean_split
+from gradwire.observe.transport_totals import TransportTotals
 
 MOST_RANKS: Final = 4096
 MOST_LINKS: Final = 65_536
@@ -54,18 +55,6 @@ class RankState:
     wire_bytes: int = 0
     plain_bytes: int = 0
     outcome: RankOutcome = field(default_factory=RankOutcome)
-
-
-@dataclass(slots=True)
-class TransportTotals:
-    """Sums over all recorded transfers."""
-
-    transfers: int = 0
-    nbytes: int = 0
-    missing: int = 0
-    returned: int = 0
-    retransmitted: int = 0
-    closes: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
@@ -136,7 +125,8 @@ class RunState:
             case Decided():
                 self._decided(rank, time, event)
             case Transferred():
-                self._transferred(event)
+                self.transport.add_received(event)
+                self.transport.add_sent(event)
             case Noted():
                 self._noted(time, event)
             case Planned():
@@ -327,17 +317,6 @@ class RunState:
         self.decisions.append((time, event))
         self.changes += last is not None
         self.level = event.level
-
-    def _transferred(self, event: Transferred) -> None:
-        sums = self.transport
-        sums.transfers += event.transfers
-        sums.nbytes += event.nbytes
-        sums.missing += event.missing
-        sums.returned += event.returned
-        sums.retransmitted += event.retransmitted
-        for reason, count in event.closes.items():
-            if reason in sums.closes or len(sums.closes) < MOST_LEVELS:
-                sums.closes[reason] += count
 
     def _noted(self, time: float, event: Noted) -> None:
         self.notes.append(Note(time - (self.started or time), event))
