@@ -38,6 +38,7 @@ def watched(chunk: Chunk, codec: Codec, arrived: list[Tensor]) -> Iterator[Op]:
 
 @pytest.mark.parametrize("rate", [0.0, 0.1])
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.slow
 def test_delivered_values_and_residual_add_up_to_the_gradient(level: str, rate: float) -> None:
     codec = build_codec(Level.parse(level))
     ranks = [Rank(rank, WORLD, NUMEL, tolerance=0.5) for rank in range(WORLD)]

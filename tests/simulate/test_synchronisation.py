@@ -15,6 +15,7 @@ ALEXNET = ReductionJob(244_403_360, chunk=4_000_000)
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
 def test_on_the_9_sites_load_aware_beats_what_was_published(seed: int) -> None:
     rows = {row.planner: row.simulated for row in compare(netstorm9(seed).matrix, ALEXNET, PLANNERS)}
     best = rows["loadaware"]
@@ -46,6 +47,7 @@ def test_side_routes_cost_nothing_where_nothing_is_congested(planner: str) -> No
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
 def test_side_routes_never_make_the_9_sites_slower(seed: int) -> None:
     matrix = netstorm9(seed).matrix
     for planner in ("star", "ring", "pairwise", "fapt", "loadaware"):
