@@ -1,4 +1,4 @@
-// The Python face of the native core. Bindings hold no logic: pointers in, results out, the GIL released.
+// The Python interface of the native core. Bindings contain no logic: pointers in, results out, the GIL released.
 #pragma once
 #include <nanobind/nanobind.h>
 

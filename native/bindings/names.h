@@ -1,22 +1,25 @@
-// How native nouns read in Python; shared by the wires' bindings.
+// Native values as Python sees them; shared by the bindings of the wires.
 #pragma once
 #include <algorithm>
 #include <map>
 #include <string>
 
-#include "ltp/stats.h"
-#include "ltp/transfer.h"
+#include "core/event.h"
+#include "core/link_stats.h"
 
 namespace gradwire {
 
-const char* name_of(ltp::Failure failure);
-std::map<std::string, double> describe(const ltp::LinkStats& stats);
+const char* name_of(Failure failure);
+const char* name_of(CloseReason reason);
+std::map<std::string, double> describe(const LinkStats& stats);
 
-// Any number that Python has for a time. Thirty years are for ever, and can be added to the clock; what is no number is past.
-inline ltp::Time nanoseconds(double seconds) {
+inline double seconds(Time time) { return static_cast<double>(time) / 1e9; }
+
+// Accepts any Python float. Limited to thirty years, so that it can be added to the clock; NaN is in the past.
+inline Time nanoseconds(double seconds) {
   constexpr double kMost = 1e9;
-  if (!(seconds > -kMost)) return static_cast<ltp::Time>(-kMost * 1e9);
-  return static_cast<ltp::Time>(std::min(seconds, kMost) * 1e9);
+  if (!(seconds > -kMost)) return static_cast<Time>(-kMost * 1e9);
+  return static_cast<Time>(std::min(seconds, kMost) * 1e9);
 }
 
 }  // namespace gradwire

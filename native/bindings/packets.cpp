@@ -16,21 +16,25 @@ namespace {
 using packets::PacketWorld;
 using Row = std::tuple<double, std::uint32_t, std::uint64_t, bool>;
 
-double seconds(ltp::Time time) { return static_cast<double>(time) / 1e9; }
-
 void bind_link(nb::module_& m) {
   using Values = emulator::LinkValues;
   nb::class_<Values>(m, "PacketLink", "One direction of a link; bytes per second, seconds, bytes.")
       .def(nb::init<>())
       .def_rw("rate", &Values::rate)
-      .def_prop_rw("delay", [](const Values& v) { return seconds(v.delay); }, [](Values& v, double s) { v.delay = nanoseconds(s); })
-      .def_prop_rw("jitter", [](const Values& v) { return seconds(v.jitter); }, [](Values& v, double s) { v.jitter = nanoseconds(s); })
+      .def_prop_rw(
+          "delay", [](const Values& v) { return seconds(v.delay); },
+          [](Values& v, double s) { v.delay = nanoseconds(s); })
+      .def_prop_rw(
+          "jitter", [](const Values& v) { return seconds(v.jitter); },
+          [](Values& v, double s) { v.jitter = nanoseconds(s); })
       .def_rw("loss", &Values::loss)
       .def_rw("burst_enter", &Values::burst_enter)
       .def_rw("burst_leave", &Values::burst_leave)
       .def_rw("burst_loss", &Values::burst_loss)
       .def_rw("reorder", &Values::reorder)
-      .def_prop_rw("reorder_by", [](const Values& v) { return seconds(v.reorder_by); }, [](Values& v, double s) { v.reorder_by = nanoseconds(s); })
+      .def_prop_rw(
+          "reorder_by", [](const Values& v) { return seconds(v.reorder_by); },
+          [](Values& v, double s) { v.reorder_by = nanoseconds(s); })
       .def_rw("duplicate", &Values::duplicate)
       .def_rw("queue", &Values::queue)
       .def_rw("mtu", &Values::mtu);
@@ -47,14 +51,23 @@ void bind_packets(nb::module_& m) {
       .def("connect", &PacketWorld::connect, "one"_a, "other"_a)
       .def("expect", &PacketWorld::expect, "host"_a, "peer"_a, "token"_a, "size"_a)
       .def("send", &PacketWorld::send, "host"_a, "peer"_a, "token"_a, "size"_a)
-      .def("run", [](PacketWorld& world, double limit) {
-             std::vector<Row> rows;
-             for (const auto& one : world.run(nanoseconds(limit))) rows.emplace_back(seconds(one.at), one.host, one.token, one.sent);
-             return rows; }, "limit"_a, nb::call_guard<nb::gil_scoped_release>(),
-           "Until something lands: (seconds, host, token, whether it is the sender's news).")
+      .def(
+          "run",
+          [](PacketWorld& world, double limit) {
+            std::vector<Row> rows;
+            for (const auto& one : world.run(nanoseconds(limit)))
+              rows.emplace_back(seconds(one.at), one.host, one.token, one.sent);
+            return rows;
+          },
+          "limit"_a, nb::call_guard<nb::gil_scoped_release>(),
+          "Until something lands: (seconds, host, token, whether it is the sender's news).")
       .def_prop_ro("now", [](const PacketWorld& world) { return seconds(world.now()); })
-      .def("stats", [](const PacketWorld& world, std::uint32_t host, std::uint32_t peer) {
-             return describe(world.stats(host, peer)); }, "host"_a, "peer"_a);
+      .def(
+          "stats",
+          [](const PacketWorld& world, std::uint32_t host, std::uint32_t peer) {
+            return describe(world.stats(host, peer));
+          },
+          "host"_a, "peer"_a);
 }
 
 }  // namespace gradwire

@@ -6,7 +6,8 @@
 namespace gradwire::board {
 namespace {
 
-// Formed in a block of its own: `out` may be a row that is still to be read, and the block stays in the first cache.
+// Summed in a separate block: `out` may be a row that is still to be read, and the block stays in the first-level
+// cache.
 constexpr std::size_t kBlock = 8192;
 
 template <class T>

@@ -1,11 +1,11 @@
-// Sums of rows, element by element from the first row to the last: the same order on every rank, hence the same bits.
+// Sums of rows, element by element from the first row to the last: the same order on every rank, so the same bits.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
 namespace gradwire::board {
 
-// Integers wrap around. What is not here (halves, complex numbers, other operators) is folded by the caller.
+// Integers wrap around. Other types and operators (half precision, complex numbers, max) are reduced by the caller.
 enum class Kind : std::uint8_t { caller, float32, float64, int8, int16, int32, int64 };
 
 // `out` may be one of the rows. `count` is in elements.

@@ -6,44 +6,43 @@
 #include <array>
 #include <cstring>
 #include <stdexcept>
+#include <string>
 #include <utility>
-
-#include "io/loop.h"
 
 namespace gradwire::board {
 namespace {
 
-using io::monotonic_now;
-
-// Shares begin at multiples of this: any element type fits, and no two ranks write one cache line.
+// Shares begin at multiples of this: any element type fits, and no two ranks write the same cache line.
 constexpr std::size_t kGrain = 64;
 
 }  // namespace
 
-Board::Board(int file, Shape shape, std::size_t rank, ltp::Time spin)
+Board::Board(int file, Shape shape, std::size_t rank, Time spin)
     : shape_(shape), memory_(file, shape), rank_(rank), spin_(spin) {
-  if (rank >= shape.ranks) throw std::runtime_error("a board has no such rank");
+  if (rank >= shape.ranks)
+    throw std::runtime_error("rank " + std::to_string(rank) + " is outside a group of " + std::to_string(shape.ranks) +
+                             " ranks");
 }
 
 void Board::announce(std::uint64_t number, std::uint64_t sums, const std::uint8_t* header) {
-  Note note{sums};
+  CallRecord note{sums};
   std::memcpy(note.header, header, kHeader);
-  memory_.note_call(rank_, number, note);
-  memory_.shout();
+  memory_.record_call(rank_, number, note);
+  memory_.wake_all();
 }
 
 void Board::begin(std::uint64_t number, const std::uint8_t* header, const Sum& sum) {
   sum_ = sum;
   number_ = number;
   turn_ = begun_++;
-  note_.sums = begun_;
-  std::memcpy(note_.header, header, kHeader);
+  record_.sums = begun_;
+  std::memcpy(record_.header, header, kHeader);
   base_ += phases_;
   chunks_ = std::max<std::size_t>(1, (sum.bytes + shape_.slot - 1) / shape_.slot);
   phases_ = chunks_ + (sum.sharded ? 1 : 0);
   index_ = 0;
   stage_ = Stage::copy;
-  memory_.note_sum(rank_, turn_, note_);
+  memory_.record_sum(rank_, turn_, record_);
 }
 
 Board::Range Board::chunk(std::uint64_t index) const {
@@ -71,17 +70,19 @@ void Board::copy_out() {
   for (std::size_t shift = 1; shift < shape_.ranks; ++shift) {
     std::size_t peer = (rank_ + shift) % shape_.ranks;
     Range range = share(done, peer);
-    if (range.size) std::memcpy(sum_.data + whole.begin + range.begin, memory_.slot(base_ + done, peer) + range.begin, range.size);
+    if (range.size)
+      std::memcpy(sum_.data + whole.begin + range.begin, memory_.slot(base_ + done, peer) + range.begin, range.size);
   }
 }
 
 Fold Board::folding() const {
   std::uint64_t index = sum_.sharded ? index_ - 1 : index_;
   Range range = sum_.sharded ? share(index, rank_) : chunk(index);
-  return {base_ + index, (sum_.sharded ? chunk(index).begin : 0) + range.begin, sum_.sharded ? range.begin : 0, range.size};
+  return {base_ + index, (sum_.sharded ? chunk(index).begin : 0) + range.begin, sum_.sharded ? range.begin : 0,
+          range.size};
 }
 
-// False: the caller must fold first.
+// False: the caller must reduce first.
 bool Board::reduce(bool early) {
   Fold fold = folding();
   if (fold.bytes == 0) return true;
@@ -104,36 +105,36 @@ bool Board::arrived() {
 
 void Board::publish() {
   memory_.phase(rank_).store(base_ + index_ + 1);
-  // The last to come wakes the others, all at once.
-  if (arrived()) memory_.shout();
+  // The last rank wakes all others at once.
+  if (arrived()) memory_.wake_all();
 }
 
 bool Board::differs() {
   for (std::size_t rank = 0; rank < shape_.ranks; ++rank) {
     if (rank == rank_) continue;
-    Note sum, call;
-    bool came = memory_.look_sum(rank, turn_, sum) != Found::nothing;
-    if (came && std::memcmp(sum.header, note_.header, kHeader) == 0) continue;
-    // One that is not here but further on over the wire has passed this sum by, or has asked for it and will come.
-    Found elsewhere = memory_.look_call(rank, number_, call);
-    bool passed = elsewhere == Found::note || (elsewhere == Found::younger && call.sums <= turn_);
-    if (!came && !passed) continue;
+    CallRecord sum, call;
+    bool arrived_here = memory_.find_sum(rank, turn_, sum) != Found::none;
+    if (arrived_here && std::memcmp(sum.header, record_.header, kHeader) == 0) continue;
+    // A rank that is not here but further on over the wire has skipped this sum, or has requested it and will arrive.
+    Found elsewhere = memory_.find_call(rank, number_, call);
+    bool passed = elsewhere == Found::exact || (elsewhere == Found::newer && call.sums <= turn_);
+    if (!arrived_here && !passed) continue;
     odd_ = rank;
     odd_header_.clear();
-    if (elsewhere == Found::note)
+    if (elsewhere == Found::exact)
       odd_header_.assign(call.header, call.header + kHeader);
-    else if (came)
+    else if (arrived_here)
       odd_header_.assign(sum.header, sum.header + kHeader);
     return true;
   }
   return false;
 }
 
-Status Board::wait(ltp::Time deadline) {
-  // A sum is noted before its first phase, and the note stays until all ranks have come to the next sum.
+Status Board::wait(Time deadline) {
+  // A sum is recorded before its first phase, and the record stays until all ranks have reached the next sum.
   bool first = index_ == 0;
-  ltp::Time now = monotonic_now();
-  for (ltp::Time end = std::min(deadline, now + spin_); !arrived() && now < end; now = monotonic_now()) ::sched_yield();
+  Time now = monotonic_now();
+  for (Time end = std::min(deadline, now + spin_); !arrived() && now < end; now = monotonic_now()) ::sched_yield();
   while (!arrived()) {
     if (first && differs()) return Status::differs;
     if (monotonic_now() >= deadline) return Status::waiting;
@@ -142,7 +143,7 @@ Status Board::wait(ltp::Time deadline) {
   return first && differs() ? Status::differs : Status::done;
 }
 
-Status Board::step(ltp::Time deadline) {
+Status Board::step(Time deadline) {
   while (true) switch (stage_) {
       case Stage::copy:
         copy_in();

@@ -1,10 +1,10 @@
-// Sums between the ranks of one host, through memory that all of them see. One thread of a rank works on it at a time.
+// Board: sums between the ranks of one host through shared memory. One thread of a rank uses it at a time.
 //
-// A sum moves in phases; a rank works, says that it has done phase p, and waits until all have.
-//   direct    phase i: copy chunk i into the own slot. Then add up all ranks' chunk i: everybody reads everything.
+// A sum has phases; a rank does its work of phase p, publishes that, and waits until all ranks have.
+//   direct    phase i: copy chunk i into the own slot. Then add up all ranks' chunk i: every rank reads everything.
 //   sharded   phase i: copy chunk i into the own slot and add up the own share of chunk i - 1. Then copy the other
-//             shares of chunk i - 1 from their owners' slots: everybody reads every byte about twice, whatever W.
-// Slots are used in turn, three of them, so that nobody writes where another may still read (docs/backend.md).
+//             shares of chunk i - 1 from their owners' slots: every rank reads every byte about twice, for any W.
+// Three slots are used in turn, so that no rank writes where another may still read (docs/backend.md).
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -23,7 +23,7 @@ struct Sum {
   bool sharded = false;
 };
 
-// What the caller adds up: `bytes` at `offset` of the data, from every rank's slot at `place`.
+// What the caller reduces: `bytes` at `offset` of the data, from every rank's slot at `place`.
 struct Fold {
   std::uint64_t phase = 0;
   std::size_t offset = 0, place = 0, bytes = 0;
@@ -31,22 +31,22 @@ struct Fold {
 
 class Board {
  public:
-  Board(int file, Shape shape, std::size_t rank, ltp::Time spin);
+  Board(int file, Shape shape, std::size_t rank, Time spin);
 
-  // This rank's call `number` goes another way: whoever waits for it here hears of that. `sums`: how many sums it had
-  // asked for before, or more; they may still have to begin.
+  // This rank's call `number` goes over the wire: ranks that wait for it here are informed. `sums`: how many sums it
+  // had requested before, or more; some may not have begun.
   void announce(std::uint64_t number, std::uint64_t sums, const std::uint8_t* header);
-  // Call `number` goes over the board; `data` is touched only inside step().
+  // Call `number` goes through this memory; `data` is used only inside step().
   void begin(std::uint64_t number, const std::uint8_t* header, const Sum& sum);
   // Works and waits until the deadline. `fold`: do what folding() says, then call folded() and step() again.
-  Status step(ltp::Time deadline);
+  Status step(Time deadline);
   Fold folding() const;
   void folded() { folded_ = true; }
   const std::uint8_t* slot(std::uint64_t phase, std::size_t rank) { return memory_.slot(phase, rank); }
 
-  // Ranks that have not come as far as this one.
+  // Ranks that have not reached this rank's phase.
   std::vector<std::size_t> missing();
-  // After `differs`: who called something else, and what; empty when that is forgotten.
+  // After `differs`: the rank that called something else, and its header; empty when that is no longer stored.
   std::size_t odd_rank() const { return odd_; }
   std::vector<std::uint8_t> odd_header() const { return odd_header_; }
 
@@ -61,20 +61,20 @@ class Board {
   void copy_out();
   bool reduce(bool early);
   void publish();
-  Status wait(ltp::Time deadline);
+  Status wait(Time deadline);
   bool arrived();
   bool differs();
 
   Shape shape_;
   Memory memory_;
   std::size_t rank_;
-  ltp::Time spin_;
+  Time spin_;
 
   Sum sum_;
-  std::uint64_t number_ = 0, turn_ = 0, begun_ = 0;  // its place among all calls and among the sums here; sums so far
-  Note note_;
+  std::uint64_t number_ = 0, turn_ = 0, begun_ = 0;  // index among all calls and among the sums here; sums so far
+  CallRecord record_;
   Stage stage_ = Stage::copy;
-  std::uint64_t base_ = 0, index_ = 0, chunks_ = 0, phases_ = 0;  // of the sum under way
+  std::uint64_t base_ = 0, index_ = 0, chunks_ = 0, phases_ = 0;  // of the current sum
   bool folded_ = false;
   std::size_t odd_ = 0;
   std::vector<std::uint8_t> odd_header_;

@@ -1,4 +1,4 @@
-// The emulator's plain-text language, one command a line, spoken by gradwire.lab over standard input and output.
+// The emulator's plain-text commands, one a line, sent by gradwire.lab over standard input and output.
 //
 //   host NAME ADDRESS PREFIX MTU CONGESTION        link SEED OVERHEAD key=value...     (numbered in order, from 0)
 //   trace LINK PERIOD_NS AT_NS:RATE...             route SOURCE TARGET LINK...

@@ -1,9 +1,9 @@
-// How long a packet that is read now has waited in its device before the emulator read it. No clock, no I/O.
+// DrainClock: estimates how long a packet has waited in its device before the emulator read it. No clock, no I/O.
 //
-// The kernel does not say when a packet came to a TUN device. It came after the device was last known to be empty: when a
-// read found nothing, when a look at all devices did not report it, or while the emulator slept until a device had
-// something. The time since then is the device's gap. Packets are taken to have come evenly over it, so that a gap counts
-// as lateness for as many packets as it probably made late, and not for all.
+// The kernel does not report when a packet arrived at a TUN device. It arrived after the device was last known to be
+// empty: when a read found nothing, when a poll of all devices did not report it, or while the emulator slept until a
+// device was ready. The time since then is the device's gap. Arrivals are assumed to be spread evenly over it, so that
+// a gap counts as lateness for as many packets as it probably delayed, and not for all.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -19,15 +19,15 @@ class DrainClock {
   DrainClock(size_t devices, Nanoseconds now) : empty_(devices, now) {}
 
   void found_empty(size_t device, Nanoseconds now) { empty_[device] = std::max(empty_[device], now); }
-  // Of all devices only these had something.
+  // Of all devices only these were ready.
   void looked(Nanoseconds now, const std::vector<uint32_t>& ready) {
     kept_.clear();
     for (uint32_t device : ready) kept_.push_back(empty_[device]);
     woke(now, 0);
     for (size_t i = 0; i < ready.size(); ++i) empty_[ready[i]] = kept_[i];
   }
-  // All devices were empty when the emulator went to sleep. The first packet made it ready to run, and `delay` later, now,
-  // it runs.
+  // All devices were empty when the emulator went to sleep. The first packet made it ready to run, and `delay` later,
+  // now, it runs.
   void woke(Nanoseconds now, Nanoseconds delay) {
     for (Nanoseconds& empty : empty_) empty = std::max(empty, now - delay);
   }

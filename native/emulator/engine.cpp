@@ -7,9 +7,7 @@
 namespace gradwire::emulator {
 namespace {
 
-constexpr auto kLater = [](const auto& a, const auto& b) {
-  return a.at != b.at ? a.at > b.at : a.order > b.order;
-};
+constexpr auto kLater = [](const auto& a, const auto& b) { return a.at != b.at ? a.at > b.at : a.order > b.order; };
 
 }  // namespace
 
@@ -55,7 +53,7 @@ void Engine::set(Nanoseconds now, uint32_t link, const std::function<void(LinkVa
   Entry& entry = links_[link];
   const double rate = entry.base.rate;
   apply(entry.base);
-  if (entry.base.rate != rate) entry.steps.clear();  // a rate set by hand ends the replay of a trace
+  if (entry.base.rate != rate) entry.steps.clear();  // a rate set explicitly ends the replay of a trace
   LinkValues values = entry.link.values();
   apply(values);
   entry.link.change(now, values);
@@ -72,11 +70,11 @@ uint32_t Engine::segments_per_run(Nanoseconds now, const std::vector<uint32_t>& 
 }
 
 bool Engine::ingress(Nanoseconds now, PacketPtr packet) {
-  const auto& way = path(*packet);
-  if (way.empty()) return false;
+  const auto& links = path(*packet);
+  if (links.empty()) return false;
   packet->hop = 0;
   const uint32_t segments = packet->segments();
-  const uint32_t run = segments > 1 ? segments_per_run(now, way, packet->segment_bytes(0)) : 1;
+  const uint32_t run = segments > 1 ? segments_per_run(now, links, packet->segment_bytes(0)) : 1;
   if (segments <= run) {
     forward(now, std::move(packet));
     return true;
@@ -105,7 +103,7 @@ void Engine::advance(Nanoseconds now, const Deliver& deliver) {
     events_.pop_back();
     if (event.kind == Kind::kDeparture) {
       Entry& entry = links_[event.index];
-      if (entry.announced != event.at) continue;  // overtaken by a change of rate
+      if (entry.announced != event.at) continue;  // outdated by a change of rate
       entry.announced = kNever;
       entry.link.poll(event.at, leave);
       announce(event.index);

@@ -1,4 +1,4 @@
-// The network: links, the path of every host pair through them, and the events in between, in time order. No clock.
+// Engine: the network: links, the path of every host pair through them, and their events in time order. No clock.
 //
 // In:  ingress(now, packet) from a host, change/schedule for link values.
 // Out: advance(now, deliver) hands over each packet that has reached its host, in order of `due`.
@@ -33,7 +33,7 @@ class Engine {
   // A lasting change, made while running.
   void set(Nanoseconds now, uint32_t link, const std::function<void(LinkValues&)>& apply);
 
-  // False when there is no way from source to target; the packet is gone.
+  // False when there is no path from source to target; the packet is dropped.
   bool ingress(Nanoseconds now, PacketPtr packet);
   using Deliver = std::function<void(PacketPtr)>;
   void advance(Nanoseconds now, const Deliver& deliver);
@@ -59,7 +59,7 @@ class Engine {
     LinkValues base;
     std::vector<RateStep> steps;
     Nanoseconds period = 0;
-    Nanoseconds announced = kNever;  // the departure the heap knows of
+    Nanoseconds announced = kNever;  // the departure that is in the heap
   };
 
   void push(Nanoseconds at, Kind kind, uint32_t index, PacketPtr packet = nullptr);

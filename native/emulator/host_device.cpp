@@ -50,19 +50,19 @@ std::string read_file(const std::string& path) {
   return text.str();
 }
 
-// Comes back to the namespace it started in, whatever happens.
-class Visit {
+// Returns to the original namespace when it is destroyed.
+class NamespaceGuard {
  public:
-  explicit Visit(int network = -1) : home_(open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC)) {
+  explicit NamespaceGuard(int network = -1) : home_(open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC)) {
     if (home_ < 0) fail("open /proc/self/ns/net");
     if (network >= 0 && setns(network, CLONE_NEWNET) != 0) fail("setns");
   }
-  ~Visit() {
+  ~NamespaceGuard() {
     setns(home_, CLONE_NEWNET);
     close(home_);
   }
-  Visit(const Visit&) = delete;
-  Visit& operator=(const Visit&) = delete;
+  NamespaceGuard(const NamespaceGuard&) = delete;
+  NamespaceGuard& operator=(const NamespaceGuard&) = delete;
   int home() const { return home_; }
 
  private:
@@ -109,9 +109,9 @@ void set_ring(uint32_t packets) {
   } answer;
   const int netlink = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
   const bool sent = netlink >= 0 && send(netlink, &message, sizeof message, 0) == sizeof message;
-  const bool heard = sent && recv(netlink, &answer, sizeof answer, 0) >= static_cast<ssize_t>(sizeof answer);
+  const bool answered = sent && recv(netlink, &answer, sizeof answer, 0) >= static_cast<ssize_t>(sizeof answer);
   if (netlink >= 0) close(netlink);
-  errno = heard ? -answer.error.error : EPERM;
+  errno = answered ? -answer.error.error : EPERM;
   if (errno != 0) fail("length of the device's ring");
 }
 
@@ -122,7 +122,7 @@ void configure(const HostConfig& config) {
   ifreq value = request(kInterface);
   in_addr address{};
   if (inet_pton(AF_INET, config.address.c_str(), &address) != 1) {
-    throw std::runtime_error("bad address " + config.address);
+    throw std::runtime_error("host " + config.name + ": '" + config.address + "' is not an IPv4 address");
   }
   set_address(value, address.s_addr);
   if (ioctl(control, SIOCSIFADDR, &value) != 0) fail("SIOCSIFADDR");
@@ -136,8 +136,8 @@ void configure(const HostConfig& config) {
   close(control);
 }
 
-// A namespace takes only congestion controls that the machine allows to everybody; root may allow one for the moment
-// it takes to choose it. The lock keeps two labs from putting back each other's list.
+// A namespace accepts only congestion controls that the machine allows to all users; root may allow one for the time it
+// takes to choose it. The lock keeps two labs from restoring each other's list.
 void choose_congestion(const std::string& name, int home, int network) {
   const std::string setting = "/proc/sys/net/ipv4/tcp_congestion_control";
   if (name == "-" || write_file(setting, name)) return;
@@ -177,7 +177,7 @@ int open_device(bool& segmentation) {
 
 bool gain_privileges() {
   {
-    Visit visit;
+    NamespaceGuard guard;
     if (unshare(CLONE_NEWNET) == 0) return false;
   }
   if (errno != EPERM) fail("network namespaces");
@@ -192,7 +192,7 @@ bool gain_privileges() {
 }
 
 HostDevice open_host(const HostConfig& config) {
-  Visit visit;
+  NamespaceGuard guard;
   HostDevice host;
   if (unshare(CLONE_NEWNET) != 0) fail("a new network namespace");
   host.network = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
@@ -202,7 +202,7 @@ HostDevice open_host(const HostConfig& config) {
   write_file("/proc/sys/net/ipv4/ping_group_range", gid + " " + gid);  // ping works without root
   host.device = open_device(host.segmentation);
   configure(config);
-  choose_congestion(config.congestion, visit.home(), host.network);
+  choose_congestion(config.congestion, guard.home(), host.network);
   in_addr address{};
   inet_pton(AF_INET, config.address.c_str(), &address);
   host.address = ntohl(address.s_addr);
@@ -210,7 +210,7 @@ HostDevice open_host(const HostConfig& config) {
 }
 
 uint64_t device_drops(const HostDevice& host) {
-  Visit visit(host.network);
+  NamespaceGuard guard(host.network);
   std::ifstream table("/proc/thread-self/net/dev");
   for (std::string line; std::getline(table, line);) {
     const size_t colon = line.find(':');

@@ -1,6 +1,6 @@
-// One emulated host: a fresh network namespace with one TUN device in it, owned by this process through two
-// descriptors. Nothing has a name outside, so nothing can be left behind: when the last process and descriptor go,
-// the kernel takes the namespace away.
+// HostDevice: one emulated host: a new network namespace with one TUN device, owned by this process through two
+// descriptors. Nothing has a name outside, so nothing can be left behind: the kernel removes the namespace with its
+// last process and descriptor.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -13,15 +13,15 @@ struct HostConfig {
 };
 
 struct HostDevice {
-  int device = -1;     // the TUN device, non-blocking
-  int network = -1;    // the namespace
+  int device = -1;   // the TUN device, non-blocking
+  int network = -1;  // the namespace
   uint32_t address = 0;
   bool segmentation = false;  // the kernel hands over super-packets
 };
 
 constexpr const char* kInterface = "eth0";
 
-// Without root: enters a user namespace first, in which this process may make network namespaces.
+// Without root: enters a user namespace first, in which this process may create network namespaces.
 // Throws std::runtime_error with the reason. Returns true when a user namespace was needed.
 bool gain_privileges();
 HostDevice open_host(const HostConfig& config);

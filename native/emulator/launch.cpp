@@ -41,7 +41,7 @@ bool enter(const char* path, int kind) {
   return done;
 }
 
-// Names of the lab's hosts resolve inside it. Only a convenience, so a system that refuses is left alone.
+// Makes names of the lab's hosts resolve inside it. Only a convenience, so errors are ignored.
 void show_hosts(const char* path) {
   if (unshare(CLONE_NEWNS) != 0) return;
   if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return;
@@ -55,7 +55,7 @@ std::vector<pid_t> own_children() {
   return found;
 }
 
-// We are the subreaper, so whatever a dying process leaves behind becomes our child; kill until there is none.
+// This process is the subreaper, so orphaned descendants become its children; kill until there is none.
 void end_leftovers() {
   for (std::vector<pid_t> left = own_children(); !left.empty(); left = own_children()) {
     for (pid_t pid : left) kill(pid, SIGKILL);
@@ -81,15 +81,15 @@ int launch(int count, char** words) {
     std::fprintf(stderr, "usage: launch NETWORK USER|- HOSTS|- -- COMMAND...\n");
     return 2;
   }
-  // Who started us, as it told us itself: if it has died already, getppid() is somebody else from the start.
-  const char* told = std::getenv("GRADWIRE_LAB_PID");
-  const pid_t parent = told ? static_cast<pid_t>(std::strtol(told, nullptr, 10)) : getppid();
+  // The parent's own pid from the environment: if it has died already, getppid() returns another process.
+  const char* parent_text = std::getenv("GRADWIRE_LAB_PID");
+  const pid_t parent = parent_text ? static_cast<pid_t>(std::strtol(parent_text, nullptr, 10)) : getppid();
   struct sigaction action{};
   action.sa_handler = on_signal;
   for (int signal : {SIGTERM, SIGINT, SIGHUP}) sigaction(signal, &action, nullptr);
   prctl(PR_SET_PDEATHSIG, SIGHUP);
   prctl(PR_SET_CHILD_SUBREAPER, 1);
-  if (getppid() != parent) return 126;  // it died before we asked to be told
+  if (getppid() != parent) return 126;  // it died before PR_SET_PDEATHSIG
   const auto given = [](const char* word) { return std::strcmp(word, "-") != 0; };
   if (given(words[1]) && !enter(words[1], CLONE_NEWUSER)) return refuse("cannot enter the user namespace", words[1]);
   if (given(words[0]) && !enter(words[0], CLONE_NEWNET)) return refuse("cannot enter the network", words[0]);

@@ -1,5 +1,5 @@
-// Runs one command in an emulated host's namespace and stays as its keeper: the command and everything it ever
-// started end with the keeper, and the keeper ends with whoever started it, even by kill -9.
+// Runs one command in an emulated host's namespace and supervises it: the command and all its descendants end with the
+// supervisor, and the supervisor ends with its parent, even by kill -9.
 #pragma once
 
 namespace gradwire::emulator {

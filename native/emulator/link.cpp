@@ -50,7 +50,7 @@ void Link::enqueue(Nanoseconds now, PacketPtr packet) {
   const double bytes = wire_bytes(*packet, 0, packet->segments());
   queue_.push_back({std::move(packet), bytes, now});
   if (queue_.size() == 1) {
-    mark_ = std::max(now, mark_);  // mark_ lies ahead when the last packet left later than this one came
+    mark_ = std::max(now, mark_);  // mark_ is ahead when the last packet left later than this one arrived
     queued_ = head_left_ = bytes;
     departure_ = curve_.finish(mark_, head_left_);
   } else {
@@ -67,7 +67,7 @@ PacketPtr Link::finish_head(Nanoseconds at) {
     queued_ = 0;
     departure_ = kNever;
   } else {
-    mark_ = std::max(mark_, queue_.front().came);  // the emulator was late: nothing is served before it came
+    mark_ = std::max(mark_, queue_.front().came);  // the emulator was late: no packet is served before it arrived
     head_left_ = queue_.front().bytes;
     departure_ = curve_.finish(mark_, head_left_);
   }
@@ -97,7 +97,7 @@ void Link::replay(Nanoseconds now, RateCurve curve) {
   if (!queue_.empty()) departure_ = curve_.finish(mark_, head_left_);
 }
 
-// The chain's steps for what the link could have served since the last departure beside these bytes, all at once.
+// The chain's steps for what the link could have served since the last departure besides these bytes, all at once.
 void Link::idle(Nanoseconds at, double bytes) {
   if (!curve_.unlimited()) {
     settle_idle(at);

@@ -1,16 +1,15 @@
-// One direction of one link: a drop-tail queue in bytes, a server, random loss, a delay line, reordering and duplication.
-// No clock, no I/O.
+// Link: one direction of one link: a drop-tail queue in bytes, a server, random loss, a delay line, reordering and
+// duplication. No clock, no I/O.
 //
-// In:  offer(now, packet), change(now, values).  Out: poll(now, leave) hands over what has crossed, with `due` set.
-// Each wire packet inside a super-packet is queued, served, dropped and counted on its own; order is kept, except for
-// packets that are held back on purpose.
-// Steps: 1 too big for the MTU -> gone; 2 queue full -> the tail is dropped; 3 served at the rate;
-// 4 lost at random on the wire (Gilbert-Elliott, then independent); 5 delayed; 6 at random held back, so that those
-// behind overtake; 7 at random sent twice, the copy right behind.
+// In:  offer(now, packet), change(now, values).  Out: poll(now, leave) passes on what has left the link, with `due`
+// set. Each wire packet inside a super-packet is queued, served, dropped and counted on its own; order is kept, except
+// for packets that are held back on purpose. Steps: 1 too big for the MTU -> dropped; 2 queue full -> the tail is
+// dropped; 3 served at the rate; 4 lost at random on the wire (Gilbert-Elliott, then independent); 5 delayed; 6 at
+// random delayed, so that later packets overtake; 7 at random sent twice, the copy right behind.
 //
-// A burst of losses passes with time as well as with packets: each full packet that the link could have served and did
-// not is a step of the chain, too. Otherwise a burst would outlast any pause, and a lone retransmission after seconds of
-// silence would meet the very burst that took the original. A link without a rate steps with its packets alone.
+// A burst of losses ends with time as well as with packets: each full packet that the link could have served and did
+// not is a step of the chain, too. Otherwise a burst would outlast any pause, and a single retransmission after seconds
+// of silence would be in the same burst as the original. A link without a rate steps with its packets only.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -29,9 +28,9 @@ struct LinkValues {
   Nanoseconds jitter = 0, jitter_memory = 50'000'000;
   double loss = 0;
   double burst_enter = 0, burst_leave = 1, burst_loss = 1;  // Gilbert-Elliott, per wire packet or its time
-  double reorder = 0;              // share of wire packets that are held back
-  Nanoseconds reorder_by = 0;      // for so long
-  double duplicate = 0;            // share of wire packets that arrive twice
+  double reorder = 0;                                       // share of wire packets that are held back
+  Nanoseconds reorder_by = 0;                               // for so long
+  double duplicate = 0;                                     // share of wire packets that arrive twice
   double queue = std::numeric_limits<double>::infinity();   // bytes, the packet in service included
   uint32_t mtu = 65535;
 };
@@ -40,7 +39,7 @@ struct LinkCounters {
   uint64_t offered = 0, offered_bytes = 0;      // wire packets and wire bytes that came to the link
   uint64_t delivered = 0, delivered_bytes = 0;  // ... that crossed it
   uint64_t queue_drops = 0, loss_drops = 0, mtu_drops = 0;
-  uint64_t reordered = 0, duplicated = 0;       // of those delivered, the copies counted
+  uint64_t reordered = 0, duplicated = 0;  // of those delivered, the copies counted
   double queue_peak = 0;
 };
 
@@ -71,8 +70,9 @@ class Link {
   double run_bytes(Nanoseconds now) const { return curve_.at(now) * kRunSeconds; }
 
  private:
-  // 64 KiB at 100 Mbit/s is 5 ms of delay that no wire has; 400 us of the rate is not felt (a network card gathers
-  // interrupts for as long). With 8 flows of 100 Mbit/s it took 0.46-0.50 core where 250 us took 0.58-0.65 (2 runs each).
+  // 64 KiB at 100 Mbit/s is 5 ms of delay that no wire has; 400 us of the rate is harmless (a network card coalesces
+  // interrupts for as long). With 8 flows of 100 Mbit/s it took 0.46-0.50 core where 250 us took 0.58-0.65 (2 runs
+  // each).
   static constexpr double kRunSeconds = 400e-6;
   static constexpr double kFullPacket = 1500;
   struct Waiting {
@@ -88,7 +88,7 @@ class Link {
   void idle(Nanoseconds at, double bytes);
   void settle_idle(Nanoseconds now);
   bool lost();
-  // Draws nothing where it is never true, so that other draws of a seed stay what they are.
+  // Draws no number where it is never true, so that the other draws of a seed stay the same.
   bool chance(double share) { return share > 0 && random_.uniform() < share; }
   Nanoseconds arrival(Nanoseconds at);
 
@@ -128,11 +128,11 @@ class Link {
   uint32_t overhead_;
   LinkCounters counters_;
   std::deque<Waiting> queue_;
-  double queued_ = 0;                // bytes waiting or in service, as of mark_
-  Nanoseconds mark_ = 0;             // up to here the head's service is accounted for
-  double head_left_ = 0;             // bytes of the head still to be served at mark_
+  double queued_ = 0;     // bytes waiting or in service, as of mark_
+  Nanoseconds mark_ = 0;  // up to here the head's service is accounted for
+  double head_left_ = 0;  // bytes of the head still to be served at mark_
   Nanoseconds departure_ = kNever, last_arrival_ = 0, jitter_mark_ = 0;
-  double could_serve_ = 0;           // bytes since the last departure, as of idle_mark_
+  double could_serve_ = 0;  // bytes since the last departure, as of idle_mark_
   Nanoseconds idle_mark_ = 0;
   double jitter_state_ = 0;
   bool bad_ = false, jitter_started_ = false;

@@ -22,14 +22,14 @@ namespace gradwire::emulator {
 namespace {
 
 constexpr uint32_t kControl = UINT32_MAX;
-constexpr int kEvents = 64;  // at one look; what is left out is reported by the next
-// Under load, sleeping a little lets packets gather and saves half of the processor time; 150 us is what a run of
+constexpr int kEvents = 64;  // per poll; the rest is reported by the next one
+// Under load, a short sleep collects packets and saves half of the processor time; 150 us is what a run of
 // segments is allowed anyway (Link::kRunSeconds). With little traffic each packet is taken at once: exact delays.
 constexpr Nanoseconds kRest = 150'000, kWindow = 1'000'000;
 constexpr uint64_t kBusyPackets = 6;  // in a window of a millisecond: about 50 Mbit/s of super-packets and their ACKs
-constexpr int kReadsPerDevice = 256;  // then look at the clock again: due packets must not wait for a flood
+constexpr int kReadsPerDevice = 256;  // then read the clock again: due packets must not wait for a flood
 
-// Kernels before 5.11 wait in whole milliseconds only; rounding down and coming back keeps packets on time.
+// Kernels before 5.11 wait in whole milliseconds only; rounding down and polling again keeps packets on time.
 long wait_events(int poll, epoll_event* events, int most, const timespec* timeout) {
   static bool fine = true;
   if (fine) {
@@ -99,12 +99,12 @@ void Loop::wait(Nanoseconds until) {
   }
   static constexpr timespec kAtOnce{};
   const Nanoseconds now = monotonic_now();
-  const long count = look(&kAtOnce);
+  const long count = poll_ready(&kAtOnce);
   if (count >= 0 && count < kEvents) drains_.looked(now, ready_);
   if (count == 0 && !busy_) sleep_until_ready(until);
 }
 
-long Loop::look(const timespec* timeout) {
+long Loop::poll_ready(const timespec* timeout) {
   epoll_event events[kEvents];
   const long count = wait_events(poll_, events, kEvents, timeout);
   if (count < 0 && errno != EINTR) throw std::runtime_error(std::string("epoll: ") + std::strerror(errno));
@@ -121,19 +121,20 @@ long Loop::look(const timespec* timeout) {
   return count;
 }
 
-// The kernel wakes us for the first packet; what passes until we run is ours, and so is a timer that came late.
+// The kernel wakes this thread for the first packet; the time until it runs is the emulator's delay, and so is a late
+// timer.
 void Loop::sleep_until_ready(Nanoseconds until) {
   timespec timeout{};
   if (until != kNever) {
     const Nanoseconds left = std::max<Nanoseconds>(0, until - monotonic_now());
     timeout = {left / 1'000'000'000, left % 1'000'000'000};
   }
-  if (look(until == kNever ? nullptr : &timeout) < 0) return;  // stopped and continued: nobody knows since when
+  if (poll_ready(until == kNever ? nullptr : &timeout) < 0) return;  // stopped and continued: the delay is unknown
   const Nanoseconds now = monotonic_now();
   drains_.woke(now, std::max(processor_delay(), until == kNever ? 0 : now - until));
 }
 
-// What this thread has waited for a processor since the last call, by the kernel's count; 0 where the kernel has none.
+// How long this thread has waited for a processor since the last call, as counted by the kernel; 0 where it does not.
 Nanoseconds Loop::processor_delay() {
   char text[96];
   const ssize_t count = schedule_ < 0 ? -1 : pread(schedule_, text, sizeof text - 1, 0);
@@ -167,7 +168,7 @@ void Loop::read_device(uint32_t host) {
       drains_.found_empty(host, before);
       return;
     }
-    // Read after the packet is: an earlier reading would let a packet that came meanwhile leave before its time.
+    // Read after the packet: with an earlier reading, a packet that arrived in between would leave too early.
     const Nanoseconds now = monotonic_now();
     ++moved_;
     ++counters_.received;
@@ -183,7 +184,7 @@ void Loop::read_device(uint32_t host) {
     packet->source_host = static_cast<uint16_t>(host);
     packet->target_host = target->second;
     packet->waited = drains_.wait_of_next(host, now);
-    // What was due meanwhile happens first: a queue that looks longer or shorter than it is would be another network.
+    // Earlier events are handled first, so that the packet meets the queue of this moment.
     engine_.advance(now, [this](PacketPtr earlier) { deliver(std::move(earlier)); });
     if (!engine_.ingress(now, std::move(packet))) ++counters_.unroutable;
   }

@@ -1,4 +1,4 @@
-// The event loop: TUN devices on one side, the engine in the middle, control lines on standard input and output.
+// Loop: moves packets between the TUN devices and the engine, and reads control lines from standard input.
 #pragma once
 #include <time.h>
 
@@ -18,8 +18,8 @@ namespace gradwire::emulator {
 constexpr std::array<int, 7> kLatenessBounds = {50, 100, 250, 500, 1000, 5000, 20000};
 
 struct LoopCounters {
-  uint64_t received = 0, sent = 0;             // super-packets
-  uint64_t unroutable = 0;                     // broadcast, multicast, IPv6, unknown address
+  uint64_t received = 0, sent = 0;  // super-packets
+  uint64_t unroutable = 0;          // broadcast, multicast, IPv6, unknown address
   uint64_t write_errors = 0, wakeups = 0;
   std::array<uint64_t, kLatenessBounds.size() + 1> lateness{};
   Nanoseconds lateness_max = 0;
@@ -35,7 +35,7 @@ class Loop {
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
-  // Runs until `on_line` returns false or standard input ends (whoever started us is gone).
+  // Runs until `on_line` returns false or standard input ends (the parent has ended).
   using OnLine = std::function<bool(const std::string&)>;
   void run(const OnLine& on_line);
   const LoopCounters& counters() const { return counters_; }
@@ -43,8 +43,8 @@ class Loop {
 
  private:
   void wait(Nanoseconds until);
-  // Notes which devices and whether control lines are ready; how many, or -1 when a signal came.
-  long look(const timespec* timeout);
+  // Finds which devices and whether control lines are ready; returns how many, or -1 after a signal.
+  long poll_ready(const timespec* timeout);
   void sleep_until_ready(Nanoseconds until);
   Nanoseconds processor_delay();
   bool read_control(const OnLine& on_line);

@@ -1,4 +1,4 @@
-// gradwire-linkemu: `emulate` is the link emulator (control.h has its language), `launch` runs a command in a host.
+// gradwire-linkemu: `emulate` is the link emulator (commands in control.h), `launch` runs a command in a host.
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -19,13 +19,13 @@ namespace {
 
 using namespace gradwire::emulator;
 
-void say(const std::string& line) {
+void print(const std::string& line) {
   std::fputs((line + "\n").c_str(), stdout);
   std::fflush(stdout);
 }
 
-// Packets must leave on time while the ranks use every core. Says whether the kernel granted it.
-bool take_precedence() {
+// Packets must leave on time while the ranks use every core. Returns whether the kernel granted it.
+bool raise_priority() {
   prctl(PR_SET_TIMERSLACK, 1000);
   mlockall(MCL_CURRENT);
   sched_param priority{};
@@ -37,7 +37,7 @@ bool take_precedence() {
 
 int emulate() {
   Description description;
-  // Nobody speaks between "start" and our answer, so the stream's buffer swallows nothing that the loop must read.
+  // Nothing is sent between "start" and our answer, so the stream's buffer holds nothing that the loop must read.
   for (std::string line; line != "start";) {
     if (!std::getline(std::cin, line)) return 0;
     if (line != "start") description.apply(line);
@@ -50,28 +50,28 @@ int emulate() {
     ready += " " + std::to_string(hosts.back().network);
   }
   Loop loop(*engine, std::move(hosts));
-  const bool realtime = take_precedence();
+  const bool realtime = raise_priority();
   engine->begin(monotonic_now());
-  say(ready);
+  print(ready);
 
   loop.run([&](const std::string& line) {
     try {
       const std::vector<std::string> words = split(line);
       if (line == "stop") return false;
       if (line == "stats") {
-        say(stats_json(*engine, loop, realtime));
+        print(stats_json(*engine, loop, realtime));
       } else if (line == "begin") {
         engine->begin(monotonic_now());
-        say("ok");
+        print("ok");
       } else if (words.size() > 2 && words[0] == "set" && std::stoul(words[1]) < engine->links()) {
         const auto link = static_cast<uint32_t>(std::stoul(words[1]));
         engine->set(monotonic_now(), link, parse_values({words.begin() + 2, words.end()}));
-        say("ok");
+        print("ok");
       } else {
-        say("error not understood: '" + line + "'");
+        print("error not understood: '" + line + "'");
       }
     } catch (const std::exception& error) {
-      say(std::string("error ") + error.what());
+      print(std::string("error ") + error.what());
     }
     return true;
   });
@@ -86,13 +86,13 @@ int main(int count, char** words) {
     std::fprintf(stderr, "usage: gradwire-linkemu emulate | launch NETWORK USER|- HOSTS|- -- COMMAND...\n");
     return 2;
   }
-  // The lab decides when to stop: a Ctrl-C meant for the ranks must not take the network away under them.
+  // The lab decides when to stop: a Ctrl-C for the ranks must not remove their network.
   std::signal(SIGINT, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);
   try {
     return emulate();
   } catch (const std::exception& error) {
-    say(std::string("error ") + error.what());
+    print(std::string("error ") + error.what());
     return 1;
   }
 }

@@ -1,5 +1,5 @@
 // libgradwire-pace: preloaded into ranks when the machine allows no namespaces. Every TCP socket sends no faster than
-// GRADWIRE_PACE_BYTES bytes per second, by the kernel's own pacing. Shapes nothing else: no delay, no loss, no UDP.
+// GRADWIRE_PACE_BYTES bytes per second, by the kernel's own pacing. Nothing else is shaped: no delay, no loss, no UDP.
 #include <dlfcn.h>
 #include <sys/socket.h>
 

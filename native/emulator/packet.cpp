@@ -105,14 +105,17 @@ void Packet::rewrite_headers(uint32_t first, bool keeps_tail) {
   } else {
     store16(transport + 4, transport_bytes);
   }
-  // The receiving kernel finishes the checksum; until then the field holds the sum of the pseudo-header.
+  // The receiving kernel completes the checksum; until then the field holds the sum of the pseudo-header.
   const uint32_t place = tcp ? 16 : 6;
   store16(transport + place, fold(sum16(ip + 12, 8) + ip[9] + transport_bytes));
   offload_.flags = kNeedsChecksum;
   offload_.checksum_start = static_cast<uint16_t>(ip_bytes);
   offload_.checksum_offset = static_cast<uint16_t>(place);
   offload_.header_length = static_cast<uint16_t>(headers_);
-  if (segments_ == 1) offload_.gso_type = 0, offload_.gso_size = 0;
+  if (segments_ == 1) {
+    offload_.gso_type = 0;
+    offload_.gso_size = 0;
+  }
 }
 
 }  // namespace gradwire::emulator

@@ -1,7 +1,7 @@
-// An IPv4 packet as the TUN device hands it over: possibly a super-packet that stands for many wire packets (GSO).
+// Packet: an IPv4 packet from a TUN device, possibly a super-packet that stands for many wire packets (GSO).
 //
-// The emulator moves super-packets whole, because that is fast, but counts, queues, rates and drops each wire packet
-// in them. `slice` makes the super-packet that holds only a stretch of the segments.
+// The emulator moves super-packets whole, because that is fast, but counts, queues, rates and drops each wire packet in
+// them. `slice` makes the super-packet of a range of the segments.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -26,19 +26,19 @@ class Packet {
   uint32_t length() const { return static_cast<uint32_t>(bytes_.size()); }
   const OffloadHeader& offload() const { return offload_; }
 
-  // False for what the emulator does not carry: not IPv4, or a header that lies about its length.
+  // False for what the emulator does not carry: not IPv4, or a header with a wrong length.
   bool valid() const { return segments_ > 0; }
   uint32_t destination() const;  // host byte order
   uint32_t segments() const { return segments_; }
   // Bytes of IP packet number `index` on the wire, link overhead not included.
   uint32_t segment_bytes(uint32_t index) const;
   std::unique_ptr<Packet> slice(uint32_t first, uint32_t last) const;
-  // The same, but all of it is a plain copy: headers of a packet that stands for itself alone stay untouched.
+  // The same, but a plain copy when it is the whole packet: the headers stay unchanged.
   std::unique_ptr<Packet> part(uint32_t first, uint32_t last) const {
     return last - first == segments_ ? std::make_unique<Packet>(*this) : slice(first, last);
   }
 
-  Nanoseconds due = 0;  // when the packet leaves the emulator or reaches its next link
+  Nanoseconds due = 0;     // when the packet leaves the emulator or reaches its next link
   Nanoseconds waited = 0;  // in its device before it was read, as far as is known; counts as lateness
   uint16_t source_host = 0, target_host = 0, hop = 0;
 

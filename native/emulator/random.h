@@ -1,4 +1,5 @@
-// One seeded generator per link (xoshiro256++), so that one link's draws never depend on another link's traffic.
+// Random: one seeded generator per link (xoshiro256++), so that one link's numbers never depend on another link's
+// traffic.
 #pragma once
 #include <cmath>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// How fast a link serves over time: one constant, or steps that repeat (a replayed trace). Pure arithmetic.
+// RateCurve: a link's rate over time: one constant, or steps that repeat (a replayed trace). Pure arithmetic.
 #pragma once
 #include <limits>
 #include <vector>
@@ -17,14 +17,14 @@ class RateCurve {
   static constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 
   explicit RateCurve(double rate = kUnlimited) : constant_(rate) {}
-  // `period` 0 holds the last step for ever.
+  // `period` 0: the last step lasts.
   RateCurve(std::vector<RateStep> steps, Nanoseconds period, Nanoseconds origin);
 
   bool unlimited() const { return steps_.empty() && constant_ == kUnlimited; }
   void restart(Nanoseconds origin) { origin_ = origin; }
   double at(Nanoseconds now) const;
-  double served(Nanoseconds from, Nanoseconds to) const;              // bytes
-  Nanoseconds finish(Nanoseconds start, double bytes) const;          // kNever when it cannot be served
+  double served(Nanoseconds from, Nanoseconds to) const;      // bytes
+  Nanoseconds finish(Nanoseconds start, double bytes) const;  // kNever when it cannot be served
 
  private:
   struct Piece {

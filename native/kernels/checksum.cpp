@@ -1,5 +1,5 @@
-// The instruction takes 3 cycles but can start every cycle, so three neighbouring stretches are summed at once and
-// joined: a CRC is linear, so moving one past the k bytes behind it is a fixed linear map, kept as four tables.
+// The instruction takes 3 cycles but can start every cycle, so three adjacent ranges are summed at once and joined: a
+// CRC is linear, so shifting it past the k bytes that follow is a fixed linear map, stored as four tables.
 #include "kernels/checksum.h"
 
 #include <array>
@@ -35,7 +35,7 @@ uint32_t sum_scalar(uint32_t c, const uint8_t* data, int64_t n) {
 #if defined(GRADWIRE_X86)
 constexpr int64_t kLane = 4096;
 
-// The map "behind kLane zero bytes": its value on each byte at each place.
+// The map "followed by kLane zero bytes": its value for each byte at each position.
 struct Shift {
   std::array<std::array<uint32_t, 256>, 4> table;
 

@@ -31,7 +31,7 @@ GRADWIRE_AVX2 void Collector::add_avx2(int64_t begin, int64_t end) {
     __m256 a = _mm256_loadu_ps(in.g + i);
     if (in.r) a = _mm256_add_ps(a, _mm256_loadu_ps(in.r + i));
     __m256i hit = _mm256_cmpgt_epi32(_mm256_and_si256(_mm256_castps_si256(a), mask), below);
-    if (_mm256_testz_si256(hit, hit))  // nothing reaches the limit, so nothing is beyond finite either
+    if (_mm256_testz_si256(hit, hit))  // nothing reaches the limit, so everything is finite
       finite_ += 8;
     else
       add_scalar(i, i + 8);
@@ -42,7 +42,7 @@ GRADWIRE_AVX2 void Collector::add_avx2(int64_t begin, int64_t end) {
 GRADWIRE_AVX512 void Collector::add_avx512(int64_t begin, int64_t end) {
   const __m512i mask = _mm512_set1_epi32(kMagnitude), infinity = _mm512_set1_epi32(kInfinity);
   const __m512i least = _mm512_set1_epi32(static_cast<int>(limit_));
-  const Gradient in = in_;  // a local copy stays in registers; the members might change under the stores
+  const Gradient in = in_;  // a local copy stays in registers; stores might alias the members
   int64_t i = begin, all = 0;
   for (; i + 16 <= end; i += 16) {
     __m512 a = _mm512_loadu_ps(in.g + i);

@@ -1,4 +1,4 @@
-// Gathers the magnitudes (as bits) of g + r that are finite and reach a limit, without changing anything.
+// Collector: collects the magnitudes (as bits) of g + r that are finite and reach a limit, without changing anything.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +14,7 @@ class Collector {
  public:
   Collector(const Gradient& in, uint32_t limit) : in_(in), limit_(limit), isa_(best_isa()) {}
 
-  // Looks at elements [begin, end); cheap for stretches of a cache line.
+  // Reads elements [begin, end); cheap also for a single cache line.
   void add(int64_t begin, int64_t end);
 
   std::vector<uint32_t> take() {

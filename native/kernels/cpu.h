@@ -1,4 +1,4 @@
-// Which instruction sets this machine has, asked once; and the names under which functions ask for them.
+// The instruction sets of this machine, detected once, and the attributes of functions that use them.
 #pragma once
 
 #if defined(__x86_64__)
@@ -10,7 +10,7 @@
 namespace gradwire {
 
 // How far ahead of a stream to prefetch, in floats: the next 4 KiB page, where the hardware's own prefetching stops
-// and starts anew. Measured 3-8 % on the fused selection and the quantisers.
+// and restarts. Measured 3-8 % on the fused selection and the quantisers.
 constexpr int kAhead = 1024;
 
 enum class Isa { scalar, avx2, avx512 };

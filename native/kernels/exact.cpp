@@ -1,10 +1,12 @@
 // Exact top-k: (1) a sampled threshold, lowered, gives a limit that a little more than k elements reach; (2) one
 // pass collects their magnitudes, the k-th of which is the edge; (3) the fused pass selects everything above it.
-// Equal magnitudes at the edge go to the lower indices.
+// Of equal magnitudes at the edge, the lower indices are selected.
 //
-// The k largest, in little more than one pass: (a) a glance gives a limit that somewhat more than k elements reach; (b)
-// the fused pass takes all of them; (c) what is below the k-th of them goes back. Where the glance erred,
-// all of it goes back, and everything but zeros is caught instead.
+// The k largest, in little more than one pass: (a) a quick threshold gives a limit that somewhat more than k elements
+// reach; (b) the fused pass selects all of them; (c) what is below the k-th of them is restored. If the quick threshold
+// was wrong, all of it is restored, and everything except zeros is selected instead.
+#include "kernels/exact.h"
+
 #include <algorithm>
 #include <cfloat>
 #include <memory>
@@ -13,13 +15,14 @@
 #include "kernels/collect.h"
 #include "kernels/floats.h"
 #include "kernels/kth.h"
+#include "kernels/threshold.h"
 
 namespace gradwire {
 namespace {
 
 struct Edge {
   uint32_t limit;   // the k-th largest magnitude's bits; infinity's stands for everything not finite
-  int64_t allowed;  // how many elements equal to it may go
+  int64_t allowed;  // how many elements equal to it are selected
   bool crowded;     // more than that are equal to it
 };
 
@@ -35,7 +38,7 @@ Edge edge_among(std::vector<uint32_t> found, int64_t nonfinite, int64_t k) {
 }
 
 Edge find_edge(const Gradient& in, int64_t k) {
-  // 1.3 k leaves room for the sample's error; tiny k reads everything and is exact already.
+  // 1.3 k allows for the sample's error; for tiny k everything is read and the result is exact.
   float guess = threshold(in, std::min(in.n - 1, k + k / 3 + 8));
   for (uint32_t limit : {k + 1 < in.n ? bits_of(guess) : 0u, 0u}) {
     Collector collector(in, limit);
@@ -46,7 +49,7 @@ Edge find_edge(const Gradient& in, int64_t k) {
   return {0, k, false};  // not reached: the second round sees every element, and k <= n
 }
 
-// Step 3 when more elements equal the edge than may go: those past the allowance stay.
+// Step 3 when more elements equal the edge than are selected: the rest stays.
 Selected select_crowded(const Gradient& in, const Edge& edge, const Pairs& out) {
   Selected found;
   int64_t allowed = edge.allowed;
@@ -65,65 +68,65 @@ Selected select_crowded(const Gradient& in, const Edge& edge, const Pairs& out) 
   return found;
 }
 
-// What reached a limit.
-struct Catch {
+// The elements that reached a limit.
+struct Candidates {
   std::unique_ptr<int32_t[]> indices;
   std::unique_ptr<float[]> values;
   Selected found;
-  bool full;  // there was no room for more
+  bool full;  // the capacity was too small
 
-  Catch(const Gradient& in, float least, int64_t room, int threads) {
-    indices.reset(new int32_t[static_cast<size_t>(room)]);  // not make_unique: untouched pages must stay untouched
+  Candidates(const Gradient& in, float least, int64_t room, int threads) {
+    indices.reset(new int32_t[static_cast<size_t>(room)]);  // not make_unique: unused pages must not be written
     values.reset(new float[static_cast<size_t>(room)]);
     found = select(in, least, {indices.get(), values.get(), room}, threads);
     full = found.count == room && room < in.n;
   }
 
-  // Whether the k largest are among them; what is not above FLT_MIN is never wanted.
+  // Whether the k largest are among them; elements below FLT_MIN are never selected.
   bool holds(int64_t k, float least) const { return !full && (found.count >= k || least <= FLT_MIN); }
   uint32_t size(int64_t i) const { return std::min(magnitude(values[static_cast<size_t>(i)]), kInfinity); }
-  void put_back(const Gradient& in, int64_t i) const {
+  void restore(const Gradient& in, int64_t i) const {
     auto at = static_cast<size_t>(i);
     if (in.r && is_finite(values[at])) in.r[indices[at]] = values[at];
   }
-  void put_all_back(const Gradient& in) const {
-    for (int64_t i = 0; i < found.count; ++i) put_back(in, i);
+  void restore_all(const Gradient& in) const {
+    for (int64_t i = 0; i < found.count; ++i) restore(in, i);
   }
 };
 
-Edge edge_of(const Catch& caught, int64_t k) {
-  if (caught.found.count <= k) return {0, k, false};
-  std::vector<uint32_t> sizes(static_cast<size_t>(caught.found.count));
-  for (size_t i = 0; i < sizes.size(); ++i) sizes[i] = caught.size(static_cast<int64_t>(i));
+Edge edge_of(const Candidates& candidates, int64_t k) {
+  if (candidates.found.count <= k) return {0, k, false};
+  std::vector<uint32_t> sizes(static_cast<size_t>(candidates.found.count));
+  for (size_t i = 0; i < sizes.size(); ++i) sizes[i] = candidates.size(static_cast<int64_t>(i));
   return edge_among(std::move(sizes), 0, k);
 }
 
 // Step c.
-Selected cut(const Catch& caught, const Gradient& in, int64_t k, const Pairs& out) {
-  Edge edge = edge_of(caught, k);
-  Selected kept{0, caught.found.nonfinite};
-  for (int64_t i = 0; i < caught.found.count; ++i) {
-    uint32_t m = caught.size(i);
+Selected cut(const Candidates& candidates, const Gradient& in, int64_t k, const Pairs& out) {
+  Edge edge = edge_of(candidates, k);
+  Selected kept{0, candidates.found.nonfinite};
+  for (int64_t i = 0; i < candidates.found.count; ++i) {
+    uint32_t m = candidates.size(i);
     if (m > edge.limit || (m == edge.limit && edge.allowed-- > 0)) {
-      out.indices[kept.count] = caught.indices[static_cast<size_t>(i)];
-      out.values[kept.count++] = caught.values[static_cast<size_t>(i)];
+      out.indices[kept.count] = candidates.indices[static_cast<size_t>(i)];
+      out.values[kept.count++] = candidates.values[static_cast<size_t>(i)];
     } else {
-      caught.put_back(in, i);
+      candidates.restore(in, i);
     }
   }
   return kept;
 }
 
-// What is left of the gradient once r holds g + r: -0, which adds nothing to any float, but where the sum is not finite,
-// which r never holds.
-std::vector<float> rest(const Gradient& in, const Catch& caught) {
+// What is left of the gradient once r holds g + r: -0, which changes no float it is added to, except where the sum is
+// not finite: r never holds that.
+std::vector<float> rest(const Gradient& in, const Candidates& candidates) {
   std::vector<float> left(static_cast<size_t>(in.n), -0.0f);
-  if (!caught.found.nonfinite) return left;
+  if (!candidates.found.nonfinite) return left;
   for (size_t i = 0; i < left.size(); ++i)
     if (!is_finite(in.g[i])) left[i] = in.g[i];
-  for (int64_t i = 0; i < caught.found.count; ++i) {
-    auto at = static_cast<size_t>(caught.indices[static_cast<size_t>(i)]);
-    if (caught.size(i) == kInfinity) left[at] = in.g[at];  // two finite ones may have an infinite sum
+  for (int64_t i = 0; i < candidates.found.count; ++i) {
+    auto at = static_cast<size_t>(candidates.indices[static_cast<size_t>(i)]);
+    if (candidates.size(i) == kInfinity) left[at] = in.g[at];  // two finite values may have an infinite sum
   }
   return left;
 }
@@ -142,13 +145,13 @@ Selected select_exact(const Gradient& in, int64_t k, const Pairs& out, int threa
 Selected select_largest(const Gradient& in, int64_t k, const Pairs& out, int threads) {
   k = std::min({k, in.n, out.capacity});
   if (k <= 0) return select(in, float_of(kInfinity), {out.indices, out.values, 0}, threads);
-  Glance near = glance(in, k);  // a
-  Catch caught(in, near.least, std::min(in.n, 2 * near.expected + 64), threads);  // b
-  if (caught.holds(k, near.least)) return cut(caught, in, k, out);  // c
-  caught.put_all_back(in);
-  std::vector<float> left = rest(in, caught);
+  QuickThreshold quick = quick_threshold(in, k);                                             // a
+  Candidates candidates(in, quick.least, std::min(in.n, 2 * quick.expected + 64), threads);  // b
+  if (candidates.holds(k, quick.least)) return cut(candidates, in, k, out);                  // c
+  candidates.restore_all(in);
+  std::vector<float> left = rest(in, candidates);
   Gradient again{in.r ? left.data() : in.g, in.r, in.n};
-  return cut(Catch(again, FLT_MIN, in.n, threads), again, k, out);
+  return cut(Candidates(again, FLT_MIN, in.n, threads), again, k, out);
 }
 
 }  // namespace gradwire

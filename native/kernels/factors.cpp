@@ -7,7 +7,7 @@
 namespace gradwire {
 namespace {
 
-// Relative to the largest element: keeps columns independent, and is not seen in float32.
+// Relative to the largest element: keeps columns independent, and is not visible in float32.
 constexpr double kRidge = 1e-8;
 
 // x[i] += x[i + half], until one is left.

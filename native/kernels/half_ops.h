@@ -1,4 +1,4 @@
-// One stretch of fp16/bf16 work per instruction set; half.cpp chooses and threads them.
+// fp16 and bf16 for a range per instruction set; half.cpp chooses and threads them.
 #pragma once
 #include "kernels/cpu.h"
 #include "kernels/floats.h"

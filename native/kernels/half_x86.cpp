@@ -1,4 +1,4 @@
-// Vectors of finite values take the short way; a vector holding anything else is left to the scalar reference.
+// Vectors of finite values are converted here; a vector with any other value uses the scalar reference.
 #include "kernels/half_ops.h"
 
 #if defined(GRADWIRE_X86)

@@ -8,7 +8,7 @@ namespace gradwire {
 namespace {
 
 constexpr uint8_t kRice = 0, kBitmap = 1;
-constexpr int kWindow = 57;   // bits that one unaligned 8-byte read is sure to hold
+constexpr int kWindow = 57;   // bits that one unaligned 8-byte read always contains
 constexpr int kLongest = 49;  // bits put at once: with up to 7 waiting they stay below a word, so no shift is by 64
 
 int64_t bytes_of(int64_t bits) { return (bits + 7) / 8; }
@@ -29,9 +29,9 @@ uint64_t load(const uint8_t* from, int64_t available) {
   return word;
 }
 
-class Writer {
+class BitWriter {
  public:
-  Writer(uint8_t* out, int64_t size) : out_(out), size_(size) {}
+  BitWriter(uint8_t* out, int64_t size) : out_(out), size_(size) {}
 
   void put(uint64_t value, int length) {  // length <= kLongest
     word_ |= value << filled_;
@@ -79,7 +79,7 @@ int64_t rice_size(const int32_t* indices, int64_t count, int64_t numel, int b) {
   return previous < numel ? quotients + count * (b + 1) : -1;
 }
 
-void write_rice(const int32_t* indices, int64_t count, int b, Writer writer) {
+void write_rice(const int32_t* indices, int64_t count, int b, BitWriter writer) {
   const uint64_t low = (uint64_t{1} << b) - 1;
   int64_t previous = -1;
   for (int64_t i = 0; i < count; ++i) {
@@ -97,9 +97,9 @@ void write_rice(const int32_t* indices, int64_t count, int b, Writer writer) {
   writer.finish();
 }
 
-class Reader {
+class BitReader {
  public:
-  Reader(const uint8_t* in, int64_t size) : in_(in), bits_(size * 8) {}
+  BitReader(const uint8_t* in, int64_t size) : in_(in), bits_(size * 8) {}
 
   // The bits from here on, zeros behind the end.
   uint64_t peek() const { return load(in_ + (at_ >> 3), (bits_ >> 3) - (at_ >> 3)) >> (at_ & 7); }
@@ -109,7 +109,7 @@ class Reader {
   }
   bool ended() const { return bits_ - at_ < 8 && (at_ == bits_ || peek() == 0); }
 
-  // Zeros before the next one, which is passed too; more than `most` is a lie.
+  // Zeros before the next one, which is passed too; more than `most` is invalid.
   bool unary(int64_t most, int64_t& zeros) {
     zeros = 0;
     for (;;) {
@@ -126,7 +126,7 @@ class Reader {
   int64_t bits_, at_ = 0;
 };
 
-bool read_rice(Reader reader, int64_t count, int64_t numel, int b, int32_t* indices) {
+bool read_rice(BitReader reader, int64_t count, int64_t numel, int b, int32_t* indices) {
   const uint64_t low = (uint64_t{1} << b) - 1;
   const int64_t most = numel >> b;
   int64_t previous = -1;
@@ -178,7 +178,7 @@ int64_t pack_indices(const int32_t* indices, int64_t count, int64_t numel, uint8
   if (trivial(count, numel)) return 0;
   if (bytes_of(bits) <= bytes_of(numel)) {
     out[0] = kRice;
-    write_rice(indices, count, b, Writer(out + 1, bytes_of(bits)));
+    write_rice(indices, count, b, BitWriter(out + 1, bytes_of(bits)));
     return 1 + bytes_of(bits);
   }
   out[0] = kBitmap;
@@ -195,7 +195,7 @@ bool unpack_indices(const uint8_t* in, int64_t size, int64_t count, int64_t nume
   }
   if (size < 1) return false;
   if (in[0] == kBitmap) return read_bitmap(in + 1, size - 1, count, numel, indices);
-  return in[0] == kRice && read_rice(Reader(in + 1, size - 1), count, numel, rice_bits(count, numel), indices);
+  return in[0] == kRice && read_rice(BitReader(in + 1, size - 1), count, numel, rice_bits(count, numel), indices);
 }
 
 }  // namespace gradwire

@@ -1,6 +1,6 @@
-// Strictly increasing indices below numel as few bytes: Rice-coded gaps, or a bitmap when that is smaller.
+// Strictly increasing indices below numel in few bytes: Rice-coded gaps, or a bitmap when that is smaller.
 //
-// A set's first byte says which. Rice (after Golomb, run lengths of rare events): each gap g to the next index is
+// The first byte of a set says which. Rice (after Golomb, run lengths of rare events): each gap g to the next index is
 // g >> b zeros, a one, then the low b bits of g; bits fill bytes from the lowest. b follows from count and numel,
 // which both sides know. Nothing at all is written when the set is empty or full. Padding bits are zero.
 #pragma once

@@ -1,6 +1,6 @@
 // The k-th largest of many magnitudes (as bits, up to infinity's), several times faster than nth_element over all of
-// them: counted by the leading bits, an exponent and six bits of mantissa, and sorted out only among those that share
-// the k-th's.
+// them: counted by the leading bits, an exponent and six bits of mantissa, and selected exactly only among those
+// that share the k-th's.
 #pragma once
 #include <algorithm>
 #include <cstdint>

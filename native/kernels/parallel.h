@@ -1,4 +1,4 @@
-// Splits [0, n) over a few threads for the length of one call. The split never changes a kernel's output.
+// Splits [0, n) over a few threads for the duration of one call. The split never changes a kernel's output.
 #pragma once
 #include <algorithm>
 #include <cstdint>

@@ -57,7 +57,7 @@ const QuantOps& ops() {
   return kQuantScalar;
 }
 
-// The largest scale whose top level is still finite: above it r = a - inf would poison the residual.
+// The largest scale whose top level is still finite: above it r = a - inf would destroy the residual.
 float scale_cap(float levels) {
   float cap = FLT_MAX / levels;
   while (!is_finite(cap * levels)) cap = std::nextafter(cap, 0.0f);

@@ -1,4 +1,4 @@
-// What one block needs, per instruction set; quant.cpp walks the blocks.
+// The operations of one block per instruction set; quant.cpp iterates over the blocks.
 #pragma once
 #include "kernels/cpu.h"
 #include "kernels/floats.h"

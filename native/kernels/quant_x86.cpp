@@ -51,7 +51,8 @@ GRADWIRE_AVX2 void quantise8(const float* g, float* r, int8_t* q, int64_t n, con
     __m256 whole;
     if constexpr (Stochastic) {
       whole = _mm256_floor_ps(t);
-      __m256 up = _mm256_cmp_ps(noise8(how.key, how.lane + static_cast<uint32_t>(i)), _mm256_sub_ps(t, whole), _CMP_LT_OQ);
+      __m256 up =
+          _mm256_cmp_ps(noise8(how.key, how.lane + static_cast<uint32_t>(i)), _mm256_sub_ps(t, whole), _CMP_LT_OQ);
       whole = _mm256_add_ps(whole, _mm256_and_ps(up, one));
     } else {
       whole = _mm256_round_ps(t, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);

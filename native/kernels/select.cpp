@@ -3,16 +3,15 @@
 #include <cstring>
 #include <memory>
 
-#include "kernels/cpu.h"
-#include "kernels/floats.h"
 #include "kernels/parallel.h"
+#include "kernels/select_ops.h"
 
 namespace gradwire {
 namespace {
 
-using Stretch = Selected (*)(const Gradient&, int64_t, int64_t, uint32_t, const Pairs&);
+using SelectRange = Selected (*)(const Gradient&, int64_t, int64_t, uint32_t, const Pairs&);
 
-Stretch stretch() {
+SelectRange select_range() {
 #if defined(GRADWIRE_X86)
   if (best_isa() == Isa::avx512) return select_avx512;
   if (best_isa() == Isa::avx2) return select_avx2;
@@ -20,14 +19,14 @@ Stretch stretch() {
   return select_scalar;
 }
 
-// What one of several threads found, before it is known how much of it fits.
+// The result of one of several threads, before it is known how much of it fits.
 struct Found {
   std::unique_ptr<int32_t[]> indices;
   std::unique_ptr<float[]> values;
   Selected selected;
 };
 
-// Copies what fits behind the first `used` entries; the rest goes back where it came from, as if never taken.
+// Copies what fits after the first `used` entries; the rest is restored in r as if it had not been selected.
 int64_t append(const Found& found, int64_t used, const Gradient& in, const Pairs& out) {
   int64_t fits = std::min(found.selected.count, out.capacity - used);
   std::memcpy(out.indices + used, found.indices.get(), static_cast<size_t>(fits) * sizeof(int32_t));
@@ -42,14 +41,15 @@ Selected select_in_parallel(const Gradient& in, uint32_t limit, const Pairs& out
   Selected first;
   in_parallel(parts, in.n, 16, [&](int part, int64_t begin, int64_t end) {
     if (part == 0) {
-      first = stretch()(in, begin, end, limit, out);
+      first = select_range()(in, begin, end, limit, out);
       return;
     }
     auto room = static_cast<size_t>(std::min(out.capacity, end - begin));
     Found& mine = found[static_cast<size_t>(part)];
-    mine.indices.reset(new int32_t[room]);  // not make_unique: untouched pages must stay untouched
+    mine.indices.reset(new int32_t[room]);  // not make_unique: unused pages must not be written
     mine.values.reset(new float[room]);
-    mine.selected = stretch()(in, begin, end, limit, {mine.indices.get(), mine.values.get(), static_cast<int64_t>(room)});
+    mine.selected =
+        select_range()(in, begin, end, limit, {mine.indices.get(), mine.values.get(), static_cast<int64_t>(room)});
   });
   for (int part = 1; part < parts; ++part) {
     first.count += append(found[static_cast<size_t>(part)], first.count, in, out);
@@ -80,7 +80,7 @@ Selected select(const Gradient& in, float threshold, const Pairs& out, int threa
   uint32_t limit = threshold > 0 ? bits_of(threshold) : 0;
   int parts = useful_threads(threads, in.n);
   if (parts > 1) return select_in_parallel(in, limit, out, parts);
-  return stretch()(in, 0, in.n, limit, out);
+  return select_range()(in, 0, in.n, limit, out);
 }
 
 }  // namespace gradwire

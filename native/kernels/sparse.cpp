@@ -100,9 +100,8 @@ void clear(float* r, const int32_t* indices, const float* values, int64_t count)
 
 int64_t accumulate(const float* g, float* r, int64_t n, int threads) {
   std::atomic<int64_t> nonfinite = 0;
-  in_parallel(useful_threads(threads, n), n, 16, [&](int, int64_t begin, int64_t end) {
-    nonfinite += accumulator()(g + begin, r + begin, end - begin);
-  });
+  in_parallel(useful_threads(threads, n), n, 16,
+              [&](int, int64_t begin, int64_t end) { nonfinite += accumulator()(g + begin, r + begin, end - begin); });
   return nonfinite;
 }
 
@@ -114,13 +113,13 @@ bool gather(const Gradient& in, const int32_t* indices, float* values, int64_t c
     for (int64_t i = 0; i < in.n; ++i) *nonfinite += !is_finite(in.g[i]);
     return true;
   }
-  // Sorted places (the usual case) go stretch by stretch while it is in the cache; others need three sweeps.
-  constexpr int64_t kStretch = 4096;
-  int64_t stretch = std::is_sorted(indices, indices + count) ? kStretch : std::max<int64_t>(in.n, 1);
+  // Sorted indices (the usual case) are handled range by range while it is in the cache; others need three passes.
+  constexpr int64_t kRange = 4096;
+  int64_t range = std::is_sorted(indices, indices + count) ? kRange : std::max<int64_t>(in.n, 1);
   int64_t from = 0;
-  for (int64_t begin = 0; begin < in.n; begin += stretch) {
-    int64_t end = std::min(in.n, begin + stretch), to = from;
-    if (stretch == kStretch)
+  for (int64_t begin = 0; begin < in.n; begin += range) {
+    int64_t end = std::min(in.n, begin + range), to = from;
+    if (range == kRange)
       while (to < count && indices[to] < end) ++to;
     else
       to = count;

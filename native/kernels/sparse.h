@@ -1,4 +1,4 @@
-// The rest of the sparse family: taking given places, keeping everything back, adding what others sent.
+// Sparse operations besides selection: gathering given indices, accumulating into the residual, adding received pairs.
 #pragma once
 #include <cstdint>
 
@@ -16,7 +16,7 @@ bool gather(const Gradient& in, const int32_t* indices, float* values, int64_t c
 // out[indices[i]] += weight * values[i]. False, with nothing written, if an index lies outside [0, n).
 bool scatter_add(const int32_t* indices, const float* values, int64_t count, float* out, int64_t n, float weight);
 
-// Plain r += g: the least that error feedback must do, the floor benchmarks compare with.
+// Plain r += g: the minimum work of error feedback, the baseline of the benchmarks.
 void add(const float* g, float* r, int64_t n, int threads);
 
 }  // namespace gradwire

@@ -1,11 +1,11 @@
-// The receiver's half of acknowledgement: which packets arrived, and when to say so.
+// Acks: the receiver's half of acknowledgement: which packets arrived, and when to send an ACK.
 #pragma once
 #include <algorithm>
 #include <array>
 
+#include "core/time.h"
 #include "ltp/frame.h"
-#include "ltp/seen.h"
-#include "ltp/time.h"
+#include "ltp/replay_window.h"
 
 namespace gradwire::ltp {
 
@@ -13,10 +13,11 @@ class Acks {
  public:
   // An ACK at least every sixteen packets keeps the sender's clock fine-grained; each costs both sides a wake-up.
   static constexpr int kEvery = 16;
-  // An ACK waits for a quarter of a round trip, within these bounds: longer and short round trips are all waiting.
+  // An ACK waits for a quarter of a round trip, within these bounds: with a longer delay, short round trips would
+  // consist of waiting.
   static constexpr Time kShortest = 250 * kMicrosecond;
   static constexpr Time kLongest = kMillisecond;
-  // Each arrival is reported in this many ACKs, so that lost ACKs cost nothing.
+  // Each arrival is reported in this many ACKs, so that a lost ACK costs nothing.
   static constexpr std::size_t kRepeats = 8;
 
   void on_packet(Time now, std::uint64_t number, bool eliciting, Time rtt) {
@@ -26,7 +27,7 @@ class Acks {
     lowest_new_ = std::min(lowest_new_, number);
     if (!eliciting) return;
     if (pending_++ == 0) deadline_ = now + std::clamp(rtt / 4, kShortest, kLongest);
-    // The first packet past a gap tells of loss at once.
+    // The first packet after a gap reports loss at once.
     if (gap && pending_ > 1) deadline_ = now;
     if (pending_ >= kEvery) deadline_ = now;
   }
@@ -50,7 +51,7 @@ class Acks {
   bool any() const { return arrived_.end() > 0; }
 
  private:
-  Seen<8192> arrived_;
+  ReplayWindow<8192> arrived_;
   std::array<std::uint64_t, kRepeats> floors_ = make_floors();
   std::size_t turn_ = 0;
   std::uint64_t lowest_new_ = ~std::uint64_t{0};

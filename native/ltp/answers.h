@@ -1,16 +1,16 @@
-// How many datagrams an endpoint sends in answer to packets that belong to no connection. Who repeats a captured HELLO without
-// end gets a bounded number of answers, and fills no memory.
+// AnswerBudget: limits how many datagrams an endpoint sends in answer to packets that belong to no connection. An
+// attacker that replays a captured HELLO gets a bounded number of answers and uses no memory.
 #pragma once
 #include <algorithm>
 
-#include "ltp/time.h"
+#include "core/time.h"
 
 namespace gradwire::ltp {
 
 class AnswerBudget {
  public:
-  // A token bucket of one second's worth: a thousand ranks that start together are all answered at once, and what is asked in
-  // vain is asked again after 100 ms. 1000 RETRYs are 46 KB.
+  // A token bucket for one second: a thousand ranks that start together are all answered at once, and an unanswered
+  // HELLO is repeated after 100 ms. 1000 RETRYs are 46 KB.
   static constexpr double kPerSecond = 1000;
 
   bool take(Time now) {

@@ -9,31 +9,32 @@ namespace gradwire::ltp {
 namespace {
 
 constexpr double kStartupGain = 2.885;  // 2 / ln 2: the least gain that doubles the rate every round
-// Room for delayed and clumped acknowledgements. BBR's own 2 lets two flows keep a full queue of one
-// bandwidth-delay product between them for ever (0.86 / 0.11 of the link); with 1.65 they end near equal shares.
+// Above 1 to allow for delayed and bunched acknowledgements. With BBR's own 2, two flows keep a full queue of one
+// bandwidth-delay product permanently (0.86 / 0.11 of the link); with 1.65 they converge to nearly equal shares.
 constexpr double kWindowGain = 1.65;
 constexpr std::array<double, 8> kCycle{1.25, 0.75, 1, 1, 1, 1, 1, 1};
-// Where both directions carry data, ACKs wait behind the peer's. That is no queue of ours: without room for it the window
-// would end the sending early, and the rate measured then shrink the window further. At most so many RTprops; what is less than
-// an eighth of one is the clumping of ACKs.
-constexpr Time kBackMost = 8, kBackLeast = 8;
-constexpr double kGrowth = 1.25;  // a pipe whose rate grows less than this for three rounds is full
+// When both directions carry data, ACKs wait behind the peer's data. This is not our queue: if the window did not allow
+// for it, sending would stop early, and the rate measured then would shrink the window further. At most 8 RTprop are
+// allowed; less than an eighth of one is bunching of ACKs.
+constexpr Time kReverseMost = 8, kReverseLeast = 8;
+constexpr double kGrowth = 1.25;  // the path is full when the rate grows less than this for three rounds
 constexpr Time kRtpropWindow = 10 * kSecond;
 constexpr Time kProbeRttTime = 200 * kMillisecond;
 constexpr double kLeastPackets = 4;
-// What a round trip takes beyond RTprop although no queue is there: the peer's ACK delay, a burst's gathering, two threads
-// being scheduled. Without it a window of a short round trip starves the sender, the rate it measures is its own,
-// and both shrink together (with 0.75 ms, incast at 1 ms went from 25 to 800 ms a transfer within twelve).
+// What a round trip takes beyond RTprop without any queue: the peer's ACK delay, collecting a burst, scheduling of two
+// threads. Without it the window starves the sender on short round trips: it measures its own rate, and rate and window
+// shrink together (with 0.75 ms, incast at 1 ms went from 25 to 800 ms a transfer within twelve transfers).
 constexpr Time kLoopSlack = 1500 * kMicrosecond;
-// Loss is congestion when every round trip of its round met a queue. It cuts the window's ceiling by CUBIC's factor,
-// never below one bandwidth-delay product, so a lone flow under random loss keeps the link full. The ceiling grows by a
-// constant: proportional growth let the larger of two flows stay the larger one.
-constexpr double kQueueEvidence = 1.3;  // a lone flow's probing queues a quarter of RTprop and drains it again
+// Loss is congestion when every round trip of its round shows a queue. It reduces the window's ceiling by CUBIC's
+// factor, never below one bandwidth-delay product, so that a single flow under random loss keeps the link full. The
+// ceiling grows by a constant: with proportional growth the larger of two flows stays larger.
+constexpr double kQueueEvidence = 1.3;  // the probing of a single flow queues a quarter of RTprop and drains it again
 constexpr double kCeilingCut = 0.7;
 constexpr double kCeilingGrowth = 4;  // packets per round
-// Startup into a queue too shallow to show in round trips: no random loss in scope is this heavy.
+// For startup into a queue too short to show in round trips: no random loss that LTP is meant for is this high.
 constexpr double kStartupLoss = 0.2;
-// One lost packet of a round of three says nothing of a queue; ending startup on it would leave a crawling connection.
+// One lost packet in a round of three does not show a queue; ending startup because of it would leave a very slow
+// connection.
 constexpr double kStartupLossPackets = 8;
 
 }  // namespace
@@ -42,12 +43,13 @@ Bbr::Bbr(std::uint64_t packet, Time rtt)
     : packet_(static_cast<double>(packet)),
       pacing_gain_(kStartupGain),
       window_gain_(kStartupGain),
-      first_rate_(static_cast<double>(kInitialPackets) * packet_ * kSecond / static_cast<double>(std::max<Time>(rtt, kMillisecond))),
+      first_rate_(static_cast<double>(kInitialPackets) * packet_ * kSecond /
+                  static_cast<double>(std::max<Time>(rtt, kMillisecond))),
       rtprop_(std::max<Time>(rtt, kMicrosecond)),
       ceiling_(std::numeric_limits<double>::infinity()) {}
 
-// Until the pipe was full once, samples may measure a few control frames and not the path: a connection that has only
-// received so far must not begin to send at the rate of its own CLOSE frames.
+// Until the path was full once, samples may measure a few control frames and not the path: a connection that has only
+// received so far must not start to send at the rate of its own CLOSE frames.
 double Bbr::best_rate() const {
   double best = *std::max_element(rates_.begin(), rates_.end());
   return pipe_filled_ && best > 0 ? best : std::max(best, first_rate_);
@@ -59,31 +61,36 @@ double Bbr::pacing_rate() const { return pacing_gain_ * best_rate(); }
 
 std::uint64_t Bbr::window() const {
   double least = kLeastPackets * packet_;
-  // Emptied this far, flows that probe together see the true RTprop; at half a product the later comer keeps a larger one.
+  // With so little in flight, flows that probe together see the true RTprop; at half a product the later flow keeps a
+  // larger one.
   if (mode_ == Mode::probe_rtt) return static_cast<std::uint64_t>(least);
-  double slack = std::clamp(best_rate() * static_cast<double>(kLoopSlack) / kSecond, 6 * packet_, 3 * Pacer::kBurstMost);
-  Time waiting = back_queue_ < rtprop_ / kBackLeast ? 0 : std::min(back_queue_, kBackMost * rtprop_);
-  double back = best_rate() * static_cast<double>(waiting) / kSecond;
-  double wanted = std::min(product(window_gain_) + slack, ceiling_) + back;
-  // Before the first rate sample the window is the initial one; it never falls under it while starting.
+  double slack =
+      std::clamp(best_rate() * static_cast<double>(kLoopSlack) / kSecond, 6 * packet_, 3 * Pacer::kBurstMost);
+  Time waiting = reverse_queue_ < rtprop_ / kReverseLeast ? 0 : std::min(reverse_queue_, kReverseMost * rtprop_);
+  double reverse = best_rate() * static_cast<double>(waiting) / kSecond;
+  double wanted = std::min(product(window_gain_) + slack, ceiling_) + reverse;
+  // Before the first rate sample the window is the initial one; during startup it never falls below it.
   if (mode_ == Mode::startup) wanted = std::max(wanted, static_cast<double>(kInitialPackets) * packet_);
   return static_cast<std::uint64_t>(std::max(least, wanted));
 }
 
-void Bbr::on_sent(Time, std::uint64_t, std::uint64_t in_flight) { most_in_flight_ = std::max(most_in_flight_, in_flight); }
+void Bbr::on_sent(Time, std::uint64_t, std::uint64_t in_flight) {
+  most_in_flight_ = std::max(most_in_flight_, in_flight);
+}
 
-// The rate filter forgets by itself; a silent path must not be hammered meanwhile, which the probe timer ensures.
+// Nothing to do: the rate filter expires by itself, and the probe timer limits what is sent into a silent path.
 void Bbr::on_timeout(Time) {}
 
 void Bbr::on_ack(const AckSample& sample) {
-  back_queue_ = sample.back_queue;
+  reverse_queue_ = sample.reverse_queue;
   count_rounds(sample);
   update_rate(sample);
   update_rtprop(sample);
-  judge_loss(sample);
+  update_ceiling(sample);
   check_full_pipe(sample);
   if (mode_ == Mode::startup && pipe_filled_) enter(Mode::drain, sample.now);
-  if (mode_ == Mode::drain && static_cast<double>(sample.in_flight) <= product(1)) enter(Mode::probe_bandwidth, sample.now);
+  if (mode_ == Mode::drain && static_cast<double>(sample.in_flight) <= product(1))
+    enter(Mode::probe_bandwidth, sample.now);
   if (mode_ == Mode::probe_bandwidth) advance_cycle(sample);
   run_probe_rtt(sample);
 }
@@ -95,15 +102,15 @@ void Bbr::count_rounds(const AckSample& sample) {
   ++round_;
 }
 
-// Whether the rate is that of the path. What leaves while RTprop is probed is limited by that.
-bool Bbr::of_the_path(const AckSample& sample) const {
+// Whether the sample measures the path. Packets sent while RTprop is probed are limited by that probe.
+bool Bbr::path_limited(const AckSample& sample) const {
   return sample.rate > 0 && !sample.app_limited && mode_ != Mode::probe_rtt;
 }
 
-// Only rounds that measured the path advance the filter: a round in which there was little to send makes no maximum older,
-// and keeps none alive.
+// Only rounds that measured the path advance the filter: a round with little to send neither ages a maximum nor renews
+// it.
 void Bbr::update_rate(const AckSample& sample) {
-  if (of_the_path(sample)) {
+  if (path_limited(sample)) {
     if (slot_round_ != round_) {
       slot_round_ = round_;
       slot_ = (slot_ + 1) % rates_.size();
@@ -111,7 +118,7 @@ void Bbr::update_rate(const AckSample& sample) {
     }
     rates_[slot_] = std::max(rates_[slot_], sample.rate);
   } else if (sample.rate > *std::max_element(rates_.begin(), rates_.end())) {
-    // An application-limited sample says that the path carries at least this much.
+    // An application-limited sample shows that the path carries at least this much.
     rates_[slot_] = sample.rate;
   }
 }
@@ -127,7 +134,7 @@ void Bbr::update_rtprop(const AckSample& sample) {
   }
 }
 
-void Bbr::judge_loss(const AckSample& sample) {
+void Bbr::update_ceiling(const AckSample& sample) {
   round_acked_ += sample.acked;
   round_lost_ += sample.lost;
   phase_lost_ += sample.lost;
@@ -148,7 +155,7 @@ void Bbr::judge_loss(const AckSample& sample) {
 }
 
 void Bbr::check_full_pipe(const AckSample& sample) {
-  if (pipe_filled_ || full_round_ == round_ || !of_the_path(sample)) return;
+  if (pipe_filled_ || full_round_ == round_ || !path_limited(sample)) return;
   full_round_ = round_;
   if (best_rate() >= kGrowth * full_rate_) {
     full_rate_ = best_rate();
@@ -163,7 +170,7 @@ void Bbr::enter(Mode mode, Time now) {
   window_gain_ = mode == Mode::startup || mode == Mode::drain ? kStartupGain : kWindowGain;
   pacing_gain_ = mode == Mode::startup ? kStartupGain : mode == Mode::drain ? 1 / kStartupGain : 1;
   if (mode == Mode::probe_bandwidth) {
-    // Any phase but the draining one; spread by the clock so that flows that start together do not probe together.
+    // Any phase except the draining one, chosen by the clock so that flows that start together do not probe together.
     phase_ = 2 + static_cast<int>(static_cast<std::uint64_t>(now / kMicrosecond) % (kCycle.size() - 2));
     phase_at_ = now;
     phase_lost_ = 0;
@@ -175,7 +182,8 @@ void Bbr::advance_cycle(const AckSample& sample) {
   bool elapsed = sample.now - phase_at_ > rtprop_;
   bool next = elapsed;
   double in_flight = static_cast<double>(sample.in_flight);
-  if (phase_ == 0) next = elapsed && (phase_lost_ > 0 || in_flight >= std::min(product(kCycle[0]), ceiling_) || sample.app_limited);
+  if (phase_ == 0)
+    next = elapsed && (phase_lost_ > 0 || in_flight >= std::min(product(kCycle[0]), ceiling_) || sample.app_limited);
   if (phase_ == 1) next = elapsed || in_flight <= product(1);
   if (!next) return;
   phase_ = (phase_ + 1) % static_cast<int>(kCycle.size());
@@ -191,8 +199,9 @@ void Bbr::run_probe_rtt(const AckSample& sample) {
     probe_rtt_until_ = probe_least_ = kNever;
     return;
   }
-  // The time counts from when our own queue has drained: before that, round trips measure the queue.
-  if (probe_rtt_until_ == kNever && sample.in_flight <= window()) probe_rtt_until_ = sample.now + std::max(kProbeRttTime, rtprop_);
+  // The time counts from when our own queue is empty: before that, round trips measure the queue.
+  if (probe_rtt_until_ == kNever && sample.in_flight <= window())
+    probe_rtt_until_ = sample.now + std::max(kProbeRttTime, rtprop_);
   if (sample.now < probe_rtt_until_ || probe_least_ == kNever) return;
   rtprop_ = probe_least_;
   rtprop_at_ = sample.now;

@@ -1,6 +1,6 @@
-// BBR-like congestion control: send at the measured bottleneck rate (BtlBw), keep about one bandwidth-delay product
-// (BtlBw x RTprop) in flight, and do not mistake random loss for congestion. After Cardwell et al., "BBR:
-// congestion-based congestion control" (2016), with one change for living beside loss-based flows: loss that comes
+// Bbr: BBR-like congestion control: send at the measured bottleneck rate (BtlBw), keep about one bandwidth-delay
+// product (BtlBw x RTprop) in flight, and do not mistake random loss for congestion. After Cardwell et al., "BBR:
+// congestion-based congestion control" (2016), with one change for sharing a link with loss-based flows: loss
 // together with a standing queue lowers a ceiling on the window (`ceiling_`), loss alone does not.
 #pragma once
 #include <array>
@@ -26,10 +26,10 @@ class Bbr : public Congestion {
   double best_rate() const;
   double product(double gain) const;  // gain x BtlBw x RTprop, in bytes
   void count_rounds(const AckSample& sample);
-  bool of_the_path(const AckSample& sample) const;
+  bool path_limited(const AckSample& sample) const;
   void update_rate(const AckSample& sample);
   void update_rtprop(const AckSample& sample);
-  void judge_loss(const AckSample& sample);
+  void update_ceiling(const AckSample& sample);
   void check_full_pipe(const AckSample& sample);
   void enter(Mode mode, Time now);
   void advance_cycle(const AckSample& sample);
@@ -46,7 +46,7 @@ class Bbr : public Congestion {
   double first_rate_;
   Time rtprop_;
   Time rtprop_at_ = 0;
-  Time back_queue_ = 0;
+  Time reverse_queue_ = 0;
   bool rtprop_known_ = false;
   // Rounds are counted in deliveries, not in time.
   std::uint64_t round_ = 0;

@@ -1,4 +1,4 @@
-// A fixed-size set of grain numbers with run-wise operations: all state of a transfer, allocated once when it opens.
+// Bitmap: a fixed-size set of grain numbers with operations on runs. Allocated once, when a transfer opens.
 #pragma once
 #include <algorithm>
 #include <bit>
@@ -15,7 +15,7 @@ class Bitmap {
   std::uint64_t size() const { return size_; }
   std::uint64_t count() const { return count_; }
   bool test(std::uint64_t i) const { return words_[i / 64] >> (i % 64) & 1; }
-  // Both tell how many bits they changed.
+  // Both return how many bits they changed.
   std::uint64_t set(std::uint64_t first, std::uint64_t count) {
     std::uint64_t changed = 0;
     each_word(first, count, [&](std::uint64_t& word, std::uint64_t mask) {

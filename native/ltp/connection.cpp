@@ -1,5 +1,5 @@
-// Life of a connection: construction, timers, fates of packets, statistics. Packets are built and read in
-// connection_send.cpp and connection_receive.cpp.
+// Construction, timers, acknowledged and lost packets, statistics. Packets are built in connection_send.cpp and read in
+// connection_receive.cpp.
 #include "ltp/connection.h"
 
 #include <algorithm>
@@ -15,12 +15,12 @@ Connection::Connection(const Settings& settings, const ConnectionStart& start, T
       pmtu_(start.largest_datagram),
       sends_(start.rank, start.peer_credit, control_, events_, counters_),
       receives_(start.rank, settings, control_, events_, counters_),
-      last_heard_(now),
+      last_received_(now),
       created_(now),
       now_(now),
       next_keepalive_(now),
       confirmed_(start.confirmed) {
-  // The initiator speaks first, so that the responder learns that its answer arrived.
+  // The initiator sends first, so that the responder learns that its answer arrived.
   ping_ = start.confirmed;
 }
 
@@ -47,13 +47,13 @@ void Connection::fail(Time now, Failure failure) {
 void Connection::handle_timeout(Time now) {
   now_ = now;
   if (failure_ != Failure::none) return;
-  if (now - last_heard_ >= settings_.dead_after) return fail(now, Failure::vanished);
+  if (now - last_received_ >= settings_.dead_after) return fail(now, Failure::vanished);
   if (!confirmed_ && now - created_ >= settings_.connect_timeout) return fail(now, Failure::half_open);
   if (recovery_.deadline() <= now) {
     recovery_.on_deadline(now, *this);
     if (recovery_.timeouts() == 2 && pmtu_.on_silence(now)) ++counters_.mtu_fallbacks;
-    // What a probe carries is the oldest that is unaccounted for; its packet stays in flight, in case it was only late.
-    // Where only a loss was due there is no probe to fill.
+    // A probe carries the oldest data that is neither acknowledged nor lost; its first packet stays in flight, as it
+    // may be late only. When the deadline only declared a loss, there is no probe to fill.
     if (int wanted = recovery_.probes())
       recovery_.oldest_in_flight([&](const SentPacket& packet) {
         requeue(packet);
@@ -62,15 +62,15 @@ void Connection::handle_timeout(Time now) {
   }
   receives_.on_deadline(now);
   if (next_keepalive_ <= now) {
-    if (now - last_heard_ >= settings_.keepalive) ping_ = true;
+    if (now - last_received_ >= settings_.keepalive) ping_ = true;
     next_keepalive_ = now + settings_.keepalive;
   }
 }
 
-Time Connection::poll_timeout(Time now) {
+Time Connection::poll_timeout() {
   if (failure_ != Failure::none) return kNever;
   Time earliest = std::min({acks_.deadline(), recovery_.deadline(), receives_.deadline(), next_keepalive_,
-                            last_heard_ + settings_.dead_after});
+                            last_received_ + settings_.dead_after});
   if (confirmed_ && !recovery_.timeouts()) earliest = std::min(earliest, pmtu_.deadline());
   bool data = sends_.ready(payload()) && recovery_.window_allows(pmtu_.current());
   if (data || !control_.empty()) earliest = std::min(earliest, recovery_.pacing_ready(pmtu_.current()));
@@ -88,8 +88,10 @@ void Connection::on_packet_acked(const SentPacket& packet, bool) {
 }
 
 void Connection::on_packet_lost(const SentPacket& packet) {
-  if (!packet.mtu_probe) pmtu_.on_lost(packet.bytes, packet.sent);
-  else if (pmtu_.on_probe_lost(now_)) ++counters_.mtu_fallbacks;
+  if (!packet.mtu_probe)
+    pmtu_.on_lost(packet.bytes, packet.sent);
+  else if (pmtu_.on_probe_lost(now_))
+    ++counters_.mtu_fallbacks;
   requeue(packet);
 }
 

@@ -1,5 +1,14 @@
-// One established connection to one peer: sealed packets in, transfers and acknowledgements out. No sockets, no clock.
-// Input: handle_packet, handle_timeout, send, post. Output: poll_packet, poll_timeout, events.
+// Connection: one established connection to one peer. Sealed packets in, transfers and acknowledgements out; no
+// sockets, no clock, no thread. Input: handle_packet, handle_timeout, send, post, cancel, shut. Output: poll_packet,
+// poll_timeout, events.
+//
+// Call order. `now` never decreases from one call to the next. After any input:
+//   1. call poll_packet until it returns 0, and send each packet in that order;
+//   2. take everything from events();
+//   3. stop when failure() is set: no further packet or event follows;
+//   4. call poll_timeout, and call handle_timeout at that time or later, unless another input comes first.
+// After a pause of the process, handle_packet for what arrived comes before handle_timeout: the timer would declare a
+// peer dead whose packets wait in the socket.
 #pragma once
 #include <deque>
 #include <memory>
@@ -9,13 +18,13 @@
 #include "ltp/pmtu.h"
 #include "ltp/receive_side.h"
 #include "ltp/recovery.h"
-#include "ltp/seen.h"
+#include "ltp/replay_window.h"
 #include "ltp/send_side.h"
 #include "ltp/settings.h"
 
 namespace gradwire::ltp {
 
-// Less room than this is not worth a packet: the longest ACK needs 552 bytes.
+// No packet is built into less space than this: the longest ACK needs 552 bytes.
 inline constexpr std::size_t kLeastRoom = 640;
 
 struct ConnectionStart {
@@ -24,21 +33,21 @@ struct ConnectionStart {
   std::uint32_t local = 0, remote = 0;  // connection numbers
   Secret sealing{}, opening{};
   bool encrypt = true;
-  bool confirmed = false;  // the initiator has proof of the peer; the responder waits for a sealed packet
+  bool confirmed = false;  // true at the initiator; the responder waits for a sealed packet as proof of the peer
   std::uint32_t peer_credit = 0;
   std::uint16_t largest_datagram = 0;
-  Time rtt = 0;  // of the handshake; 0: not known
+  Time rtt = 0;  // measured by the handshake; 0: unknown
 };
 
-class Connection final : private FateListener {
+class Connection final : private PacketListener {
  public:
   Connection(const Settings& settings, const ConnectionStart& start, Time now);
 
   void send(Time now, SendRequest request);
   void post(Time now, const ReceiveRequest& request) { receives_.post(now, request); }
-  // After true the buffer is neither read nor written, and no event carries the token.
+  // After it returns true the buffer is neither read nor written, and no event carries the token.
   bool cancel(Time now, std::uint64_t token);
-  // Gives up every request, without events; only before the peer has confirmed, so that none is half done.
+  // Returns every request, without events. Only before the peer has confirmed, so that no request is partly done.
   void hand_over(std::vector<SendRequest>& sends, std::vector<ReceiveRequest>& receives) const;
   void shut(ShutReason reason) { shutting_ = reason; }
 
@@ -46,19 +55,19 @@ class Connection final : private FateListener {
   void handle_timeout(Time now);
   // Builds the next packet into `out`; 0 when there is nothing to send now. Uses at most out.size() bytes.
   std::size_t poll_packet(Time now, MutableBytes out);
-  Time poll_timeout(Time now);
+  Time poll_timeout();
   std::deque<Event>& events() { return events_; }
   void fail(Time now, Failure failure);
 
   Failure failure() const { return failure_; }
   bool confirmed() const { return confirmed_; }
   const ConnectionStart& start() const { return start_; }
-  Time last_heard() const { return last_heard_; }
+  Time last_received() const { return last_received_; }
   LinkStats stats() const;
   std::size_t datagram() const { return pmtu_.current(); }
 
  private:
-  struct Packet;  // one under construction
+  struct Packet;  // being built
 
   void on_packet_acked(const SentPacket& packet, bool spurious) override;
   void on_packet_lost(const SentPacket& packet) override;
@@ -80,18 +89,18 @@ class Connection final : private FateListener {
 
   const Settings& settings_;
   ConnectionStart start_;
-  Counters counters_;
+  LinkCounters counters_;
   ControlQueue control_;
   std::deque<Event> events_;
   SealingKeys sealing_;
   OpeningKeys opening_;
-  Seen<8192> replay_;
+  ReplayWindow<8192> replay_window_;
   Acks acks_;
   Recovery recovery_;
   Pmtu pmtu_;
   SendSide sends_;
   ReceiveSide receives_;
-  Time last_heard_, created_, now_;
+  Time last_received_, created_, now_;
   Time next_keepalive_;
   bool confirmed_;
   bool ping_ = false;

@@ -2,14 +2,14 @@
 
 namespace gradwire::ltp {
 
-// 1. Old numbers are dropped before any work is spent on them.
+// 1. Drop old numbers before any work is spent on them.
 // 2. Authenticate and decrypt in place.
-// 3. Read all frames once without acting: a malformed packet changes nothing.
-// 4. Act on each frame, then remember the packet for acknowledgement unless it held data we could not place.
+// 3. Parse all frames once without acting: a malformed packet changes nothing.
+// 4. Act on each frame, then record the packet for acknowledgement unless it held data that had no buffer.
 void Connection::handle_packet(Time now, const SealedHeader& header, MutableBytes datagram) {
   now_ = now;
   if (failure_ != Failure::none) return;
-  if (replay_.contains(header.number)) {
+  if (replay_window_.contains(header.number)) {
     ++counters_.replayed;
     return;
   }
@@ -19,7 +19,7 @@ void Connection::handle_packet(Time now, const SealedHeader& header, MutableByte
     ++counters_.authentication_failed;
     return;
   }
-  replay_.insert(header.number);
+  replay_window_.insert(header.number);
   Bytes frames = body.first(body.size() - kTagSize);
   if (!well_formed(frames)) {
     ++counters_.malformed;
@@ -31,7 +31,7 @@ void Connection::handle_packet(Time now, const SealedHeader& header, MutableByte
     event.rank = start_.rank;
     events_.push_back(std::move(event));
   }
-  last_heard_ = now;
+  last_received_ = now;
   ++counters_.packets_received;
   counters_.bytes_received += datagram.size();
   handle_frames(now, header.number, frames);
@@ -52,9 +52,9 @@ void Connection::handle_frames(Time now, std::uint64_t number, Bytes frames) {
   while (in.left() && failure_ == Failure::none && next_frame(in, frame)) {
     eliciting |= !std::holds_alternative<AckFrame>(frame) && !std::holds_alternative<PaddingFrame>(frame);
     if (auto* data = std::get_if<DataFrame>(&frame)) {
-      auto verdict = receives_.on_data(now, *data);
-      if (verdict == ReceiveSide::Verdict::broken) fail(now, Failure::protocol);
-      placed &= verdict == ReceiveSide::Verdict::taken;
+      auto result = receives_.on_data(now, *data);
+      if (result == ReceiveSide::DataResult::invalid) fail(now, Failure::protocol);
+      placed &= result == ReceiveSide::DataResult::taken;
     } else if (auto* ack = std::get_if<AckFrame>(&frame)) {
       if (!recovery_.on_ack(now, *ack, *this)) fail(now, Failure::protocol);
     } else if (auto* open = std::get_if<OpenFrame>(&frame)) {

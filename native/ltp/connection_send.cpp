@@ -4,10 +4,12 @@
 
 namespace gradwire::ltp {
 
-// Frames gather here; a data frame's bytes stay where they are until they are sealed.
+// Frames are collected here; the bytes of a data frame stay in the sender's buffer until they are sealed.
 struct Connection::Packet {
   Packet(Recovery& recovery, std::size_t size)
-      : number(recovery.next_number()), room(size - kSealedOverhead), frames(MutableBytes(buffer).first(std::min(sizeof buffer, room))) {}
+      : number(recovery.next_number()),
+        room(size - kSealedOverhead),
+        frames(MutableBytes(buffer).first(std::min(sizeof buffer, room))) {}
 
   std::size_t left() const { return room - frames.size() - payload.size(); }
 
@@ -35,8 +37,8 @@ std::size_t Connection::poll_packet(Time now, MutableBytes out) {
   return poll_data(now, out, false);
 }
 
-// Goodbye comes last: what arrived is acknowledged and what was decided is said first, so that a peer whose data was
-// delivered does not hear that its transfer failed.
+// SHUT comes last: ACK and control frames are sent first, so that a peer whose data was delivered does not see its
+// transfer fail.
 std::size_t Connection::poll_shut(Time now, MutableBytes out) {
   Packet packet(recovery_, std::min(kBaseDatagram, out.size()));
   packet.room -= kShutSize;
@@ -59,7 +61,7 @@ std::size_t Connection::poll_ack(Time now, MutableBytes out) {
   AckFrame ack;
   acks_.fill(now, ack);
   write(packet.frames, ack);
-  // An ACK has room for what must arrive anyway: CLOSE usually travels here.
+  // An ACK has space for control frames: CLOSE is usually sent here.
   add_controls(packet);
   return finish(now, packet, out);
 }
@@ -87,16 +89,19 @@ std::size_t Connection::poll_mtu_probe(Time now, MutableBytes out) {
 std::size_t Connection::poll_data(Time now, MutableBytes out, bool forced) {
   Outgoing* transfer = sends_.ready(payload());
   std::size_t size = std::min(pmtu_.current(), out.size());
-  // No data although there would be room: rate samples now measure us, not the path, also while control frames are paced.
+  // No data although the window allows some: rate samples now measure the application, not the path, also while control
+  // frames are paced.
   if (!transfer && !forced && recovery_.window_allows(size)) recovery_.on_app_limited();
   if (!transfer && control_.empty()) return 0;
-  // Control frames wait for the pacer like data, though not for the window: what frees a peer must not wait for a round trip.
+  // Control frames wait for the pacer like data, but not for the window: a frame that unblocks the peer must not wait
+  // for a round trip.
   if (!forced && !recovery_.pacing_allows(now, size)) return 0;
   bool may_send = forced || recovery_.window_allows(size);
   if (!may_send && control_.empty()) return 0;
   Packet packet(recovery_, size);
   add_controls(packet);
-  bool whole_fits = transfer && packet.left() >= kDataHeader + std::min<std::size_t>(transfer->block_bytes(), transfer->request().size);
+  bool whole_fits = transfer && packet.left() >= kDataHeader + std::min<std::size_t>(transfer->block_bytes(),
+                                                                                     transfer->request().size);
   if (transfer && may_send && (packet.frames.size() == 0 || whole_fits)) add_data(packet, *transfer);
   return packet.frames.size() ? finish(now, packet, out) : 0;
 }
@@ -108,7 +113,7 @@ void Connection::add_controls(Packet& packet) {
   }
 }
 
-// Builds the frame from what is true now. False when it does not fit; a control that has lost its object is dropped.
+// Builds the frame from the current state. False when it does not fit; a control whose transfer is gone is dropped.
 bool Connection::add_control(Packet& packet, const Control& control) {
   std::size_t room = std::min(packet.left(), packet.frames.left());
   auto put = [&](const auto& frame, std::size_t size) {
@@ -146,7 +151,8 @@ bool Connection::add_control(Packet& packet, const Control& control) {
 
 bool Connection::add_data(Packet& packet, Outgoing& transfer) {
   Outgoing::Piece piece;
-  // On a wide path controls can fill `frames` and leave room in the packet: a payload without its header would be read as PADDING.
+  // On a path with a large MTU, controls can fill `frames` and leave space in the packet: a payload without its header
+  // would be read as PADDING.
   if (packet.frames.left() < kDataHeader) return false;
   if (packet.left() <= kDataHeader || !transfer.next(packet.left() - kDataHeader, piece)) return false;
   write_data_header(packet.frames, transfer.id(), piece.first, piece.bytes.size());
@@ -171,9 +177,9 @@ std::size_t Connection::finish(Time now, Packet& packet, MutableBytes out) {
   write(writer, SealedHeader{sealing_.generation(), start_.remote, packet.number});
   Bytes header = writer.written();
   std::size_t size = kSealedOverhead + packet.frames.size() + packet.payload.size();
-  // A frame that did not fit must never leave in pieces.
-  if (!packet.frames.ok() ||
-      !sealing_.seal(packet.number, header, packet.frames.written(), packet.payload, out.data() + kSealedHeader, start_.encrypt)) {
+  // A frame that did not fit must never be sent in part.
+  if (!packet.frames.ok() || !sealing_.seal(packet.number, header, packet.frames.written(), packet.payload,
+                                            out.data() + kSealedHeader, start_.encrypt)) {
     fail(now, Failure::protocol);
     return 0;
   }

@@ -1,4 +1,4 @@
-// Frames that must arrive: they wait here, travel in packets, and come back here when their packet is lost.
+// Control: frames that must arrive. They are queued here, sent in packets, and queued again when their packet is lost.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -7,7 +7,7 @@
 
 namespace gradwire::ltp {
 
-// Small enough to be kept with each sent packet; the frame itself is built from current state when it is sent.
+// Small enough to be stored with each sent packet; the frame itself is built from the current state when it is sent.
 struct Control {
   FrameType type = FrameType::padding;
   std::uint16_t part = 0;

@@ -4,8 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "ltp/bbr.h"
-
 namespace gradwire::ltp {
 namespace {
 
@@ -22,14 +20,16 @@ Cubic::Cubic(std::uint64_t packet, Time rtt)
       threshold_(std::numeric_limits<double>::infinity()),
       srtt_(std::max<Time>(rtt, kMicrosecond)) {}
 
-// The window is spread over a round trip; twice as fast in slow start, so that pacing does not hold growth back.
-double Cubic::pacing_rate() const { return (slow_start_ ? 2.0 : 1.25) * window_ * kSecond / static_cast<double>(srtt_); }
+// The window is spread over a round trip; twice as fast in slow start, so that pacing does not limit growth.
+double Cubic::pacing_rate() const {
+  return (slow_start_ ? 2.0 : 1.25) * window_ * kSecond / static_cast<double>(srtt_);
+}
 
 void Cubic::on_ack(const AckSample& sample) {
   if (sample.rtt > 0) srtt_ += (sample.rtt - srtt_) / 8;
   srtt_ = std::max<Time>(srtt_, kMicrosecond);
   if (sample.rate > 0) rate_ = std::max(rate_ * 0.9, sample.rate);
-  // Once per round trip: only the loss of a packet sent after the last reduction is news.
+  // Once per round trip: only the loss of a packet sent after the last reduction counts.
   if (sample.lost && sample.lost_sent > reduced_at_) return reduce(sample.now);
   if (sample.app_limited && static_cast<double>(sample.in_flight) < window_ / 2) return;
   if (window_ < threshold_) {
@@ -69,11 +69,6 @@ void Cubic::reduce(Time now) {
 void Cubic::on_timeout(Time now) {
   reduce(now);
   window_ = kLeastPackets * packet_;
-}
-
-std::unique_ptr<Congestion> make_congestion(CongestionKind kind, std::uint64_t packet, Time rtt) {
-  if (kind == CongestionKind::cubic) return std::make_unique<Cubic>(packet, rtt);
-  return std::make_unique<Bbr>(packet, rtt);
 }
 
 }  // namespace gradwire::ltp

@@ -1,4 +1,4 @@
-// CUBIC congestion control (RFC 9438) with pacing, for comparison and for fairness tests: loss means congestion.
+// Cubic: CUBIC congestion control (RFC 9438) with pacing, for comparison and for fairness tests. Loss means congestion.
 #pragma once
 #include "ltp/congestion.h"
 
@@ -22,9 +22,9 @@ class Cubic : public Congestion {
   double packet_;
   double window_;
   double threshold_;
-  double largest_ = 0;    // window before the last reduction, in packets
-  double friendly_ = 0;   // what Reno would have, in packets
-  double plateau_in_ = 0; // seconds from the reduction to the plateau (K)
+  double largest_ = 0;     // window before the last reduction, in packets
+  double friendly_ = 0;    // the window Reno would have, in packets
+  double plateau_in_ = 0;  // seconds from the reduction to the plateau (K)
   double rate_ = 0;
   Time srtt_;
   Time reduced_at_ = 0;

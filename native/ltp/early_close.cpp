@@ -20,14 +20,14 @@ EarlyClose::Limits EarlyClose::limits(std::uint64_t size, Time rtprop, double bt
   }
   Time waiting = rtprop * 3 / 2, sending = to_time(static_cast<double>(size) / btlbw * kSecond);
   limits.formula = waiting + sending;
-  limits.telling = sending > waiting;
+  limits.representative = sending > waiting;
   limits.threshold = to_time(ratio() * static_cast<double>(limits.formula));
   limits.deadline = std::max(limits.formula, limits.threshold) + limits.slack;
   return limits;
 }
 
 void EarlyClose::on_closed(const Limits& limits, Time elapsed, double fraction) {
-  if (!limits.telling || fraction <= 0) return;
+  if (!limits.representative || fraction <= 0) return;
   ratios_[count_++ % kHistory] = static_cast<double>(elapsed) / fraction / static_cast<double>(limits.formula);
 }
 

@@ -1,4 +1,4 @@
-// The endpoint's upper edge and its timers; datagrams of the handshake are handled in endpoint_handshake.cpp.
+// Requests, timers and output of the endpoint; datagrams are handled in endpoint_handshake.cpp.
 #include "ltp/endpoint.h"
 
 #include <algorithm>
@@ -8,8 +8,9 @@ namespace {
 
 constexpr Time kFirstGreeting = 100 * kMillisecond;
 constexpr Time kLastGreeting = kSecond;
-constexpr int kSteadyGreetings = 8;  // before the interval doubles: a burst of losses swallows several in a row
-// Connections speak before answers do, but not for ever: who wants to connect must not wait for all that others send.
+constexpr int kSteadyGreetings = 8;  // before the interval doubles: a burst of losses can drop several in a row
+// Connections send before answers do, but not always: a peer that wants to connect must not wait until others have sent
+// all.
 constexpr int kRunsPerAnswer = 8;
 
 }  // namespace
@@ -19,8 +20,9 @@ Endpoint::Endpoint(const Settings& settings, const Identity& self, Bytes job_sec
 
 void Endpoint::connect(Time now, std::uint32_t rank, const Address& address) {
   Peer& peer = peers_[rank];
-  // A live connection stays, and who asked hears of it; an unconfirmed one says so when it is confirmed.
-  if (peer.connection && peer.state == Peer::State::connected) return peer.connection->confirmed() ? announce(peer) : void();
+  // A live connection stays and is reported again; an unconfirmed one is reported when it is confirmed.
+  if (peer.connection && peer.state == Peer::State::connected)
+    return peer.connection->confirmed() ? report_connected(peer) : void();
   if (peer.connection) by_connection_.erase(peer.connection->start().local);
   peer.connection.reset();
   peer.rank = rank;
@@ -56,13 +58,14 @@ Peer* Endpoint::greeting_peer(std::uint32_t connection) {
   return nullptr;
 }
 
-void Endpoint::greet(Time now, Peer& peer) {
+void Endpoint::send_greeting(Time now, Peer& peer) {
   if (peer.initiator)
-    letters_.push_back({peer.address, handshake_.sealed(peer.hello)});
+    pending_datagrams_.push_back({peer.address, handshake_.sealed(peer.hello)});
   else
-    letters_.push_back({peer.address, handshake_.sealed(Knock{self_.rank, peer.rank, self_.epoch})});
+    pending_datagrams_.push_back({peer.address, handshake_.sealed(Knock{self_.rank, peer.rank, self_.epoch})});
   peer.greeted_at = now;
-  peer.greeting_at = now + std::min(kLastGreeting, kFirstGreeting << std::clamp(peer.greetings++ - kSteadyGreetings, 0, 4));
+  peer.greeting_at =
+      now + std::min(kLastGreeting, kFirstGreeting << std::clamp(peer.greetings++ - kSteadyGreetings, 0, 4));
 }
 
 void Endpoint::send(Time now, std::uint32_t rank, SendRequest request) {
@@ -115,10 +118,10 @@ void Endpoint::start(Time now, Peer& peer, const ConnectionStart& start) {
   for (const ReceiveRequest& request : peer.early_receives) peer.connection->post(now, request);
   peer.early_sends.clear();
   peer.early_receives.clear();
-  if (start.confirmed) announce(peer);
+  if (start.confirmed) report_connected(peer);
 }
 
-void Endpoint::announce(const Peer& peer) {
+void Endpoint::report_connected(const Peer& peer) {
   Event event;
   event.rank = peer.rank;
   events_.push_back(std::move(event));
@@ -127,18 +130,19 @@ void Endpoint::announce(const Peer& peer) {
 void Endpoint::fail(Time now, Peer& peer, Failure failure) {
   if (peer.connection) peer.connection->fail(now, failure);
   peer.failure = failure;
-  for (const SendRequest& request : peer.early_sends) refuse(EventType::sent, peer.rank, request.token, request.size, failure);
+  for (const SendRequest& request : peer.early_sends)
+    refuse(EventType::sent, peer.rank, request.token, request.size, failure);
   for (const ReceiveRequest& request : peer.early_receives)
     refuse(EventType::received, peer.rank, request.token, request.size, failure);
   peer.early_sends.clear();
   peer.early_receives.clear();
   peer.state = Peer::State::failed;
-  reap(now, peer);
+  collect_events(now, peer);
   refuse(EventType::failed, peer.rank, 0, 0, failure);
 }
 
-// Moves a connection's events out; a connection that failed by itself takes its peer along.
-void Endpoint::reap(Time now, Peer& peer) {
+// Moves the events of a connection out. When the connection has failed, its peer fails too.
+void Endpoint::collect_events(Time now, Peer& peer) {
   if (!peer.connection) return;
   auto& events = peer.connection->events();
   while (!events.empty()) {
@@ -153,7 +157,8 @@ void Endpoint::reap(Time now, Peer& peer) {
 }
 
 bool Endpoint::alive(Time now, const Peer& peer) const {
-  return peer.connection && peer.connection->confirmed() && now - peer.connection->last_heard() < 3 * settings_.keepalive;
+  return peer.connection && peer.connection->confirmed() &&
+         now - peer.connection->last_received() < 3 * settings_.keepalive;
 }
 
 void Endpoint::handle_timeout(Time now) {
@@ -162,46 +167,51 @@ void Endpoint::handle_timeout(Time now) {
       if (peer.deadline <= now)
         fail(now, peer, peer.hint == Failure::none ? Failure::no_answer : peer.hint);
       else if (peer.greeting_at <= now)
-        greet(now, peer);
+        send_greeting(now, peer);
     } else if (peer.connection) {
       peer.connection->handle_timeout(now);
-      reap(now, peer);
+      collect_events(now, peer);
     }
   }
 }
 
 Time Endpoint::poll_timeout(Time now) {
-  Time earliest = letters_.empty() && answers_.empty() ? kNever : now;
+  Time earliest = pending_datagrams_.empty() && answers_.empty() ? kNever : now;
   for (auto& [rank, peer] : peers_) {
     if (peer.state == Peer::State::greeting) earliest = std::min({earliest, peer.greeting_at, peer.deadline});
-    if (peer.connection) earliest = std::min(earliest, peer.connection->poll_timeout(now));
+    if (peer.connection) earliest = std::min(earliest, peer.connection->poll_timeout());
   }
   return earliest;
 }
 
 bool Endpoint::poll_transmit(Time now, MutableBytes out, std::size_t segments, Transmit& transmit) {
-  if (poll_letter(letters_, out, transmit)) return true;
-  if ((answers_.empty() || runs_ < kRunsPerAnswer) && poll_peers(now, out, segments, transmit)) return ++runs_, true;
+  if (poll_pending(pending_datagrams_, out, transmit)) return true;
+  if ((answers_.empty() || runs_ < kRunsPerAnswer) && poll_peers(now, out, segments, transmit)) {
+    ++runs_;
+    return true;
+  }
   runs_ = 0;
-  return poll_letter(answers_, out, transmit);
+  return poll_pending(answers_, out, transmit);
 }
 
-bool Endpoint::poll_letter(std::deque<Letter>& letters, MutableBytes out, Transmit& transmit) {
-  if (letters.empty()) return false;
-  Letter& letter = letters.front();
-  std::memcpy(out.data(), letter.bytes.data(), letter.bytes.size());
-  transmit = {letter.to, letter.bytes.size(), letter.bytes.size()};
-  letters.pop_front();
+bool Endpoint::poll_pending(std::deque<PendingDatagram>& pending, MutableBytes out, Transmit& transmit) {
+  if (pending.empty()) return false;
+  PendingDatagram& next = pending.front();
+  std::memcpy(out.data(), next.bytes.data(), next.bytes.size());
+  transmit = {next.to, next.bytes.size(), next.bytes.size()};
+  pending.pop_front();
   return true;
 }
 
 bool Endpoint::poll_peers(Time now, MutableBytes out, std::size_t segments, Transmit& transmit) {
-  // Everybody in turn, starting after the one who spoke last.
-  auto first = peers_.upper_bound(turn_);
-  for (auto it = first; it != peers_.end(); ++it)
-    if (fill(now, it->second, out, segments, transmit)) return turn_ = it->first, true;
-  for (auto it = peers_.begin(); it != first; ++it)
-    if (fill(now, it->second, out, segments, transmit)) return turn_ = it->first, true;
+  // Round robin, starting after the peer that sent last.
+  auto at = peers_.upper_bound(turn_);
+  for (std::size_t count = peers_.size(); count > 0; --count, ++at) {
+    if (at == peers_.end()) at = peers_.begin();
+    if (!fill(now, at->second, out, segments, transmit)) continue;
+    turn_ = at->first;
+    return true;
+  }
   return false;
 }
 
@@ -210,15 +220,15 @@ bool Endpoint::fill(Time now, Peer& peer, MutableBytes out, std::size_t segments
   transmit.to = peer.address;
   transmit.size = peer.connection->poll_packet(now, out);
   transmit.segment = transmit.size;
-  // Packets of data are followed by more, of the same length as long as there is data.
-  // A probe goes alone: should the interface refuse its size, nothing else is refused with it.
+  // Data packets follow each other with the same length while there is data. A probe is sent alone: if the interface
+  // refuses its size, nothing else is refused with it.
   bool full = transmit.size >= kLeastRoom && transmit.size <= peer.connection->datagram();
   for (std::size_t n = 1; full && n < segments && transmit.size + transmit.segment <= out.size(); ++n) {
     std::size_t size = peer.connection->poll_packet(now, out.subspan(transmit.size, transmit.segment));
     transmit.size += size;
     full = size == transmit.segment;
   }
-  reap(now, peer);
+  collect_events(now, peer);
   return transmit.size > 0;
 }
 

@@ -1,5 +1,6 @@
-// A process's end of LTP: all peers behind one socket. Datagrams and time in, datagrams and events out; no I/O.
-// Of each pair of ranks the lower one initiates, so there is never more than one connection between two processes.
+// Endpoint: one process in LTP: all peers behind one socket. Datagrams and time in, datagrams and events out; no I/O.
+// The lower rank of each pair initiates, so there is never more than one connection between two processes.
+// Call order as in connection.h: after any input, poll_transmit until false, poll_event until false, then poll_timeout.
 #pragma once
 #include <deque>
 #include <map>
@@ -8,6 +9,7 @@
 #include <unordered_map>
 
 #include "ltp/answers.h"
+#include "ltp/endpoint_counters.h"
 #include "ltp/peer.h"
 
 namespace gradwire::ltp {
@@ -28,17 +30,17 @@ class Endpoint {
  public:
   Endpoint(const Settings& settings, const Identity& self, Bytes job_secret, const Secret& entropy);
 
-  // Starts (or starts again after a failure) a connection; the outcome is an event, also where there is one already.
+  // Starts (or restarts after a failure) a connection; the result is an event, also when it is connected already.
   void connect(Time now, std::uint32_t rank, const Address& address);
   void send(Time now, std::uint32_t rank, SendRequest request);
   void post(Time now, std::uint32_t rank, const ReceiveRequest& request);
   bool cancel(Time now, std::uint32_t rank, std::uint64_t token);
-  // Says goodbye to everybody; packets for it must still be polled.
+  // Closes every connection; poll_transmit then returns the packets that announce it.
   void shut();
 
   void handle_datagram(Time now, const Address& from, MutableBytes datagram);
   void handle_timeout(Time now);
-  // Fills `out` with at most `segments` datagrams; false when nothing is to be sent now.
+  // Fills `out` with at most `segments` datagrams; false when there is nothing to send now.
   bool poll_transmit(Time now, MutableBytes out, std::size_t segments, Transmit& transmit);
   Time poll_timeout(Time now);
   bool poll_event(Event& event);
@@ -48,19 +50,19 @@ class Endpoint {
   const Identity& self() const { return self_; }
 
  private:
-  struct Letter {
+  struct PendingDatagram {
     Address to;
     Datagram bytes;
   };
 
-  void greet(Time now, Peer& peer);
+  void send_greeting(Time now, Peer& peer);
   void fail(Time now, Peer& peer, Failure failure);
-  void reap(Time now, Peer& peer);
+  void collect_events(Time now, Peer& peer);
   void refuse(EventType type, std::uint32_t rank, std::uint64_t token, std::uint64_t size, Failure failure);
   void start(Time now, Peer& peer, const ConnectionStart& start);
-  void announce(const Peer& peer);
+  void report_connected(const Peer& peer);
   void reject(const Address& from);
-  // Answers a packet of no connection, within the budget for such.
+  // Answers a packet of no connection, within the budget.
   void answer(Time now, const Address& to, Datagram bytes);
   bool alive(Time now, const Peer& peer) const;
 
@@ -74,7 +76,7 @@ class Endpoint {
   void accept(Time now, const Address& from, Peer& peer, const Hello& hello);
   Peer* greeting_peer(std::uint32_t connection);
   std::uint32_t fresh_connection();
-  bool poll_letter(std::deque<Letter>& letters, MutableBytes out, Transmit& transmit);
+  bool poll_pending(std::deque<PendingDatagram>& pending, MutableBytes out, Transmit& transmit);
   bool poll_peers(Time now, MutableBytes out, std::size_t segments, Transmit& transmit);
   bool fill(Time now, Peer& peer, MutableBytes out, std::size_t segments, Transmit& transmit);
 
@@ -84,8 +86,9 @@ class Endpoint {
   EndpointCounters counters_;
   std::map<std::uint32_t, Peer> peers_;
   std::unordered_map<std::uint32_t, Peer*> by_connection_;
-  std::deque<Letter> letters_;  // of our own handshakes: before everything, as data that overtook its ACCEPT would be lost
-  std::deque<Letter> answers_;  // to packets of no connection: behind what connections send
+  std::deque<PendingDatagram>
+      pending_datagrams_;  // of our own handshakes: sent first, as data that overtakes its ACCEPT would be lost
+  std::deque<PendingDatagram> answers_;  // to packets of no connection: sent after what connections send
   std::deque<Event> events_;
   AnswerBudget budget_;
   std::uint32_t turn_ = 0;

@@ -7,7 +7,7 @@ namespace {
 
 constexpr Time kResetEvery = 10 * kMillisecond;
 constexpr Time kKnockAnswer = 50 * kMillisecond;
-// Answers that wait for the socket. Beyond, none are given: they would be old when they leave.
+// Answers queued for the socket. More are not queued: they would be outdated when sent.
 constexpr std::size_t kAnswersMost = 1024;
 constexpr std::size_t kResetSize = 2 + 4 + 4 + 8 + kTagSize;
 
@@ -17,8 +17,8 @@ std::array<std::uint8_t, 8> number_bytes(std::uint64_t number) {
   return bytes;
 }
 
-// No greeting follows another sooner than kKnockAnswer, so an answer within that time is to the only one. A later one may be
-// to a repetition, after loss or because the peer was not ready: such a round trip is not known (0).
+// Greetings are at least kKnockAnswer apart, so an answer within that time belongs to the last one. A later answer may
+// belong to an earlier greeting, after loss or because the peer was not ready: its round trip is unknown (0).
 Time round_trip(Time elapsed) { return elapsed < kKnockAnswer ? std::max(elapsed, kMicrosecond) : 0; }
 
 }  // namespace
@@ -40,7 +40,8 @@ void Endpoint::handle_datagram(Time now, const Address& from, MutableBytes datag
   }
 }
 
-// A stranger's packet, or one under another secret. From the address of a peer we are waiting for it is a strong hint.
+// A packet of another job, or one under another secret. From the address of a peer we are waiting for, the secrets
+// differ.
 void Endpoint::reject(const Address& from) {
   ++counters_.authentication_failed;
   for (auto& [rank, peer] : peers_)
@@ -61,25 +62,25 @@ void Endpoint::on_sealed(Time now, const Address& from, MutableBytes datagram) {
   auto found = by_connection_.find(header.connection);
   if (found != by_connection_.end()) {
     Peer& peer = *found->second;
-    // Packets of a connection come from the peer's address only: no migration, no reflection.
+    // Packets of a connection are accepted from the peer's address only: no migration, no reflection.
     if (peer.address != from) {
       ++counters_.stray;
       return;
     }
     peer.connection->handle_packet(now, header, datagram);
-    return reap(now, peer);
+    return collect_events(now, peer);
   }
   ++counters_.stray;
-  // Never longer than what it answers, and not often: useless to anybody who would aim it at a third party.
+  // Never longer than the packet it answers, and rate-limited: useless for an attack on a third party.
   if (datagram.size() < kResetSize || now < next_reset_) return;
   next_reset_ = now + kResetEvery;
   ++counters_.resets_sent;
   answer(now, from, handshake_.sealed(Reset{header.connection, self_.rank, self_.epoch}));
 }
 
-// 1. Strangers get no answer at all.
-// 2. Holders of the secret get a cookie first; until it comes back, nothing is remembered of them.
-// 3. Then: refused with a reason, or accepted; a repeated HELLO gets the same answer again.
+// 1. Without the secret there is no answer.
+// 2. With the secret the answer is a cookie; no state is stored until the cookie comes back.
+// 3. Then the HELLO is refused with a reason, or accepted; a repeated HELLO gets the same answer again.
 void Endpoint::on_hello(Time now, const Address& from, Bytes datagram) {
   Hello hello;
   if (!parse(datagram, hello)) {
@@ -98,7 +99,7 @@ void Endpoint::on_hello(Time now, const Address& from, Bytes datagram) {
   }
   if (hello.peer_rank != self_.rank || hello.rank >= self_.rank) return refuse(Refusal::wrong_rank);
   auto found = peers_.find(hello.rank);
-  // Not asked for yet: the peer is early, and repeats itself until we are ready.
+  // connect() was not called yet: the peer repeats its HELLO until it is.
   if (found == peers_.end() || found->second.state == Peer::State::failed) return;
   Peer& peer = found->second;
   if (peer.connection) {
@@ -107,10 +108,11 @@ void Endpoint::on_hello(Time now, const Address& from, Bytes datagram) {
       answer(now, from, peer.accept);
       return;
     }
-    // A live connection is not given up for a new claim; one that has gone silent is.
+    // A live connection is not replaced by a new HELLO; a silent one is.
     if (alive(now, peer)) return old.epoch == hello.epoch ? void() : refuse(Refusal::rank_in_use);
-    if (peer.connection->confirmed()) return fail(now, peer, old.epoch == hello.epoch ? Failure::half_open : Failure::restarted);
-    // The peer never heard of it: what it was given to do is for the next one.
+    if (peer.connection->confirmed())
+      return fail(now, peer, old.epoch == hello.epoch ? Failure::half_open : Failure::restarted);
+    // The peer never received it: its requests move to the next connection.
     peer.connection->hand_over(peer.early_sends, peer.early_receives);
     by_connection_.erase(old.local);
     peer.connection.reset();
@@ -132,7 +134,7 @@ void Endpoint::accept(Time now, const Address& from, Peer& peer, const Hello& he
   peer.hello.nonce = hello.nonce;
   peer.address = from;
   peer.accept = handshake_.sealed(answer, Handshake::core(hello));
-  letters_.push_back({from, peer.accept});
+  pending_datagrams_.push_back({from, peer.accept});
   ConnectionStart begin;
   begin.rank = peer.rank;
   begin.epoch = hello.epoch;
@@ -143,7 +145,7 @@ void Endpoint::accept(Time now, const Address& from, Peer& peer, const Hello& he
   begin.encrypt = answer.encrypt;
   begin.peer_credit = hello.credit;
   begin.largest_datagram = std::min(hello.largest_datagram, settings_.largest_datagram);
-  // The cookie's age is one round trip (and the initiator's turnaround).
+  // The cookie's age is one round trip plus the initiator's processing time.
   begin.rtt = round_trip(now - static_cast<Time>(Reader(hello.cookie).u64()));
   start(now, peer, begin);
 }
@@ -157,12 +159,13 @@ void Endpoint::on_retry(Time now, Bytes datagram) {
   Peer* peer = greeting_peer(retry.connection);
   if (!peer) return;
   if (!handshake_.authentic(datagram, peer->hello.nonce)) return reject(peer->address);
-  // The first cookie is used at once. Later ones (the old one expired, or somebody repeats a captured RETRY, which is a
-  // twenty-sixth of a HELLO) wait for the next greeting unless the last was a while ago.
+  // The first cookie is used at once. Later ones (the old one expired, or an attacker replays a captured RETRY, which
+  // has 1/26 of the size of a HELLO) are used in the next greeting, unless the last greeting was at least kKnockAnswer
+  // ago.
   bool first = peer->hello.cookie == Cookie{};
   peer->hello.cookie = retry.cookie;
   if (!peer->asked_at) peer->asked_at = now;
-  if (first || now - peer->greeted_at >= kKnockAnswer) greet(now, *peer);
+  if (first || now - peer->greeted_at >= kKnockAnswer) send_greeting(now, *peer);
 }
 
 void Endpoint::on_accept(Time now, Bytes datagram) {
@@ -198,7 +201,7 @@ void Endpoint::on_refuse(Time now, Bytes datagram) {
     return;
   }
   if (refusal.connection == 0) {
-    // An answer to our KNOCK: somebody else already is who we say we are.
+    // An answer to our KNOCK: another process has our rank.
     if (!handshake_.authentic(datagram, number_bytes(self_.epoch))) return;
     for (auto& [rank, peer] : peers_)
       if (peer.state == Peer::State::greeting && !peer.initiator) peer.hint = Failure::rank_in_use;
@@ -208,7 +211,7 @@ void Endpoint::on_refuse(Time now, Bytes datagram) {
   if (!peer) return;
   if (!handshake_.authentic(datagram, peer->hello.nonce)) return reject(peer->address);
   switch (refusal.reason) {
-    // The other holder of our rank may be a process of ours that just died: keep asking until the deadline.
+    // The other process of our rank may have died just now: repeat until the deadline.
     case Refusal::rank_in_use: peer->hint = Failure::rank_in_use; return;
     case Refusal::too_many_peers: return fail(now, *peer, Failure::too_many_peers);
     default: return fail(now, *peer, Failure::wrong_rank);
@@ -224,7 +227,7 @@ void Endpoint::on_reset(Time now, const Address& from, Bytes datagram) {
   auto found = peers_.find(reset.rank);
   if (found == peers_.end() || !found->second.connection || found->second.address != from) return;
   Peer& peer = found->second;
-  // Before our ACCEPT has arrived nobody there knows the connection: HELLO comes again, and our answer to it.
+  // Before our ACCEPT has arrived the peer does not know the connection: it repeats HELLO, and we answer again.
   if (peer.connection->start().remote != reset.connection || !peer.connection->confirmed()) return;
   if (!handshake_.authentic(datagram)) return reject(from);
   fail(now, peer, reset.epoch == peer.connection->start().epoch ? Failure::half_open : Failure::restarted);
@@ -241,7 +244,7 @@ void Endpoint::on_knock(Time now, const Address& from, Bytes datagram) {
   if (knock.peer_rank != self_.rank || found == peers_.end() || !found->second.initiator) return;
   Peer& peer = found->second;
   if (peer.state == Peer::State::greeting) {
-    if (peer.address == from && now - peer.greeted_at >= kKnockAnswer) greet(now, peer);
+    if (peer.address == from && now - peer.greeted_at >= kKnockAnswer) send_greeting(now, peer);
     return;
   }
   if (!peer.connection || peer.connection->start().epoch == knock.epoch) return;

@@ -8,7 +8,7 @@ namespace {
 
 void start(Writer& out, FrameType type) { out.u8(static_cast<std::uint8_t>(type)); }
 
-// Padding runs to the packet's end and is zero: anything else could hide bytes that a later version reads.
+// Padding extends to the packet's end and is zero: other bytes could get a meaning in a later version.
 bool read_padding(Reader& in) {
   Bytes rest = in.bytes(in.left());
   return std::all_of(rest.begin(), rest.end(), [](std::uint8_t byte) { return byte == 0; });
@@ -30,6 +30,11 @@ bool read_range(Reader& in, GrainRange& range, std::uint64_t grains) {
   return in.ok() && range.count > 0 && std::uint64_t{range.first} + range.count <= grains;
 }
 
+void write(Writer& out, const GrainRange& range) {
+  out.u32(range.first);
+  out.u32(range.count);
+}
+
 bool read(Reader& in, OpenFrame& open) {
   open.id = in.u64();
   open.tag = in.u64();
@@ -43,8 +48,9 @@ bool read(Reader& in, OpenFrame& open) {
   std::uint8_t standing = in.u8();
   open.standing = static_cast<Standing>(standing);
   open.critical_count = in.u8();
-  if (!in.ok() || standing > static_cast<std::uint8_t>(Standing::posted) || open.grain == 0 || open.element == 0 || open.grain % open.element || open.size == 0 ||
-      open.tolerance > kWhole || open.least > open.tolerance || open.critical_count > kCriticalRanges)
+  if (!in.ok() || standing > static_cast<std::uint8_t>(Standing::posted) || open.grain == 0 || open.element == 0 ||
+      open.grain % open.element || open.size == 0 || open.tolerance > kWhole || open.least > open.tolerance ||
+      open.critical_count > kCriticalRanges)
     return false;
   std::uint64_t grains = (open.size - 1) / open.grain + 1;
   if (grains > 0xffffffffu) return false;
@@ -68,8 +74,8 @@ bool read(Reader& in, CloseFrame& close) {
   close.part = in.u16();
   close.parts = in.u16();
   close.count = in.u16();
-  if (!in.ok() || reason < 1 || reason > static_cast<std::uint8_t>(CloseReason::cancelled) || close.part >= close.parts ||
-      close.count > kCloseRanges)
+  if (!in.ok() || reason < 1 || reason > static_cast<std::uint8_t>(CloseReason::cancelled) ||
+      close.part >= close.parts || close.count > kCloseRanges)
     return false;
   for (std::size_t i = 0; i < close.count; ++i)
     if (!read_range(in, close.missing[i], 0xffffffffull)) return false;
@@ -97,7 +103,8 @@ bool next_frame(Reader& in, Frame& frame) {
     case FrameType::data: return read(in, frame.emplace<DataFrame>());
     case FrameType::posted: {
       auto& posted = frame.emplace<PostedFrame>();
-      posted.tag = in.u64(), posted.size = in.u64();
+      posted.tag = in.u64();
+      posted.size = in.u64();
       return in.ok();
     }
     case FrameType::grant: frame.emplace<GrantFrame>().id = in.u64(); return in.ok();
@@ -136,7 +143,7 @@ void write(Writer& out, const OpenFrame& open) {
   out.u64(open.btlbw);
   out.u8(static_cast<std::uint8_t>(open.standing));
   out.u8(open.critical_count);
-  for (std::size_t i = 0; i < open.critical_count; ++i) out.u32(open.critical[i].first), out.u32(open.critical[i].count);
+  for (std::size_t i = 0; i < open.critical_count; ++i) write(out, open.critical[i]);
 }
 
 void write_data_header(Writer& out, TransferId id, std::uint32_t first, std::size_t length) {
@@ -177,7 +184,7 @@ void write(Writer& out, const CloseFrame& close) {
   out.u16(close.part);
   out.u16(close.parts);
   out.u16(close.count);
-  for (std::size_t i = 0; i < close.count; ++i) out.u32(close.missing[i].first), out.u32(close.missing[i].count);
+  for (std::size_t i = 0; i < close.count; ++i) write(out, close.missing[i]);
 }
 
 void write(Writer& out, const AbortFrame& abort) {

@@ -1,26 +1,40 @@
-// What a sealed packet carries: docs/ltp.md section 4. One struct per frame; `next_frame` reads them one after the other.
+// Frames: the content of a sealed packet, docs/ltp.md section 4. One struct per frame; `next_frame` reads them in
+// order.
 #pragma once
 #include <array>
 #include <cstdint>
 #include <variant>
 
-#include "ltp/bytes.h"
+#include "core/bytes.h"
+#include "core/event.h"
 
 namespace gradwire::ltp {
 
-inline constexpr std::size_t kAckWords = 64;       // 4096 packets of history in one ACK, 512 bytes: fits the base datagram
+inline constexpr std::size_t kAckWords = 64;  // 4096 packets of history in one ACK, 512 bytes: fits the base datagram
 inline constexpr std::size_t kCriticalRanges = 8;  // keeps OPEN in one base datagram
 inline constexpr std::size_t kCloseRanges = 128;   // 1 KiB of ranges per CLOSE part
-inline constexpr std::uint32_t kWhole = 1'000'000;  // fractions travel in parts per million
 inline constexpr std::size_t kDataHeader = 15;
 inline constexpr std::size_t kShutSize = 2;
 
+// The credit that a transfer sent ahead of its receive uses; the minimum bounds how many small ones wait unclaimed.
+constexpr std::uint64_t credit_cost(std::uint64_t size) { return size < 1024 ? 1024 : size; }
+
 enum class FrameType : std::uint8_t {
-  padding = 0, ping = 1, ack = 2, open = 3, data = 4, posted = 5, grant = 6, close = 7, abort = 8, shut = 9,
-  hold = 10, once = 11,
+  padding = 0,
+  ping = 1,
+  ack = 2,
+  open = 3,
+  data = 4,
+  posted = 5,
+  grant = 6,
+  close = 7,
+  abort = 8,
+  shut = 9,
+  hold = 10,
+  once = 11,
 };
 
-// Counts the transfers of one direction of a connection. 64 bits never come round: a reused id would be taken for an old
+// Counts the transfers of one direction of a connection. 64 bits never wrap: a reused id would be taken for an old
 // transfer, whose data is acknowledged and dropped.
 using TransferId = std::uint64_t;
 
@@ -37,14 +51,15 @@ struct PingFrame {};
 struct AckFrame {
   std::uint64_t base = 0;
   std::uint32_t delay_us = 0;  // how long the newest packet waited for this ACK
-  std::uint32_t stamp_us = 0;  // when the ACK left, by its sender's clock: shows the queue on its way
+  std::uint32_t stamp_us = 0;  // when the ACK was sent, by its sender's clock: shows the queue on the reverse path
   std::uint8_t words = 0;
   std::array<std::uint64_t, kAckWords> bits;
 
   std::uint64_t largest() const;
 };
 
-// Why the sender may send: it waits for GRANT; it uses the receiver's credit; it answers a POSTED.
+// Why the sender may send. waiting: it may not before GRANT; ahead: it uses the receiver's credit; posted: it answers a
+// POSTED.
 enum class Standing : std::uint8_t { waiting = 0, ahead = 1, posted = 2 };
 
 struct OpenFrame {
@@ -54,8 +69,8 @@ struct OpenFrame {
   std::uint16_t grain = 0;
   std::uint16_t element = 0;
   std::uint32_t tolerance = kWhole;  // the least fraction that satisfies the contract; kWhole is reliable
-  std::uint32_t least = 0;           // the fraction that no deadline undercuts
-  std::uint32_t rtprop_us = 0;       // what the sender knows of the path; 0 is "nothing yet"
+  std::uint32_t least = 0;           // the fraction that a deadline never goes below
+  std::uint32_t rtprop_us = 0;       // the sender's estimate of the path; 0: unknown
   std::uint64_t btlbw = 0;           // bytes per second
   Standing standing = Standing::waiting;
   std::uint8_t critical_count = 0;
@@ -77,17 +92,15 @@ struct GrantFrame {
   TransferId id = 0;
 };
 
-// The answer to an OPEN whose data has no place here: nothing of it may be sent before GRANT.
+// The answer to an OPEN whose data has no buffer here: nothing of it may be sent before GRANT.
 struct HoldFrame {
   TransferId id = 0;
 };
 
-// Everything of a tolerant transfer was sent once: what is missing now was lost on the way.
+// Everything of a tolerant transfer was sent once: what is missing now was lost.
 struct OnceFrame {
   TransferId id = 0;
 };
-
-enum class CloseReason : std::uint8_t { complete = 1, threshold = 2, deadline = 3, refused = 4, cancelled = 5 };
 
 struct CloseFrame {
   TransferId id = 0;
@@ -125,7 +138,7 @@ void write(Writer& out, const OnceFrame& frame);
 void write(Writer& out, const CloseFrame& frame);
 void write(Writer& out, const AbortFrame& frame);
 void write(Writer& out, const ShutFrame& frame);
-// Only the header: the bytes are sealed straight from the sender's tensor.
+// Only the header: the bytes are sealed directly from the sender's tensor.
 void write_data_header(Writer& out, TransferId id, std::uint32_t first, std::size_t length);
 
 std::size_t size_of(const OpenFrame& frame);

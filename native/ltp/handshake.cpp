@@ -3,7 +3,7 @@
 namespace gradwire::ltp {
 namespace {
 
-constexpr Time kCookieLife = 10 * kSecond;  // many round trips, and short enough to make stolen cookies useless
+constexpr Time kCookieLife = 10 * kSecond;  // many round trips, yet too short for stolen cookies to be of use
 constexpr std::size_t kHelloCore = 60;      // HELLO up to its cookie
 
 }  // namespace
@@ -29,7 +29,7 @@ void Handshake::put_tag(Datagram& datagram, Bytes context) const {
 
 bool Handshake::authentic(Bytes datagram, Bytes context) const {
   if (datagram.size() < kTagSize) return false;
-  return same(tag(datagram.first(datagram.size() - kTagSize), context), datagram.last(kTagSize));
+  return constant_time_equal(tag(datagram.first(datagram.size() - kTagSize), context), datagram.last(kTagSize));
 }
 
 Cookie Handshake::cookie(Time now, const Address& from, const Hello& hello) const {
@@ -52,7 +52,7 @@ bool Handshake::cookie_valid(Time now, const Address& from, const Hello& hello) 
   Reader in(hello.cookie);
   Time made = static_cast<Time>(in.u64());
   if (made > now || now - made > kCookieLife) return false;
-  return same(cookie(made, from, hello), hello.cookie);
+  return constant_time_equal(cookie(made, from, hello), hello.cookie);
 }
 
 Nonce Handshake::fresh_nonce() {

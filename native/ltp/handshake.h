@@ -1,12 +1,12 @@
-// The pure part of the handshake: tags, cookies, nonces and the keys that come out. docs/ltp.md section 5.
+// Handshake: tags, cookies, nonces and keys of the handshake, without state of peers. docs/ltp.md section 5.
 #pragma once
 #include <vector>
 
-#include "ltp/address.h"
-#include "ltp/crypto.h"
+#include "core/address.h"
+#include "core/crypto.h"
+#include "core/time.h"
 #include "ltp/keys.h"
 #include "ltp/packet.h"
-#include "ltp/time.h"
 
 namespace gradwire::ltp {
 
@@ -14,7 +14,7 @@ using Datagram = std::vector<std::uint8_t>;
 
 class Handshake {
  public:
-  // `entropy` is fresh for each process: cookies and nonces come from it.
+  // `entropy` is drawn once per process; cookies and nonces are derived from it.
   Handshake(Bytes job_secret, const Secret& entropy);
 
   // A packet with its tag, computed over body and context.
@@ -35,7 +35,7 @@ class Handshake {
 
   Nonce fresh_nonce();
   std::uint64_t fresh_number();
-  // What both sides said, less the cookie: the context of ACCEPT's tag and of the traffic keys.
+  // The HELLO without its cookie: the context of ACCEPT's tag and of the traffic keys.
   static Datagram core(const Hello& hello);
   TrafficSecrets keys(const Hello& hello, const Accept& accept) const;
 

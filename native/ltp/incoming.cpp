@@ -6,11 +6,11 @@
 namespace gradwire::ltp {
 namespace {
 
-// Packets that overtake one another are this part of a round trip apart at the most: QUIC's and TCP's senders wait a
-// quarter or an eighth of it before they call one lost.
+// Reordered packets are at most this part of a round trip apart: senders of QUIC and TCP wait a quarter or an eighth of
+// it before they declare a packet lost.
 constexpr int kReorderShare = 8;
-// Nothing new for this part of the time so far is a stall. Repairs leave a gap of a round trip, which is a smaller part of
-// any transfer that has reached its deadline.
+// No new data for this part of the time so far is a stall. Retransmission leaves a gap of a round trip, which is a
+// smaller part of any transfer that has reached its deadline.
 constexpr int kStallShare = 4;
 
 }  // namespace
@@ -30,7 +30,7 @@ bool Incoming::fits(const DataFrame& data) const {
 std::uint64_t Incoming::accept(Time now, const DataFrame& data) {
   if (!started_) started_ = now;
   std::uint64_t count = (data.bytes.size() - 1) / open_.grain + 1;
-  // Writing a grain twice writes the same bytes: cheaper than asking which ones are new.
+  // Writing a grain twice writes the same bytes: cheaper than testing which ones are new.
   std::memcpy(destination_ + std::uint64_t{data.first} * open_.grain, data.bytes.data(), data.bytes.size());
   std::uint64_t fresh = arrived_.set(data.first, count);
   if (fresh) newest_ = now;
@@ -52,11 +52,17 @@ void Incoming::match(const ReceiveRequest& request) {
     std::memcpy(request.data, staging_.get(), open_.size);
     staging_.reset();
   }
-  // Only now: a peer cannot make us allocate for a size that nobody here agreed to.
+  // Only now: a peer cannot cause an allocation for a size that no receive here asked for.
   if (!arrived_.size()) arrived_ = Bitmap(grains_);
   destination_ = closed() ? nullptr : request.data;
-  if (request.threshold > 0) limits_.threshold = request.threshold, spent_ = kNever;
-  if (request.deadline > 0) limits_.deadline = request.deadline, limits_.extends = false;
+  if (request.threshold > 0) {
+    limits_.threshold = request.threshold;
+    spent_ = kNever;
+  }
+  if (request.deadline > 0) {
+    limits_.deadline = request.deadline;
+    limits_.extends = false;
+  }
   limits_.threshold = std::min(limits_.threshold, limits_.deadline);
 }
 
@@ -77,21 +83,23 @@ std::uint64_t Incoming::bytes_arrived() const {
 
 void Incoming::on_once(Time now) {
   bool own_limit = request_ && request_->threshold > 0;
-  if (spent_ == kNever && open_.rtprop_us > 0 && !own_limit) spent_ = now + Time{open_.rtprop_us} * kMicrosecond / kReorderShare;
+  if (spent_ == kNever && open_.rtprop_us > 0 && !own_limit)
+    spent_ = now + Time{open_.rtprop_us} * kMicrosecond / kReorderShare;
 }
 
 bool Incoming::has(std::uint32_t fraction) const {
-  return static_cast<double>(bytes_arrived()) * kWhole >= static_cast<double>(fraction) * static_cast<double>(open_.size);
+  return static_cast<double>(bytes_arrived()) * kWhole >=
+         static_cast<double>(fraction) * static_cast<double>(open_.size);
 }
 
-// When the fraction p will be there at the pace of arrivals so far.
+// When the fraction p will have arrived, at the rate of arrivals so far.
 Time Incoming::projected() const {
   double wanted = static_cast<double>(open_.tolerance) / kWhole * static_cast<double>(open_.size);
   double times = wanted / static_cast<double>(std::max<std::uint64_t>(bytes_arrived(), 1));
   return *started_ + to_time(static_cast<double>(newest_ - *started_) * times) + limits_.slack;
 }
 
-std::optional<CloseReason> Incoming::verdict(Time now) const {
+std::optional<CloseReason> Incoming::reason_to_close(Time now) const {
   if (arrived_.count() == grains_) return CloseReason::complete;
   Time due = deadline();
   if (due > now) return std::nullopt;
@@ -120,7 +128,7 @@ void Incoming::close(Time now, CloseReason reason) {
   }
   parts_acked_.resize(close_parts());
   close_left_ = parts_acked_.size();
-  // A staged transfer keeps its own memory until somebody asks for it.
+  // A staged transfer keeps its memory until a receive is posted.
   destination_ = nullptr;
 }
 

@@ -1,12 +1,12 @@
-// One transfer on its way in: grains go straight to their place in the destination (Bubble Filling: what never arrives
-// is zero there), in any order, without a reorder buffer.
+// Incoming: one transfer being received. Grains are written directly to their place in the destination, in any order,
+// without a reorder buffer; what never arrives is zero there (Bubble Filling).
 #pragma once
 #include <memory>
 #include <optional>
 
 #include "ltp/bitmap.h"
 #include "ltp/early_close.h"
-#include "ltp/transfer.h"
+#include "ltp/frame.h"
 
 namespace gradwire::ltp {
 
@@ -14,13 +14,13 @@ class Incoming {
  public:
   explicit Incoming(const OpenFrame& open);
 
-  // False when the bytes do not lie on grain boundaries inside the transfer: a broken peer.
+  // False when the bytes are not on grain boundaries inside the transfer: a protocol error.
   bool fits(const DataFrame& data) const;
-  // Copies new grains into place; tells how many were there already.
+  // Copies grains into place; returns how many had arrived before.
   std::uint64_t accept(Time now, const DataFrame& data);
 
   void set_destination(std::uint8_t* data) { destination_ = data; }
-  // Memory of our own for a transfer nobody has asked for yet.
+  // Allocates memory for a transfer without a posted receive.
   void stage();
   bool has_destination() const { return destination_ != nullptr; }
   bool staged() const { return staging_ != nullptr; }
@@ -31,12 +31,12 @@ class Incoming {
   const EarlyClose::Limits& limits() const { return limits_; }
   // The sender has sent everything once.
   void on_once(Time now);
-  // Why it should close now, if it should.
-  std::optional<CloseReason> verdict(Time now) const;
-  // When it closes if nothing more arrives; in the past where that was missed.
+  // The reason to close now; none: it stays open.
+  std::optional<CloseReason> reason_to_close(Time now) const;
+  // When it closes if nothing more arrives; may be in the past.
   Time deadline() const;
 
-  // Zeroes what is missing, lists it, and lets go of the destination.
+  // Zeroes and lists what is missing, and releases the destination.
   void close(Time now, CloseReason reason);
   bool closed() const { return reason_.has_value(); }
   CloseReason reason() const { return *reason_; }
@@ -50,7 +50,7 @@ class Incoming {
   const OpenFrame& open() const { return open_; }
   std::uint64_t bytes_arrived() const;
   Time elapsed() const { return elapsed_; }
-  bool delivered = false;  // the event was given out
+  bool delivered = false;  // the event was reported
 
  private:
   bool critical_complete() const;
@@ -67,9 +67,9 @@ class Incoming {
   std::optional<ReceiveRequest> request_;
   EarlyClose::Limits limits_;
   std::optional<Time> started_;
-  Time newest_ = 0;      // when something new arrived last
-  Time latest_ = kNever; // no extension goes beyond
-  Time spent_ = kNever;  // when everything that was sent once must have arrived, too
+  Time newest_ = 0;       // when new data arrived last
+  Time latest_ = kNever;  // limit of every extension
+  Time spent_ = kNever;   // when everything that was sent once should have arrived
   std::optional<CloseReason> reason_;
   std::vector<GrainRange> missing_;
   std::vector<bool> parts_acked_;

@@ -1,9 +1,9 @@
-// The key schedule of one connection: job secret and both nonces in, sealing and opening under the right generation
-// out. Each direction advances on its own; docs/ltp.md section 6.
+// The key schedule of one connection: from the job secret and both nonces to keys that seal and open under the right
+// generation. Each direction advances independently; docs/ltp.md section 6.
 #pragma once
 #include <optional>
 
-#include "ltp/crypto.h"
+#include "core/crypto.h"
 #include "ltp/packet.h"
 
 namespace gradwire::ltp {
@@ -38,8 +38,8 @@ class SealingKeys {
 class OpeningKeys {
  public:
   explicit OpeningKeys(const Secret& secret);
-  // Tries the generation that the header names. A packet of the next generation that authenticates moves us there;
-  // the previous one stays for packets that were overtaken.
+  // Uses the generation that the header names. An authentic packet of the next generation advances to it; the previous
+  // one is kept for reordered packets.
   bool open(const SealedHeader& header, Bytes header_bytes, MutableBytes body, bool encrypted);
 
  private:

@@ -9,7 +9,7 @@ namespace gradwire::ltp {
 std::uint16_t choose_grain(const SendRequest& request, std::size_t payload) {
   if (request.record) return request.record;
   std::size_t share = payload / kGrainsPerBlock / request.element * request.element;
-  // A grain must fit the smallest path, or a shrinking path could never finish the transfer.
+  // A grain must fit the smallest MTU, or a transfer could never finish after the MTU shrinks.
   std::size_t most = (kBaseDatagram - kSealedOverhead - kDataHeader) / request.element * request.element;
   return static_cast<std::uint16_t>(std::clamp<std::size_t>(share, request.element, most));
 }
@@ -27,7 +27,7 @@ Outgoing::Outgoing(TransferId id, SendRequest request, std::size_t payload, Time
       acked_(grains_),
       submitted_(now) {
   for (const ByteRange& range : request_.critical) {
-    // Whole blocks, so that the first-transmission queue can pass over them block by block.
+    // Whole blocks, so that the first-transmission queue can skip them block by block.
     std::uint64_t block = std::uint64_t{block_grains_} * grain_;
     std::uint64_t first = range.offset / block * block_grains_;
     std::uint64_t end = std::min(grains_, ((range.offset + range.length - 1) / block + 1) * block_grains_);
@@ -65,8 +65,8 @@ bool Outgoing::next_from(Bitmap& queue, std::uint64_t& cursor, std::size_t room,
   return true;
 }
 
-// Critical blocks have a queue of their own. They are passed over as soon as they are next, so that `next_block_` tells
-// whether anything is left: an order that ends in a critical block ends with the one before it.
+// Critical blocks have their own queue. They are skipped as soon as they are next, so that `next_block_` shows whether
+// a block is left: an order that ends in a critical block ends with the one before it.
 void Outgoing::skip_critical_blocks() {
   while (next_block_ < blocks_ && is_critical(order_(next_block_) * block_grains_)) ++next_block_;
 }
@@ -118,7 +118,7 @@ bool Outgoing::on_close(const CloseFrame& close) {
   close_parts_[close.part] = true;
   for (std::size_t i = 0; i < close.count; ++i)
     if (std::uint64_t{close.missing[i].first} + close.missing[i].count <= grains_)
-      close_missing_.set(close.missing[i].first, close.missing[i].count);  // a set: ranges of a peer may overlap
+      close_missing_.set(close.missing[i].first, close.missing[i].count);  // a set: a peer's ranges may overlap
   return --close_left_ == 0;
 }
 

@@ -1,18 +1,18 @@
-// One transfer on its way out: three queues (critical, first transmission, retransmission) over grains.
+// Outgoing: one transfer being sent, as three queues (critical, first transmission, retransmission) over grains.
 // A grain is the unit of delivery: a whole number of elements, or one record. Position follows from the grain number.
 #pragma once
 #include <optional>
 
 #include "ltp/bitmap.h"
+#include "ltp/frame.h"
 #include "ltp/permute.h"
-#include "ltp/transfer.h"
 
 namespace gradwire::ltp {
 
-// Four grains to a full packet: a packet can be cut where the path shrinks, and the bitmaps stay small.
+// Four grains in a full packet: a packet can be split when the MTU shrinks, and the bitmaps stay small.
 inline constexpr std::size_t kGrainsPerBlock = 4;
 
-// The grain for a transfer, given the payload a full packet carries now.
+// The grain of a transfer, given the present payload of a full packet.
 std::uint16_t choose_grain(const SendRequest& request, std::size_t payload);
 
 class Outgoing {
@@ -25,15 +25,16 @@ class Outgoing {
     Bytes bytes;
     bool again = false;
   };
-  // The next run of grains that fits `room`: critical first, then each block once in permuted order, then what was lost.
+  // The next run of grains that fits into `room` bytes: critical ones, then each block once in permuted order, then
+  // lost ones.
   bool next(std::size_t room, Piece& piece);
   bool pending() const { return critical_.count() || next_block_ < blocks_ || run_left_ || again_.count(); }
-  // Every grain has been in a packet; what comes now repeats.
-  bool spent() const { return !critical_.count() && next_block_ == blocks_ && !run_left_; }
+  // Every grain was sent once; what follows is retransmission.
+  bool all_sent_once() const { return !critical_.count() && next_block_ == blocks_ && !run_left_; }
   void on_acked(std::uint32_t first, std::uint32_t count);
   void on_lost(std::uint32_t first, std::uint32_t count);
   bool all_acked() const { return acked_.count() == acked_.size(); }
-  // Gathers CLOSE's parts; true once all are there.
+  // Collects the parts of CLOSE; true once all have arrived.
   bool on_close(const CloseFrame& close);
 
   OpenFrame open_frame() const;
@@ -45,10 +46,10 @@ class Outgoing {
   std::uint64_t closed_received() const { return closed_received_; }
   CloseReason close_reason() const { return close_reason_; }
 
-  // Flow control and announcement, kept by the send side. `granted`: may send. `met`: a receive is said to wait for it.
-  // `decided`: GRANT came, which no HOLD that was overtaken takes back.
+  // Flow control and announcement, maintained by the send side. `granted`: may send. `met`: a POSTED for it arrived.
+  // `decided`: GRANT arrived; a reordered HOLD does not revoke it.
   Standing standing = Standing::waiting;
-  bool granted = false, met = false, decided = false, open_acked = false, said_once = false;
+  bool granted = false, met = false, decided = false, open_acked = false, once_sent = false;
   std::uint32_t packets = 0;
 
  private:

@@ -12,7 +12,7 @@ void start(Writer& out, Kind kind, std::uint8_t flags) {
   out.u8(flags);
 }
 
-// Reads the first two bytes; flags outside `allowed` make the packet malformed, so that they can mean something later.
+// Reads the first two bytes; flags outside `allowed` make the packet malformed, so that later versions can use them.
 std::uint8_t begin(Reader& in, Kind kind, std::uint8_t allowed) {
   if (in.u8() != (kVersion << 4 | static_cast<std::uint8_t>(kind))) in.fail();
   std::uint8_t flags = in.u8();
@@ -27,7 +27,8 @@ bool finish(const Reader& in) { return in.ok() && in.left() == kTagSize; }
 std::optional<Kind> peek_kind(Bytes datagram) {
   if (datagram.empty() || datagram[0] >> 4 != kVersion) return std::nullopt;
   std::uint8_t kind = datagram[0] & 15;
-  if (kind < static_cast<std::uint8_t>(Kind::hello) || kind > static_cast<std::uint8_t>(Kind::sealed)) return std::nullopt;
+  if (kind < static_cast<std::uint8_t>(Kind::hello) || kind > static_cast<std::uint8_t>(Kind::sealed))
+    return std::nullopt;
   return static_cast<Kind>(kind);
 }
 

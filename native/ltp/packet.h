@@ -1,10 +1,10 @@
-// The outer shape of every datagram: docs/ltp.md section 3. Parsing never trusts a length and never allocates.
+// The outer format of every datagram: docs/ltp.md section 3. Parsing checks every length and never allocates.
 #pragma once
 #include <array>
 #include <cstdint>
 #include <optional>
 
-#include "ltp/bytes.h"
+#include "core/bytes.h"
 
 namespace gradwire::ltp {
 
@@ -12,7 +12,7 @@ inline constexpr std::uint8_t kVersion = 2;
 inline constexpr std::size_t kTagSize = 16;
 inline constexpr std::size_t kNonceSize = 32;
 inline constexpr std::size_t kCookieSize = 24;
-// Every IPv6 path carries 1280 bytes, so 1200 of UDP payload pass everywhere that LTP is meant for.
+// Every IPv6 path carries 1280 bytes, so 1200 bytes of UDP payload pass everywhere.
 inline constexpr std::size_t kBaseDatagram = 1200;
 inline constexpr std::size_t kSealedHeader = 12;
 inline constexpr std::size_t kSealedOverhead = kSealedHeader + kTagSize;
@@ -24,17 +24,17 @@ enum class Refusal : std::uint8_t { none = 0, rank_in_use = 1, wrong_rank = 2, t
 using Nonce = std::array<std::uint8_t, kNonceSize>;
 using Cookie = std::array<std::uint8_t, kCookieSize>;
 
-// Asks for a connection. Padded to kBaseDatagram, so that no answer is larger than the question.
+// Requests a connection. Padded to kBaseDatagram, so that no answer is larger than the request.
 struct Hello {
   bool encrypt = true;
-  std::uint32_t connection = 0;  // how the initiator wants to be addressed
+  std::uint32_t connection = 0;  // the initiator's number for it
   std::uint32_t rank = 0;
-  std::uint32_t peer_rank = 0;  // whom it believes it is talking to
+  std::uint32_t peer_rank = 0;  // the rank it wants to reach
   std::uint64_t epoch = 0;
   Nonce nonce{};
-  std::uint32_t credit = 0;  // bytes of unannounced transfers this side will hold
+  std::uint32_t credit = 0;  // bytes of transfers without a receive that this side stores
   std::uint16_t largest_datagram = 0;
-  Cookie cookie{};  // all zero in the first try
+  Cookie cookie{};  // all zero in the first HELLO
 };
 
 struct Retry {
@@ -59,14 +59,14 @@ struct Refuse {
   std::uint64_t epoch = 0;
 };
 
-// "I hold no connection of that number": how a restarted peer is told from a silent one.
+// There is no connection of that number: distinguishes a restarted peer from a silent one.
 struct Reset {
   std::uint32_t connection = 0;
   std::uint32_t rank = 0;
   std::uint64_t epoch = 0;
 };
 
-// "I am here, waiting for your hello": sent by the side that does not initiate.
+// Ready for a HELLO: sent by the side that does not initiate.
 struct Knock {
   std::uint32_t rank = 0;
   std::uint32_t peer_rank = 0;
@@ -79,7 +79,7 @@ struct SealedHeader {
   std::uint64_t number = 0;
 };
 
-// The kind of a datagram of our version; nothing when it is empty, of another version or of no known kind.
+// The kind of a datagram of our version; none when it is empty, of another version or of an unknown kind.
 std::optional<Kind> peek_kind(Bytes datagram);
 
 // Bodies without their authentication tag. The caller appends and checks the last kTagSize bytes.
@@ -91,7 +91,7 @@ void write(Writer& out, const Reset& reset);
 void write(Writer& out, const Knock& knock);
 void write(Writer& out, const SealedHeader& header);
 
-// Whole datagrams, tag included in the length but not looked at. False when malformed.
+// Whole datagrams; the tag is included in the length but not checked. False when malformed.
 bool parse(Bytes datagram, Hello& hello);
 bool parse(Bytes datagram, Retry& retry);
 bool parse(Bytes datagram, Accept& accept);

@@ -1,10 +1,10 @@
-// One other rank: how to reach it, how far the handshake has come, and the connection once there is one.
+// Peer: one other rank: its address, the state of the handshake, and the connection once it is established.
 #pragma once
 #include <memory>
 #include <optional>
 #include <vector>
 
-#include "ltp/address.h"
+#include "core/address.h"
 #include "ltp/connection.h"
 #include "ltp/handshake.h"
 
@@ -22,11 +22,11 @@ struct Peer {
   // Greeting. The initiator repeats HELLO, the other side KNOCK.
   Hello hello;
   Time greeting_at = 0, greeted_at = 0, deadline = 0;
-  Time asked_at = 0;  // the first HELLO with a cookie: an ACCEPT may answer any of them
+  Time asked_at = 0;  // when the first HELLO with a cookie was sent: an ACCEPT may answer any of them
   int greetings = 0;
-  Failure hint = Failure::none;  // what to report should the deadline pass
+  Failure hint = Failure::none;  // what to report if the deadline passes
 
-  // The responder's answer, kept to be repeated when it was lost.
+  // The responder's answer, kept to be sent again when it was lost.
   Datagram accept;
   Time accepted_at = 0;
 

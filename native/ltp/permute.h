@@ -1,5 +1,6 @@
-// A seeded permutation of 0..size-1 without a table: four Feistel rounds over the next even power of two, walking the
-// cycle until the value falls inside. Sending order is permuted so that a burst of losses does not hit one layer.
+// Permutation: a seeded permutation of 0..size-1 without a table: four Feistel rounds over the next even power of two,
+// repeated until the value is inside (cycle walking). The sending order is permuted so that a burst of losses does not
+// hit one layer.
 #pragma once
 #include <bit>
 #include <cstdint>

@@ -1,13 +1,13 @@
-// The largest datagram the path carries: found by probing (DPLPMTUD, RFC 8899), given up when it stops arriving, and looked
-// for again from time to time.
+// Pmtu: the largest datagram that the path carries: found by probing (DPLPMTUD, RFC 8899), reduced when it stops
+// arriving, and probed again from time to time.
 #pragma once
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 
+#include "core/time.h"
 #include "ltp/packet.h"
-#include "ltp/time.h"
 
 namespace gradwire::ltp {
 
@@ -30,39 +30,42 @@ class Pmtu {
     if (outstanding_) return kNever;
     return suspicious_ ? 0 : low_ >= limit_ ? kNever : wait_until_;
   }
-  void on_probe_sent() { outstanding_ = true, confirming_ = suspicious_; }
+  void on_probe_sent() {
+    outstanding_ = true;
+    confirming_ = suspicious_;
+  }
   void on_probe_acked(Time now, std::size_t size) {
     outstanding_ = false;
     tries_ = 0;
     if (confirming_) return trust();
     for (std::size_t i = low_; i < high_; ++i)
       if (kSizes[i] == size) low_ = i + 1;
-    rest_when_found(now);
+    wait_when_found(now);
   }
-  // True when this loss made the size fall.
+  // True when this loss reduced the size.
   bool on_probe_lost(Time now) {
     outstanding_ = false;
     if (++tries_ < kTries) return false;
     tries_ = 0;
     if (confirming_) return on_silence(now);
     if (low_ < high_) high_ = middle() - 1;
-    rest_when_found(now);
+    wait_when_found(now);
     return false;
   }
-  // Packets that are no probes.
+  // Packets other than probes.
   void on_acked(std::size_t size, Time sent) {
     if (size <= kBaseDatagram) return;
     newest_acked_ = std::max(newest_acked_, sent);
     trust();
   }
-  // Packets above the base vanish, whatever becomes of smaller ones. Data without a place is not acknowledged either, so a
-  // probe of the present size has the last word.
+  // Packets above the base size are lost, even if smaller ones arrive. Data without a buffer is not acknowledged
+  // either, so a probe of the present size decides.
   void on_lost(std::size_t size, Time sent) {
     if (size <= kBaseDatagram || sent <= newest_acked_ || ++lost_ < kBlackHole || !low_ || suspicious_) return;
     suspicious_ = true;
     tries_ = 0;
   }
-  // Full-size packets vanish: fall back to what passes everywhere and look again later.
+  // Full-size packets are lost: fall back to the base size and search again later.
   bool on_silence(Time now) {
     trust();
     if (!low_) return false;
@@ -74,17 +77,20 @@ class Pmtu {
   }
 
  private:
-  // UDP payloads of the links one meets: IPv6's least, tunnels, Ethernet under IPv6 and IPv4, jumbo frames.
+  // UDP payloads of common links: IPv6's minimum, tunnels, Ethernet under IPv6 and IPv4, jumbo frames.
   static constexpr std::array<std::size_t, 9> kSizes{1232, 1372, 1412, 1452, 1472, 4052, 8932, 8952, 8972};
   static constexpr int kTries = 3;
-  // Losses of packets above the base since one was acknowledged. At 30 % random loss a row of ten begins once in 170,000
-  // packets, and a wrong alarm costs a probe; ten packets are one or two round trips of the least window.
+  // Losses of packets above the base since one was acknowledged. At 30 % random loss, ten in a row begin once in
+  // 170,000 packets, and a false alarm costs a probe; ten packets are one or two round trips of the smallest window.
   static constexpr int kBlackHole = 10;
   static constexpr Time kRaise = 600 * kSecond;  // PMTU_RAISE_TIMER, RFC 8899 section 5.1.1
 
   std::size_t middle() const { return (low_ + high_ + 1) / 2; }
-  void trust() { lost_ = 0, suspicious_ = confirming_ = false; }
-  void rest_when_found(Time now) {
+  void trust() {
+    lost_ = 0;
+    suspicious_ = confirming_ = false;
+  }
+  void wait_when_found(Time now) {
     if (low_ >= high_) wait_until_ = now + kRaise;
   }
 
@@ -92,7 +98,7 @@ class Pmtu {
   std::size_t low_ = 0, high_ = kSizes.size(), limit_;
   int tries_ = 0, lost_ = 0;
   bool outstanding_ = false;
-  bool suspicious_ = false, confirming_ = false;  // large packets vanish; the probe under way is to confirm it
+  bool suspicious_ = false, confirming_ = false;  // large packets are lost; the probe in flight is to confirm it
   Time wait_until_ = 0, newest_acked_ = 0;
 };
 

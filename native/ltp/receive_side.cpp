@@ -6,7 +6,7 @@
 namespace gradwire::ltp {
 namespace {
 
-// More than a peer that keeps to its credit can have open: it guards memory, not correctness.
+// More than a peer that respects its credit can have open: it limits memory, not correctness.
 constexpr std::size_t kIncomingMost = 1u << 16;
 
 }  // namespace
@@ -32,7 +32,7 @@ const ReceiveRequest* ReceiveSide::posted(std::uint64_t token) const {
 }
 
 void ReceiveSide::post(Time now, const ReceiveRequest& request) {
-  // Equal keys keep the order in which they came.
+  // Equal keys keep the order of insertion.
   auto waiting = unclaimed_.lower_bound(request.tag);
   if (waiting != unclaimed_.end() && waiting->first == request.tag) return pair(now, *find(waiting->second), request);
   posted_.push_back(request);
@@ -44,13 +44,15 @@ void ReceiveSide::pair(Time now, Incoming& incoming, const ReceiveRequest& reque
   claim(incoming);
   if (incoming.staged()) credit_ += credit_cost(incoming.open().size);
   if (request.size < incoming.open().size) {
-    // The buffer cannot hold it: both sides hear of it, nothing is written.
-    ReceiveRequest empty = request;
-    if (!incoming.closed()) incoming.set_destination(nullptr), close(now, incoming, CloseReason::refused);
+    // The buffer is too small: both sides get an event, nothing is written.
+    if (!incoming.closed()) {
+      incoming.set_destination(nullptr);
+      close(now, incoming, CloseReason::refused);
+    }
     Event event;
     event.type = EventType::received;
     event.rank = rank_;
-    event.token = empty.token;
+    event.token = request.token;
     event.reason = CloseReason::refused;
     event.size = incoming.open().size;
     event.missing.push_back({0, event.size});
@@ -74,7 +76,8 @@ bool ReceiveSide::on_open(Time now, const OpenFrame& open) {
   auto& slot = transfers_[open.id] = std::make_unique<Incoming>(open);
   unclaimed_.emplace(open.tag, open.id);
   if (open.tolerance != kWhole) timed_.push_back(open.id);
-  slot->set_limits(early_close_.limits(open.size, Time{open.rtprop_us} * kMicrosecond, static_cast<double>(open.btlbw)));
+  slot->set_limits(
+      early_close_.limits(open.size, Time{open.rtprop_us} * kMicrosecond, static_cast<double>(open.btlbw)));
   auto request = std::find_if(posted_.begin(), posted_.end(), [&](auto& r) { return r.tag == open.tag; });
   if (request != posted_.end()) {
     ReceiveRequest taken = *request;
@@ -84,31 +87,34 @@ bool ReceiveSide::on_open(Time now, const OpenFrame& open) {
     credit_ -= credit_cost(open.size);
     slot->stage();
   } else if (open.standing != Standing::waiting) {
-    // It follows a POSTED that is no longer true. Without this answer its data would be sent in vain, again and again.
+    // It follows a POSTED that is no longer valid. Without this answer its data would be sent again and again for
+    // nothing.
     control_.push_back({FrameType::hold, 0, open.id, 0});
   }
   return true;
 }
 
-ReceiveSide::Verdict ReceiveSide::on_data(Time now, const DataFrame& data) {
+ReceiveSide::DataResult ReceiveSide::on_data(Time now, const DataFrame& data) {
   Incoming* incoming = find(data.id);
   if (!incoming || (!incoming->closed() && !incoming->has_destination())) {
-    if (!incoming && seen_ids_.contains(data.id)) return ++counters_.late_data, Verdict::taken;
-    return ++counters_.unexpected_data, Verdict::unwanted;
+    bool late = !incoming && seen_ids_.contains(data.id);
+    ++(late ? counters_.late_data : counters_.unexpected_data);
+    return late ? DataResult::taken : DataResult::unwanted;
   }
-  if (!incoming->fits(data)) return Verdict::broken;
+  if (!incoming->fits(data)) return DataResult::invalid;
   if (incoming->closed()) {
     ++counters_.late_data;
-    // For a reliable sender the last ACK means "delivered": what comes after a refusal must not be acknowledged.
-    return incoming->open().tolerance == kWhole && incoming->reason() != CloseReason::complete ? Verdict::unwanted : Verdict::taken;
+    // For a reliable sender the last ACK means "delivered": data after a refusal must not be acknowledged.
+    return incoming->open().tolerance == kWhole && incoming->reason() != CloseReason::complete ? DataResult::unwanted
+                                                                                               : DataResult::taken;
   }
   counters_.duplicate_data += incoming->accept(now, data);
   check(now, *incoming);
-  return Verdict::taken;
+  return DataResult::taken;
 }
 
 void ReceiveSide::check(Time now, Incoming& incoming) {
-  if (auto reason = incoming.verdict(now)) close(now, incoming, *reason);
+  if (auto reason = incoming.reason_to_close(now)) close(now, incoming, *reason);
 }
 
 void ReceiveSide::close(Time now, Incoming& incoming, CloseReason reason) {
@@ -143,7 +149,7 @@ void ReceiveSide::on_close_acked(const Control& control) {
   if (incoming->delivered) release(control.id);
 }
 
-// A hint: where it comes before its OPEN it is lost, and the clock decides.
+// A hint: when it arrives before its OPEN it is ignored, and the deadline decides.
 void ReceiveSide::on_once(Time now, const OnceFrame& once) {
   Incoming* incoming = find(once.id);
   if (!incoming || incoming->closed()) return;
@@ -154,8 +160,9 @@ void ReceiveSide::on_once(Time now, const OnceFrame& once) {
 void ReceiveSide::on_abort(Time now, const AbortFrame& abort) {
   Incoming* incoming = find(abort.id);
   if (!incoming) {
-    // Nothing of it is held here, and an OPEN under way must find it seen. The credit goes back however late this comes: an id
-    // too old for the window was perhaps never announced, and a GRANT that returns nothing is void.
+    // Nothing of it is stored here, and an OPEN that arrives later must be ignored. The credit is returned however late
+    // this is: an id too old for the window was perhaps never announced, and a GRANT that returns nothing has no
+    // effect.
     seen_ids_.insert(abort.id);
     control_.push_back({FrameType::grant, 0, abort.id, 0});
     return;
@@ -164,7 +171,7 @@ void ReceiveSide::on_abort(Time now, const AbortFrame& abort) {
     if (!incoming->closed()) close(now, *incoming, CloseReason::cancelled);
     return;
   }
-  // Nobody has asked for it: forget it and give its credit back.
+  // No receive was posted for it: drop it and return its credit.
   if (incoming->staged() && !incoming->delivered) credit_ += credit_cost(incoming->open().size);
   control_.push_back({FrameType::grant, 0, abort.id, 0});
   release(abort.id);
@@ -172,7 +179,10 @@ void ReceiveSide::on_abort(Time now, const AbortFrame& abort) {
 
 bool ReceiveSide::cancel(Time now, std::uint64_t token) {
   auto request = std::find_if(posted_.begin(), posted_.end(), [&](auto& r) { return r.token == token; });
-  if (request != posted_.end()) return posted_.erase(request), true;
+  if (request != posted_.end()) {
+    posted_.erase(request);
+    return true;
+  }
   for (auto& [id, transfer] : transfers_) {
     Incoming& incoming = *transfer;
     if (!incoming.request() || incoming.request()->token != token || incoming.closed()) continue;

@@ -5,16 +5,16 @@
 namespace gradwire::ltp {
 namespace {
 
-constexpr std::uint64_t kReorderPackets = 3;    // RFC 9002; grows to what the path is seen to reorder
+constexpr std::uint64_t kReorderPackets = 3;  // RFC 9002; grows to the reordering seen on the path
 constexpr std::uint64_t kReorderMost = 256;
 constexpr Time kPeerAckDelay = 2 * kMillisecond;  // Acks::kLongest and a scheduling delay
-constexpr Time kLongestProbe = kSecond;  // a peer that was paused is found again within this time
-constexpr double kLossGain = 1.0 / 256;  // per packet
-constexpr Time kAssumedRtt = 100 * kMillisecond;  // for the first window's pace when the handshake's is unknown
+constexpr Time kLongestProbe = kSecond;           // a peer that was paused is reached again within this time
+constexpr double kLossGain = 1.0 / 256;           // per packet
+constexpr Time kAssumedRtt = 100 * kMillisecond;  // sets the first pacing rate when the handshake measured none
 
 }  // namespace
 
-Recovery::Recovery(CongestionKind kind, std::uint64_t packet, Time handshake_rtt, Time now, Counters& counters)
+Recovery::Recovery(CongestionKind kind, std::uint64_t packet, Time handshake_rtt, Time now, LinkCounters& counters)
     : counters_(counters),
       congestion_(make_congestion(kind, packet, handshake_rtt ? handshake_rtt : kAssumedRtt)),
       delivered_at_(now),
@@ -28,16 +28,16 @@ void Recovery::on_sent(Time now, SentPacket& packet, bool eliciting) {
   counters_.bytes_sent += packet.bytes;
   packet.sent = now;
   if (!eliciting) {
-    // Nobody acknowledges an ACK: a side that only receives must not collect them.
-    while (unresolved_ < sent_.end() && sent_.at(unresolved_).fate != Fate::in_flight) ++unresolved_;
+    // ACKs are not acknowledged: a side that only receives must not store them.
+    while (unresolved_ < sent_.end() && sent_.at(unresolved_).state != PacketState::in_flight) ++unresolved_;
     return forget(now);
   }
   if (in_flight_ == 0) {
-    first_sent_ = delivered_at_ = stretch_began_ = now;
-    stretch_delivered_ = delivered_;
+    first_sent_ = delivered_at_ = period_began_ = now;
+    period_delivered_ = delivered_;
     first_flight_.restart(delivered_);
   }
-  packet.fate = Fate::in_flight;
+  packet.state = PacketState::in_flight;
   packet.delivered = delivered_;
   packet.delivered_at = delivered_at_;
   packet.first_sent = first_sent_;
@@ -55,10 +55,10 @@ bool Recovery::pacing_allows(Time now, std::uint64_t packet) {
   return pacer_.allows();
 }
 
-bool Recovery::on_ack(Time now, const AckFrame& ack, FateListener& listener) {
+bool Recovery::on_ack(Time now, const AckFrame& ack, PacketListener& listener) {
   std::uint64_t largest = ack.largest();
   if (largest >= sent_.end()) return false;
-  way_back_.sample(now, ack.stamp_us);
+  reverse_delay_.sample(now, ack.stamp_us);
   AckSample sample;
   sample.now = now;
   newest_ = nullptr;
@@ -77,25 +77,26 @@ bool Recovery::on_ack(Time now, const AckFrame& ack, FateListener& listener) {
   any_acked_ = true;
   detect_losses(now, sample, listener);
   if (sample.acked || sample.lost) finish_sample(now, sample);
-  if (!in_flight_ && (sample.acked || sample.lost)) end_stretch();
+  if (!in_flight_ && (sample.acked || sample.lost)) end_period();
   forget(now);
   return true;
 }
 
-void Recovery::acknowledge(Time now, SentPacket& packet, std::uint64_t number, AckSample& sample, FateListener& listener) {
-  if (packet.fate == Fate::lost) {
-    // It was only late: learn how far this path reorders.
+void Recovery::acknowledge(Time now, SentPacket& packet, std::uint64_t number, AckSample& sample,
+                           PacketListener& listener) {
+  if (packet.state == PacketState::lost) {
+    // It was only late: adapt to how far this path reorders.
     std::uint64_t distance = largest_acked_ > number ? largest_acked_ - number : 0;
     reorder_packets_ = std::clamp(distance + 1, reorder_packets_, kReorderMost);
     reordered_at_ = now;
     ++counters_.spurious_losses;
     if (!packet.mtu_probe) loss_ = std::max(0.0, loss_ - kLossGain);
-    packet.fate = Fate::acked;
+    packet.state = PacketState::acked;
     listener.on_packet_acked(packet, true);
     return;
   }
-  if (packet.fate != Fate::in_flight) return;
-  packet.fate = Fate::acked;
+  if (packet.state != PacketState::in_flight) return;
+  packet.state = PacketState::acked;
   in_flight_ -= packet.bytes;
   --in_flight_packets_;
   delivered_ += packet.bytes;
@@ -106,16 +107,16 @@ void Recovery::acknowledge(Time now, SentPacket& packet, std::uint64_t number, A
   ++counters_.packets_acked;
   counters_.bytes_acked += packet.bytes;
   loss_ -= loss_ * kLossGain;
-  // Number order is sending order, so the last one visited is the newest.
+  // Numbers are in sending order, so the last one visited is the newest.
   newest_ = &packet;
   listener.on_packet_acked(packet, false);
 }
 
-void Recovery::declare_lost(SentPacket& packet, AckSample& sample, FateListener& listener) {
-  packet.fate = Fate::lost;
+void Recovery::declare_lost(SentPacket& packet, AckSample& sample, PacketListener& listener) {
+  packet.state = PacketState::lost;
   in_flight_ -= packet.bytes;
   --in_flight_packets_;
-  // A probe for a larger datagram says nothing about congestion when it is lost.
+  // A lost probe for a larger datagram is not a sign of congestion.
   if (!packet.mtu_probe) {
     sample.lost += packet.bytes;
     sample.lost_sent = std::max(sample.lost_sent, packet.sent);
@@ -129,30 +130,30 @@ Time Recovery::reorder_time() const {
   return std::max<Time>(std::max(rtt_.smoothed(), rtt_.latest()) * 9 / 8, kMillisecond);
 }
 
-void Recovery::detect_losses(Time now, AckSample& sample, FateListener& listener) {
+void Recovery::detect_losses(Time now, AckSample& sample, PacketListener& listener) {
   loss_deadline_ = kNever;
   if (!any_acked_) return;
-  // A path that no longer reorders must not pay for it in every loss: half the distance is forgotten per window of RTprop.
+  // A path that no longer reorders must not delay loss detection: the distance is halved once per RTprop window.
   if (reorder_packets_ > kReorderPackets && now - reordered_at_ > Rtt::kWindow) {
     reorder_packets_ = std::max(kReorderPackets, reorder_packets_ / 2);
     reordered_at_ = now;
   }
-  while (unresolved_ < sent_.end() && sent_.at(unresolved_).fate != Fate::in_flight) ++unresolved_;
+  while (unresolved_ < sent_.end() && sent_.at(unresolved_).state != PacketState::in_flight) ++unresolved_;
   for (std::uint64_t n = unresolved_; n < largest_acked_; ++n) {
     SentPacket& packet = sent_.at(n);
-    if (packet.fate != Fate::in_flight) continue;
+    if (packet.state != PacketState::in_flight) continue;
     Time due = packet.sent + reorder_time();
     if (largest_acked_ - n >= reorder_packets_ || due <= now)
       declare_lost(packet, sample, listener);
     else
       loss_deadline_ = std::min(loss_deadline_, due);
   }
-  while (unresolved_ < sent_.end() && sent_.at(unresolved_).fate != Fate::in_flight) ++unresolved_;
+  while (unresolved_ < sent_.end() && sent_.at(unresolved_).state != PacketState::in_flight) ++unresolved_;
 }
 
 void Recovery::finish_sample(Time now, AckSample& sample) {
   sample.in_flight = in_flight_;
-  sample.back_queue = way_back_.queue();
+  sample.reverse_queue = reverse_delay_.queue();
   sample.delivered = delivered_;
   if (newest_) {
     sample.prior_delivered = newest_->delivered;
@@ -160,7 +161,7 @@ void Recovery::finish_sample(Time now, AckSample& sample) {
     sample.app_limited = newest_->app_limited;
     first_sent_ = newest_->sent;
     Time interval = std::max(newest_->sent - newest_->first_sent, now - newest_->delivered_at);
-    // An interval under a round trip measures the clumping of ACKs, not the path.
+    // An interval below a round trip measures the bunching of ACKs, not the path.
     if (interval >= rtt_.least() / 2 && interval > 0) {
       sample.rate = static_cast<double>(delivered_ - newest_->delivered) * kSecond / static_cast<double>(interval);
       delivery_rate_ = sample.rate;
@@ -173,19 +174,19 @@ void Recovery::finish_sample(Time now, AckSample& sample) {
   congestion_->on_ack(sample);
 }
 
-void Recovery::end_stretch() {
-  std::uint64_t bytes = delivered_ - stretch_delivered_;
-  if (bytes < kStretchLeast) return;
+void Recovery::end_period() {
+  std::uint64_t bytes = delivered_ - period_delivered_;
+  if (bytes < kPeriodLeast) return;
   moved_ += bytes;
-  moving_ += stretch_time();
+  moving_ += period_time();
 }
 
-// Lost packets stay a while, in case they were only late.
+// Lost packets are kept for a while, in case they are only late.
 void Recovery::forget(Time now) {
   Time keep = 3 * rtt_.smoothed();
   while (sent_.begin() < unresolved_) {
     SentPacket& packet = sent_.at(sent_.begin());
-    if (packet.fate == Fate::lost && now - packet.sent < keep) return;
+    if (packet.state == PacketState::lost && now - packet.sent < keep) return;
     sent_.pop();
   }
 }
@@ -198,19 +199,19 @@ Time Recovery::probe_deadline() const {
 
 Time Recovery::deadline() const { return std::min(loss_deadline_, probe_deadline()); }
 
-void Recovery::on_deadline(Time now, FateListener& listener) {
+void Recovery::on_deadline(Time now, PacketListener& listener) {
   if (loss_deadline_ <= now) {
     AckSample sample;
     sample.now = now;
     newest_ = nullptr;
     detect_losses(now, sample, listener);
     if (sample.lost) finish_sample(now, sample);
-    if (!in_flight_ && sample.lost) end_stretch();
+    if (!in_flight_ && sample.lost) end_period();
   }
   if (probe_deadline() > now) return;
   ++timeouts_;
   ++counters_.probe_timeouts;
-  // The first may be a lost tail; from the second on the path is silent.
+  // The first may be a lost tail; from the second on nothing gets through.
   if (timeouts_ == 2) congestion_->on_timeout(now);
   probes_ = 2;
   last_eliciting_ = now;

@@ -1,22 +1,26 @@
-// Round-trip time: smoothed, its variation, and the least seen lately (RTprop). RFC 6298 and 9002.
+// Rtt: round-trip time: smoothed, its variation, and the recent minimum (RTprop). RFC 6298 and 9002.
 #pragma once
 #include <algorithm>
 #include <cstdlib>
 
-#include "ltp/time.h"
+#include "core/time.h"
 
 namespace gradwire::ltp {
 
 class Rtt {
  public:
-  // The least is kept for one to two of these. Longer than from one ProbeRTT of BBR to the next (10 s and the time to drain),
-  // so that it never holds round trips through a standing queue only.
+  // The minimum is kept for one to two of these. Longer than from one ProbeRTT of BBR to the next (10 s and the time to
+  // drain), so that it never consists of round trips through a standing queue only.
   static constexpr Time kWindow = 15 * kSecond;
 
   void sample(Time now, Time rtt, Time ack_delay) {
-    // The peer is authenticated, so its own account of how long it held the ACK back is taken at its word.
+    // The peer is authenticated, so the ACK delay that it reports is trusted.
     Time adjusted = latest_ = std::max<Time>(rtt - ack_delay, kMicrosecond);
-    if (now - began_ > kWindow) before_ = least_, least_ = latest_, began_ = now;
+    if (now - began_ > kWindow) {
+      before_ = least_;
+      least_ = latest_;
+      began_ = now;
+    }
     least_ = std::min(least_, latest_);
     if (!smoothed_) {
       smoothed_ = adjusted;
@@ -30,9 +34,9 @@ class Rtt {
   Time latest() const { return latest_; }
   Time smoothed() const { return smoothed_; }
   Time variation() const { return variation_; }
-  // 0 while nothing is known.
+  // 0 while unknown.
   Time least() const { return known() ? std::min(least_, before_) : 0; }
-  // How long to wait for an acknowledgement before asking for one.
+  // How long to wait for an acknowledgement before a probe.
   Time probe_timeout(Time ack_delay) const {
     if (!known()) return 300 * kMillisecond;
     return smoothed_ + std::max<Time>(4 * variation_, kMillisecond) + ack_delay;

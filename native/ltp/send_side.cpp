@@ -5,14 +5,14 @@
 namespace gradwire::ltp {
 namespace {
 
-// Notices of receives we have not used yet. A forgotten one costs a round trip as long as its transfer is announced.
+// POSTED frames not used yet. Dropping one costs a round trip, as its transfer is announced anyway.
 constexpr std::size_t kPostedMost = 4096;
-// Transfers that speak or are about to: enough that the next one is announced when its turn comes, few enough that it is
-// shaped for the path as it is then.
-constexpr std::size_t kSpeakers = 4;
-// Transfers announced that may not be sent yet: their receiver can grant them even when its POSTED was forgotten here.
+// Transfers that are sending or about to: enough that the next one is announced before its turn, few enough that it is
+// cut by the MTU of that time.
+constexpr std::size_t kSending = 4;
+// Transfers announced that may not send yet: their receiver can grant them even when its POSTED was dropped here.
 constexpr std::size_t kHeldMost = 64;
-// The receiver tells old ids from new ones in a window of 1024: an OPEN that is still unconfirmed must stay inside it.
+// The receiver distinguishes old ids from new ones in a window of 1024: an unconfirmed OPEN must stay inside it.
 constexpr TransferId kOpenSpan = 512;
 
 }  // namespace
@@ -22,12 +22,13 @@ void SendSide::submit(Time now, SendRequest request) {
   changed_ = true;
 }
 
-std::size_t SendSide::speaking() const {
+std::size_t SendSide::count_sending() const {
   return static_cast<std::size_t>(
-      std::count_if(speakers_.begin(), speakers_.end(), [&](auto id) { return transfers_.at(id)->pending(); }));
+      std::count_if(sending_.begin(), sending_.end(), [&](auto id) { return transfers_.at(id)->pending(); }));
 }
 
-// OPENs of one tag must arrive in order, or receives would be paired crosswise: the next waits for the last one's ACK.
+// OPENs of one tag must arrive in order, or receives would be paired in the wrong order: each waits for the ACK of the
+// last.
 bool SendSide::behind_its_tag(std::uint64_t tag) const { return last_of_tag_.count(tag) > 0; }
 
 bool SendSide::may_open(const SendRequest& request, Standing& standing) {
@@ -44,10 +45,11 @@ bool SendSide::may_open(const SendRequest& request, Standing& standing) {
 }
 
 void SendSide::open_waiting(std::size_t payload) {
-  std::unordered_set<std::uint64_t> passed;  // tags of transfers that must wait: later ones of the tag must too
-  std::size_t speakers = speaking();
+  std::unordered_set<std::uint64_t> passed;  // tags of transfers that must wait: later ones of the tag must wait too
+  std::size_t sending = count_sending();
   auto it = waiting_.begin();
-  while (it != waiting_.end() && speakers < kSpeakers && (unconfirmed_.empty() || next_id_ - *unconfirmed_.begin() < kOpenSpan)) {
+  while (it != waiting_.end() && sending < kSending &&
+         (unconfirmed_.empty() || next_id_ - *unconfirmed_.begin() < kOpenSpan)) {
     std::uint64_t tag = it->request.tag;
     Standing standing{};
     if (passed.count(tag) || behind_its_tag(tag) || !may_open(it->request, standing)) {
@@ -56,24 +58,30 @@ void SendSide::open_waiting(std::size_t payload) {
       continue;
     }
     open(*it, standing, payload);
-    speakers += standing != Standing::waiting;
+    sending += standing != Standing::waiting;
     it = waiting_.erase(it);
   }
-  // With room left for speakers nothing but an event can let another one open.
-  if (speakers < kSpeakers) changed_ = false;
+  // While fewer than kSending are sending, only an event can let another transfer open.
+  if (sending < kSending) changed_ = false;
 }
 
 void SendSide::open(Waiting& waiting, Standing standing, std::size_t payload) {
   TransferId id = next_id_++;
   std::uint64_t cost = credit_cost(waiting.request.size);
   last_of_tag_[waiting.request.tag] = id;
-  auto& transfer = transfers_[id] = std::make_unique<Outgoing>(id, std::move(waiting.request), payload, waiting.submitted);
+  auto& transfer = transfers_[id] =
+      std::make_unique<Outgoing>(id, std::move(waiting.request), payload, waiting.submitted);
   transfer->standing = standing;
   transfer->granted = standing != Standing::waiting;
   transfer->met = standing == Standing::posted;
-  if (standing == Standing::ahead) credit_ -= cost, ahead_[id] = cost;
-  if (transfer->granted) speakers_.insert(id);
-  else ++held_;
+  if (standing == Standing::ahead) {
+    credit_ -= cost;
+    ahead_[id] = cost;
+  }
+  if (transfer->granted)
+    sending_.insert(id);
+  else
+    ++held_;
   order_.insert(id);
   unconfirmed_.insert(id);
   control_.push_back({FrameType::open, 0, id, 0});
@@ -81,21 +89,26 @@ void SendSide::open(Waiting& waiting, Standing standing, std::size_t payload) {
 
 bool SendSide::cancel(std::uint64_t token) {
   auto waiting = std::find_if(waiting_.begin(), waiting_.end(), [&](auto& w) { return w.request.token == token; });
-  if (waiting != waiting_.end()) return waiting_.erase(waiting), changed_ = true;
+  if (waiting != waiting_.end()) {
+    waiting_.erase(waiting);
+    changed_ = true;
+    return true;
+  }
   for (TransferId id : order_) {
     if (transfers_.at(id)->request().token != token) continue;
     control_.push_back({FrameType::abort, 0, id, 0});
-    return remove(id), true;
+    remove(id);
+    return true;
   }
   return false;
 }
 
 Outgoing* SendSide::ready(std::size_t payload) {
   if (changed_ && !waiting_.empty()) open_waiting(payload);
-  while (!speakers_.empty()) {
-    Outgoing* transfer = transfers_.at(*speakers_.begin()).get();
+  while (!sending_.empty()) {
+    Outgoing* transfer = transfers_.at(*sending_.begin()).get();
     if (transfer->pending()) return transfer;
-    speakers_.erase(speakers_.begin());
+    sending_.erase(sending_.begin());
     changed_ = true;
     if (!waiting_.empty()) open_waiting(payload);
   }
@@ -106,11 +119,11 @@ void SendSide::on_piece(Outgoing& transfer, const Outgoing::Piece& piece) {
   ++transfer.packets;
   if (!transfer.pending()) changed_ = true;
   if (piece.again) counters_.retransmitted_bytes += piece.bytes.size();
-  if (transfer.request().tolerance != kWhole && !transfer.said_once && transfer.spent()) {
-    transfer.said_once = true;
+  if (transfer.request().tolerance != kWhole && !transfer.once_sent && transfer.all_sent_once()) {
+    transfer.once_sent = true;
     control_.push_back({FrameType::once, 0, transfer.id(), 0});
   }
-  // A lost OPEN would make everything behind it useless: say it again while it is unconfirmed.
+  // A lost OPEN would make all data after it useless: send it again while it is unconfirmed.
   if (!transfer.open_acked && (transfer.packets == 4 || transfer.packets == 16))
     control_.push_back({FrameType::open, 0, transfer.id(), 0});
 }
@@ -125,15 +138,16 @@ void SendSide::on_open_acked(TransferId id) {
   if (!transfer || transfer->open_acked) return;
   transfer->open_acked = changed_ = true;
   unconfirmed_.erase(id);
-  if (auto last = last_of_tag_.find(transfer->request().tag); last != last_of_tag_.end() && last->second == id) last_of_tag_.erase(last);
+  if (auto last = last_of_tag_.find(transfer->request().tag); last != last_of_tag_.end() && last->second == id)
+    last_of_tag_.erase(last);
 }
 
 void SendSide::on_acked(Time now, TransferId id, std::uint32_t first, std::uint32_t count) {
   Outgoing* transfer = find(id);
   if (!transfer) return;
   transfer->on_acked(first, count);
-  // A receiver acknowledges what it can no longer use once a tolerant transfer is closed, so there only CLOSE tells
-  // what arrived. A reliable one is never closed early, and its last ACK is proof.
+  // A receiver acknowledges data that it drops after a tolerant transfer is closed, so only CLOSE tells what arrived. A
+  // reliable one is never closed early, and its last ACK is proof.
   if (transfer->all_acked() && transfer->request().tolerance == kWhole) finish(now, *transfer);
 }
 
@@ -141,7 +155,7 @@ void SendSide::on_lost(TransferId id, std::uint32_t first, std::uint32_t count) 
   Outgoing* transfer = find(id);
   if (!transfer) return;
   transfer->on_lost(first, count);
-  if (transfer->granted) speakers_.insert(id);
+  if (transfer->granted) sending_.insert(id);
 }
 
 void SendSide::return_credit(TransferId id) {
@@ -152,7 +166,7 @@ void SendSide::return_credit(TransferId id) {
   changed_ = true;
 }
 
-// A hint only: it may be stale. A transfer announced already needs none, because the receiver pairs it and says GRANT.
+// A hint only: it may be stale. An announced transfer does not need it, because the receiver pairs it and sends GRANT.
 void SendSide::on_posted(const PostedFrame& posted) {
   changed_ = true;
   for (TransferId id : order_) {
@@ -170,11 +184,14 @@ void SendSide::on_grant(const GrantFrame& frame) {
   return_credit(frame.id);
   Outgoing* transfer = find(frame.id);
   if (!transfer) return;
-  if (!transfer->granted) --held_, changed_ = true;
+  if (!transfer->granted) {
+    --held_;
+    changed_ = true;
+  }
   transfer->granted = transfer->met = true;
   transfer->standing = Standing::posted;
   transfer->decided = true;
-  speakers_.insert(frame.id);
+  sending_.insert(frame.id);
 }
 
 void SendSide::on_hold(const HoldFrame& frame) {
@@ -183,7 +200,7 @@ void SendSide::on_hold(const HoldFrame& frame) {
   return_credit(frame.id);
   transfer->granted = transfer->met = false;
   transfer->standing = Standing::waiting;
-  speakers_.erase(frame.id);
+  sending_.erase(frame.id);
   ++held_;
   changed_ = true;
 }
@@ -196,7 +213,7 @@ void SendSide::on_close(Time now, const CloseFrame& close) {
 void SendSide::remove(TransferId id) {
   on_open_acked(id);
   if (!transfers_.at(id)->granted) --held_;
-  speakers_.erase(id);
+  sending_.erase(id);
   order_.erase(id);
   transfers_.erase(id);
   changed_ = true;

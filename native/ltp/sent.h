@@ -1,25 +1,25 @@
-// Every packet in flight, indexed by its number: a ring that grows by doubling, never per packet.
+// SentRing: every packet in flight, indexed by its number: a ring that grows by doubling, never per packet.
 #pragma once
 #include <array>
 #include <cstdint>
 #include <vector>
 
+#include "core/time.h"
 #include "ltp/control.h"
-#include "ltp/time.h"
 
 namespace gradwire::ltp {
 
-enum class Fate : std::uint8_t { untracked, in_flight, acked, lost };
+enum class PacketState : std::uint8_t { untracked, in_flight, acked, lost };
 
 struct SentPacket {
   Time sent = 0;
-  // Delivery state when it left, for the rate sample (Cheng and Cardwell, "Delivery rate estimation").
+  // Delivery state when it was sent, for the rate sample (Cheng and Cardwell, "Delivery rate estimation").
   Time delivered_at = 0, first_sent = 0;
   std::uint64_t delivered = 0;
   TransferId transfer = 0;
   std::uint32_t first = 0;  // grains [first, first + count) of the transfer
   std::uint16_t count = 0, bytes = 0;
-  Fate fate = Fate::untracked;
+  PacketState state = PacketState::untracked;
   bool app_limited = false, mtu_probe = false;
   std::uint8_t generation = 0, controls = 0;
   std::array<Control, kControlsPerPacket> control{};
@@ -33,7 +33,7 @@ class SentRing {
   SentPacket& push() {
     if (end_ - begin_ == ring_.size()) grow();
     SentPacket& packet = at(end_++);
-    packet.fate = Fate::untracked;
+    packet.state = PacketState::untracked;
     packet.count = 0;
     packet.controls = 0;
     packet.mtu_probe = false;

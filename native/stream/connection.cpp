@@ -7,19 +7,20 @@ namespace {
 
 constexpr std::size_t kTag = 16;
 constexpr std::size_t kBuffer = 64u << 10;
-// Copying this much next to its header is cheaper than another piece in the system call.
+// Copying this much next to its header is cheaper than another buffer in the system call.
 constexpr std::size_t kCopied = 16u << 10;
 constexpr std::size_t kHeadMost = 128u << 10;
-// Read in one go before others have their turn.
+// Read at once before other streams are served.
 constexpr std::size_t kTurn = 1u << 20;
 
 }  // namespace
 
-Connection::Connection(Channel& channel, Outbox& out, Inbox& in, std::deque<Frame>& control, const std::optional<Protection>& protection)
+Connection::Connection(Channel& channel, Outbox& out, Inbox& in, std::deque<Frame>& control,
+                       const std::optional<Protection>& protection)
     : channel_(channel), outbox_(out), inbox_(in), control_(control), buffer_(kBuffer) {
   if (!protection) return;
-  sealing_.emplace(protection->sealing, ltp::Aead::Direction::seal);
-  opening_.emplace(protection->opening, ltp::Aead::Direction::open);
+  sealing_.emplace(protection->sealing, Aead::Direction::seal);
+  opening_.emplace(protection->opening, Aead::Direction::open);
   encrypt_ = protection->encrypt;
 }
 
@@ -31,7 +32,7 @@ void Connection::put(const Frame& frame) {
   if (sealing_) sealing_->seal(header, header.data(), header.data() + kHeader, encrypt_);
 }
 
-void Connection::put_payload(ltp::Time now, const Outbox::Next& next) {
+void Connection::put_payload(Time now, const Outbox::Next& next) {
   Bytes payload(next.payload, next.frame.length);
   std::size_t tag = sealing_ ? kTag : 0;
   if ((sealing_ && encrypt_) || payload.size() <= kCopied) {
@@ -49,7 +50,7 @@ void Connection::put_payload(ltp::Time now, const Outbox::Next& next) {
   if (sealing_) sealing_->seal(payload, nullptr, tail_.data(), false);
 }
 
-bool Connection::fill(ltp::Time now) {
+bool Connection::fill(Time now) {
   head_.clear();
   body_ = {};
   tail_size_ = done_ = 0;
@@ -62,17 +63,20 @@ bool Connection::fill(ltp::Time now) {
     put(next->frame);
     if (next->frame.length) put_payload(now, *next);
   }
-  // Credit rides along, or goes alone once there is much of it. Before a body only: frames are whole.
-  if (body_.empty() && inbox_.owed() && (!head_.empty() || inbox_.owes_much()))
+  // Credit is sent with other frames, or alone once there is much of it. Not after a body has begun: frames are whole.
+  if (body_.empty() && inbox_.owed() && (!head_.empty() || inbox_.owes_credit()))
     put({FrameType::credit, 0, 0, 0, inbox_.take_owed(), 0});
   return !head_.empty();
 }
 
-bool Connection::push(ltp::Time now) {
+bool Connection::push(Time now) {
   iovec pieces[3];
   std::size_t count = 0, skip = done_;
   auto add = [&](const std::uint8_t* data, std::size_t size) {
-    if (skip >= size) return void(skip -= size);
+    if (skip >= size) {
+      skip -= size;
+      return;
+    }
     pieces[count++] = {const_cast<std::uint8_t*>(data) + skip, size - skip};
     skip = 0;
   };
@@ -90,7 +94,7 @@ bool Connection::push(ltp::Time now) {
   return true;
 }
 
-bool Connection::flush(ltp::Time now) {
+bool Connection::flush(Time now) {
   blocked_ = false;
   while (!blocked_) {
     if (done_ == head_.size() + body_.size() + tail_size_ && !fill(now)) return true;
@@ -101,41 +105,46 @@ bool Connection::flush(ltp::Time now) {
 
 void Connection::detach(std::uint64_t id) {
   if (body_id_ != id || body_.empty()) return;
-  rescued_.assign(body_.begin(), body_.end());
-  body_ = rescued_;
+  detached_.assign(body_.begin(), body_.end());
+  body_ = detached_;
   body_id_ = 0;
 }
 
-// Makes at least `want` bytes of the buffer ready, reading when it must.
-bool Connection::pull(ltp::Time now, std::size_t want, Status& status) {
+// Makes at least `want` bytes available in the buffer; reads when needed.
+bool Connection::pull(Time now, std::size_t want, Status& status) {
   if (end_ - begin_ >= want) return true;
   std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
   end_ -= std::exchange(begin_, 0);
   iovec piece{buffer_.data() + end_, buffer_.size() - end_};
   std::ptrdiff_t count = channel_.read({&piece, 1});
-  if (count > 0) end_ += static_cast<std::size_t>(count), received_ += static_cast<std::uint64_t>(count), last_heard_ = now;
-  status = count < 0 ? Status::gone : count == 0 ? Status::idle : Status::more;
+  if (count > 0) {
+    end_ += static_cast<std::size_t>(count);
+    received_ += static_cast<std::uint64_t>(count);
+    last_received_ = now;
+  }
+  status = count < 0 ? Status::closed : count == 0 ? Status::idle : Status::more;
   return end_ - begin_ >= want;
 }
 
-Connection::Status Connection::on_header(ltp::Time now) {
+Connection::Status Connection::on_header(Time now) {
   Status status = Status::more;
   if (!pull(now, header_size(), status)) return status;
   MutableBytes bytes = MutableBytes(buffer_).subspan(begin_, kHeader);
-  if (opening_ && !opening_->open(bytes, Bytes(buffer_).subspan(begin_ + kHeader, kTag), encrypt_)) return Status::forged;
+  if (opening_ && !opening_->open(bytes, Bytes(buffer_).subspan(begin_ + kHeader, kTag), encrypt_))
+    return Status::forged;
   begin_ += header_size();
-  if (!parse(bytes, current_)) return Status::broken;
+  if (!parse(bytes, current_)) return Status::malformed;
   confirmed_ = true;
   if (current_.type == FrameType::goodbye) return Status::goodbye;
   if (current_.type != FrameType::open && current_.type != FrameType::data)
-    return on_control(now, current_) ? Status::more : Status::broken;
-  if (!inbox_.begin(now, current_)) return Status::broken;
+    return on_control(now, current_) ? Status::more : Status::malformed;
+  if (!inbox_.begin(now, current_)) return Status::malformed;
   payload_ = current_.length > 0;
   got_ = 0;
   return Status::more;
 }
 
-Connection::Status Connection::on_payload(ltp::Time now) {
+Connection::Status Connection::on_payload(Time now) {
   std::uint8_t* target = inbox_.target();
   std::size_t length = current_.length;
   if (got_ < length && begin_ < end_) {
@@ -145,12 +154,12 @@ Connection::Status Connection::on_payload(ltp::Time now) {
     begin_ += part;
   }
   if (got_ < length) {
-    // The buffer is empty: the rest goes straight to its place, and what follows it into the buffer.
+    // The buffer is empty: the rest is read directly into its place, and what follows into the buffer.
     begin_ = end_ = 0;
     iovec pieces[2] = {{target + got_, length - got_}, {buffer_.data(), buffer_.size()}};
     std::ptrdiff_t count = channel_.read(pieces);
-    if (count <= 0) return count < 0 ? Status::gone : Status::idle;
-    last_heard_ = now;
+    if (count <= 0) return count < 0 ? Status::closed : Status::idle;
+    last_received_ = now;
     received_ += static_cast<std::uint64_t>(count);
     std::size_t direct = std::min(length - got_, static_cast<std::size_t>(count));
     got_ += direct;
@@ -168,24 +177,24 @@ Connection::Status Connection::on_payload(ltp::Time now) {
   return Status::more;
 }
 
-bool Connection::on_control(ltp::Time now, const Frame& frame) {
+bool Connection::on_control(Time now, const Frame& frame) {
   switch (frame.type) {
     case FrameType::grant: return outbox_.on_grant(frame.id);
     case FrameType::credit: return outbox_.on_credit(frame.a);
     case FrameType::done:
-      // Refused or cancelled over there: the caller gets its buffer back while a piece of it may be half written.
+      // Refused or cancelled by the receiver: the caller gets its buffer back while part of it may still be unwritten.
       detach(frame.id);
-      return frame.a <= 5 && outbox_.on_done(now, frame.id, static_cast<ltp::CloseReason>(frame.a));
-    case FrameType::abort: return inbox_.on_abort(now, frame.id), true;
+      return frame.a <= 5 && outbox_.on_done(now, frame.id, static_cast<CloseReason>(frame.a));
+    case FrameType::abort: inbox_.on_abort(now, frame.id); return true;
     case FrameType::ping:
-      // One answer waits at most: a flood of pings costs no memory.
+      // At most one answer is queued: a flood of pings costs no memory.
       if (std::none_of(control_.begin(), control_.end(), [](auto& f) { return f.type == FrameType::pong; }))
         control_.push_back({FrameType::pong, 0, 0, 0, frame.a, 0});
       return true;
     case FrameType::pong:
-      // A stamp of the future is none of ours; as a number of the peer's it may be anything.
+      // A time in the future is not ours: a peer may send any number.
       if (frame.a > static_cast<std::uint64_t>(now)) return true;
-      rtt_ = now - static_cast<ltp::Time>(frame.a);
+      rtt_ = now - static_cast<Time>(frame.a);
       if (rtt_ == 0) return true;
       best_rtt_ = best_rtt_ ? std::min(best_rtt_, rtt_) : rtt_;
       return true;
@@ -193,9 +202,9 @@ bool Connection::on_control(ltp::Time now, const Frame& frame) {
   }
 }
 
-Connection::Status Connection::step(ltp::Time now) { return payload_ ? on_payload(now) : on_header(now); }
+Connection::Status Connection::step(Time now) { return payload_ ? on_payload(now) : on_header(now); }
 
-Connection::Status Connection::receive(ltp::Time now) {
+Connection::Status Connection::receive(Time now) {
   std::uint64_t start = received_;
   Status status = Status::more;
   while (status == Status::more) {

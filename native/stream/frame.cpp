@@ -3,7 +3,7 @@
 namespace gradwire::stream {
 
 void write(MutableBytes bytes, const Frame& frame) {
-  ltp::Writer out(bytes);
+  Writer out(bytes);
   out.u8(static_cast<std::uint8_t>(frame.type));
   out.u8(frame.flags);
   out.u16(0);
@@ -14,7 +14,7 @@ void write(MutableBytes bytes, const Frame& frame) {
 }
 
 bool parse(Bytes bytes, Frame& frame) {
-  ltp::Reader in(bytes);
+  Reader in(bytes);
   std::uint8_t type = in.u8();
   frame.flags = in.u8();
   bool reserved = in.u16() == 0;
@@ -23,7 +23,8 @@ bool parse(Bytes bytes, Frame& frame) {
   frame.a = in.u64();
   frame.b = in.u64();
   if (!in.ok() || !reserved || frame.flags > kCharged) return false;
-  if (type < static_cast<std::uint8_t>(FrameType::open) || type > static_cast<std::uint8_t>(FrameType::goodbye)) return false;
+  if (type < static_cast<std::uint8_t>(FrameType::open) || type > static_cast<std::uint8_t>(FrameType::goodbye))
+    return false;
   frame.type = static_cast<FrameType>(type);
   bool carries = frame.type == FrameType::open || frame.type == FrameType::data;
   if ((frame.flags & kCharged) && !frame.length) return false;

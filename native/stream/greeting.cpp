@@ -15,20 +15,21 @@ Bytes text(std::string_view view) { return {reinterpret_cast<const std::uint8_t*
 }  // namespace
 
 Greeter::Greeter(Bytes job_secret)
-    : job_secret_(job_secret.begin(), job_secret.end()), key_(ltp::hkdf_extract(text("gradwire stream handshake"), job_secret)) {}
+    : job_secret_(job_secret.begin(), job_secret.end()),
+      key_(hkdf_extract(text("gradwire stream handshake"), job_secret)) {}
 
-ltp::Tag Greeter::tag(Bytes body, Bytes context) const {
+Tag Greeter::tag(Bytes body, Bytes context) const {
   std::vector<std::uint8_t> joined(body.begin(), body.end());
   joined.insert(joined.end(), context.begin(), context.end());
-  ltp::Secret full = ltp::hmac_sha256(key_, joined);
-  ltp::Tag cut;
+  Secret full = hmac_sha256(key_, joined);
+  Tag cut;
   std::memcpy(cut.data(), full.data(), cut.size());
   return cut;
 }
 
 GreetingBytes Greeter::write(const Greeting& greeting, Bytes context) const {
   GreetingBytes bytes{};
-  ltp::Writer out(MutableBytes(bytes).first(kBody));
+  Writer out(MutableBytes(bytes).first(kBody));
   out.u32(kMagic);
   out.u8(static_cast<std::uint8_t>(greeting.kind));
   out.u8(static_cast<std::uint8_t>(greeting.refusal));
@@ -39,14 +40,14 @@ GreetingBytes Greeter::write(const Greeting& greeting, Bytes context) const {
   out.u64(greeting.epoch);
   out.u32(greeting.credit);
   out.bytes(greeting.nonce);
-  ltp::Tag value = tag(Bytes(bytes).first(kBody), context);
+  Tag value = tag(Bytes(bytes).first(kBody), context);
   std::memcpy(bytes.data() + kBody, value.data(), kTagSize);
   return bytes;
 }
 
 std::optional<Greeting> Greeter::parse(Bytes bytes) {
   if (bytes.size() != kGreeting) return std::nullopt;
-  ltp::Reader in(bytes);
+  Reader in(bytes);
   Greeting greeting;
   if (in.u32() != kMagic) return std::nullopt;
   std::uint8_t kind = in.u8(), refusal = in.u8(), encrypt = in.u8(), rings = in.u8();
@@ -64,17 +65,17 @@ std::optional<Greeting> Greeter::parse(Bytes bytes) {
 }
 
 bool Greeter::authentic(Bytes bytes, Bytes context) const {
-  return bytes.size() == kGreeting && ltp::same(tag(bytes.first(kBody), context), bytes.last(kTagSize));
+  return bytes.size() == kGreeting && constant_time_equal(tag(bytes.first(kBody), context), bytes.last(kTagSize));
 }
 
 StreamSecrets Greeter::secrets(Bytes hello, Bytes accept) const {
   std::vector<std::uint8_t> transcript(hello.begin(), hello.end());
   transcript.insert(transcript.end(), accept.begin(), accept.end());
-  ltp::Secret context = ltp::sha256(transcript);
-  ltp::Secret master = ltp::hkdf_extract(context, job_secret_);
+  Secret context = sha256(transcript);
+  Secret master = hkdf_extract(context, job_secret_);
   StreamSecrets secrets;
-  ltp::hkdf_expand(master, "gradwire stream initiator", context, secrets.initiator);
-  ltp::hkdf_expand(master, "gradwire stream responder", context, secrets.responder);
+  hkdf_expand(master, "gradwire stream initiator", context, secrets.initiator);
+  hkdf_expand(master, "gradwire stream responder", context, secrets.responder);
   return secrets;
 }
 

@@ -1,16 +1,14 @@
-// The handshake of a stream: CHALLENGE from the higher rank, which was called, HELLO from the lower one, ACCEPT or REFUSE,
-// then sealed frames. Both prove that they hold the job secret, and by the challenge and the HELLO's nonce that they are there
-// now: a recording fits no other connection than its own. Pure: no sockets.
+// Greeting: the handshake of a stream: CHALLENGE from the higher rank, which listens, HELLO from the lower one, ACCEPT
+// or REFUSE, then sealed frames. Both prove that they know the job secret, and by the challenge and the HELLO's nonce
+// that they are live: a recording is valid for its own connection only. No sockets.
 #pragma once
 #include <optional>
 #include <vector>
 
-#include "ltp/crypto.h"
+#include "core/crypto.h"
 
 namespace gradwire::stream {
 
-using ltp::Bytes;
-using ltp::MutableBytes;
 using Nonce = std::array<std::uint8_t, 16>;
 
 inline constexpr std::size_t kGreeting = 80;  // every message of the handshake has this size
@@ -21,7 +19,7 @@ struct Greeting {
   Kind kind = Kind::hello;
   Refusal refusal = Refusal::none;
   bool encrypt = false;
-  bool rings = false;  // over a local socket: shared memory follows
+  bool rings = false;  // over a local socket: shared memory is used
   std::uint32_t rank = 0, peer_rank = 0;
   std::uint64_t epoch = 0;
   std::uint32_t credit = 0;
@@ -31,7 +29,7 @@ struct Greeting {
 using GreetingBytes = std::array<std::uint8_t, kGreeting>;
 
 struct StreamSecrets {
-  ltp::Secret initiator, responder;
+  Secret initiator, responder;
 };
 
 class Greeter {
@@ -39,15 +37,15 @@ class Greeter {
   explicit Greeter(Bytes job_secret);
   // `context` is the message that this one answers: the challenge for a HELLO, the HELLO for ACCEPT and REFUSE.
   GreetingBytes write(const Greeting& greeting, Bytes context = {}) const;
-  // Whether it has the shape of a greeting; then, whether its writer knows the secret.
+  // `parse`: whether the format is that of a greeting. `authentic`: whether its writer knows the secret.
   static std::optional<Greeting> parse(Bytes bytes);
   bool authentic(Bytes bytes, Bytes context = {}) const;
   StreamSecrets secrets(Bytes hello, Bytes accept) const;
 
  private:
-  ltp::Tag tag(Bytes body, Bytes context) const;
+  Tag tag(Bytes body, Bytes context) const;
   std::vector<std::uint8_t> job_secret_;
-  ltp::Secret key_;
+  Secret key_;
 };
 
 }  // namespace gradwire::stream

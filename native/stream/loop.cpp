@@ -5,37 +5,21 @@
 #include <sys/eventfd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <system_error>
-
-#include "io/loop.h"
 
 namespace gradwire::stream {
 namespace {
 
-using io::monotonic_now;
-
-// How long after the last waiting caller the thread takes over: callers that wait in a row are left alone.
-constexpr std::chrono::milliseconds kNap{2};
-constexpr ltp::Time kNapTime = 2 * ltp::kMillisecond;
-
-io::Descriptor checked(int fd, const char* what) {
-  if (fd < 0) throw std::system_error(errno, std::generic_category(), what);
-  return io::Descriptor(fd);
-}
-
-std::chrono::steady_clock::time_point clock_point(ltp::Time deadline) {
-  ltp::Time most = monotonic_now() + 3600 * ltp::kSecond;
-  return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(std::min(deadline, most)));
-}
+// How long after the last waiting caller the thread takes over: between two waits of a caller it should not.
+constexpr std::chrono::milliseconds kIdle{2};
+constexpr Time kIdleTime = 2 * kMillisecond;
 
 }  // namespace
 
 Loop::Loop(LoopConfig config)
     : config_(std::move(config)),
       greeter_(config_.secret),
-      own_address_(config_.local ? ltp::Address{} : io::parse_address(config_.host, config_.port)),
+      own_address_(config_.local ? Address{} : parse_address(config_.host, config_.port)),
       listener_(config_.local ? listen_local(config_.port) : listen_tcp(own_address_)),
       epoll_(checked(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
       event_(checked(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd")) {
@@ -48,29 +32,27 @@ Loop::~Loop() { close(); }
 
 void Loop::wake() {
   if (!driving_) return;
-  std::uint64_t one = 1;
-  [[maybe_unused]] ssize_t written = ::write(event_.get(), &one, sizeof one);
+  signal(event_);
 }
 
 void Loop::watch(int fd, std::uint32_t events, bool added) {
   epoll_event event{};
   event.events = events;
   event.data.fd = fd;
-  if (::epoll_ctl(epoll_.get(), added ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &event) < 0)
-    throw std::system_error(errno, std::generic_category(), "epoll_ctl");
+  if (::epoll_ctl(epoll_.get(), added ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &event) < 0) throw_errno("epoll_ctl");
 }
 
-// The top of a thread: whatever is thrown below ends the loop, and every waiter hears why.
+// The top of a thread: an exception ends the loop, and every waiter gets its text.
 void Loop::run() {
   std::unique_lock lock(mutex_);
   try {
     while (!stopping_) {
-      bool wanted = callers_ > 0 || monotonic_now() - last_caller_ < kNapTime;
+      bool wanted = callers_ > 0 || monotonic_now() - last_caller_ < kIdleTime;
       if (driving_ || wanted) {
-        idle_.wait_for(lock, kNap);
+        idle_.wait_for(lock, kIdle);
       } else {
         driving_ = true;
-        drive(lock, ltp::kNever, true);
+        drive(lock, kNever, true);
         driving_ = false;
         if (callers_) changed_.notify_all();
       }
@@ -83,12 +65,12 @@ void Loop::run() {
   changed_.notify_all();
 }
 
-// Works until `ready` holds, or waits for whoever is working.
+// Runs the loop until `ready` holds, or waits for the thread that runs it.
 template <class Ready>
-bool Loop::drive_until(std::unique_lock<std::mutex>& lock, ltp::Time deadline, Ready ready) {
+bool Loop::drive_until(std::unique_lock<std::mutex>& lock, Time deadline, Ready ready) {
   ++callers_;
   while (!ready() && !stopped_ && !stopping_) {
-    ltp::Time now = monotonic_now();
+    Time now = monotonic_now();
     if (driving_) {
       if (now >= deadline) break;
       changed_.wait_until(lock, clock_point(deadline));
@@ -112,27 +94,36 @@ bool Loop::drive_until(std::unique_lock<std::mutex>& lock, ltp::Time deadline, R
 
 bool Loop::rings_ready() {
   for (auto& [rank, peer] : peers_) {
-    if (peer->ring && (peer->ring->readable() || (peer->connection->blocked() && peer->ring->has_room()))) return true;
+    if (peer->ring && (peer->ring->readable() || (peer->connection->blocked() && peer->ring->writable()))) return true;
     for (const Candidate& candidate : peer->candidates)
       if (candidate.ring && candidate.ring->readable()) return true;
   }
   return false;
 }
 
-// The clock is read for each: while others were served, a peer may have answered what was sent to it just now.
+// The clock is read for each peer: while others were served, a peer may have answered what was just sent to it.
 bool Loop::poll_rings() {
   bool any = false;
   auto readable = [](const Candidate& candidate) { return candidate.ring && candidate.ring->readable(); };
   for (auto& [rank, peer] : peers_) {
-    if (peer->ring && peer->ring->readable()) any = true, on_stream(monotonic_now(), *peer);
-    if (peer->ring && peer->connection->blocked() && peer->ring->has_room()) any = true, flush(monotonic_now(), *peer);
+    if (peer->ring && peer->ring->readable()) {
+      any = true;
+      on_stream(monotonic_now(), *peer);
+    }
+    if (peer->ring && peer->connection->blocked() && peer->ring->writable()) {
+      any = true;
+      flush(monotonic_now(), *peer);
+    }
     auto found = std::find_if(peer->candidates.begin(), peer->candidates.end(), readable);
-    if (found != peer->candidates.end()) any = true, on_candidate(monotonic_now(), *peer, found->channel->fd(), 0);
+    if (found != peer->candidates.end()) {
+      any = true;
+      on_candidate(monotonic_now(), *peer, found->channel->fd(), 0);
+    }
   }
   return any;
 }
 
-int Loop::sleep(std::unique_lock<std::mutex>& lock, ltp::Time deadline, epoll_event* ready, int most) {
+int Loop::wait_for_events(std::unique_lock<std::mutex>& lock, Time deadline, epoll_event* ready, int most) {
   auto mark = [&](bool asleep) {
     for (auto& [rank, peer] : peers_) {
       if (peer->ring) peer->ring->set_asleep(asleep);
@@ -141,9 +132,9 @@ int Loop::sleep(std::unique_lock<std::mutex>& lock, ltp::Time deadline, epoll_ev
     }
   };
   mark(true);
-  ltp::Time left = rings_ready() || stopping_ ? 0 : deadline - monotonic_now();
-  // Rounded up, or the last millisecond would be spent in circles.
-  int timeout = left <= 0 ? 0 : static_cast<int>(std::min<ltp::Time>((left + ltp::kMillisecond - 1) / ltp::kMillisecond, 3'600'000));
+  Time left = rings_ready() || stopping_ ? 0 : deadline - monotonic_now();
+  // Rounded up, or the last millisecond would be spent in a busy loop.
+  int timeout = left <= 0 ? 0 : static_cast<int>(std::min<Time>((left + kMillisecond - 1) / kMillisecond, 3'600'000));
   lock.unlock();
   int count = ::epoll_wait(epoll_.get(), ready, most, timeout);
   lock.lock();
@@ -152,14 +143,16 @@ int Loop::sleep(std::unique_lock<std::mutex>& lock, ltp::Time deadline, epoll_ev
   return count;
 }
 
-void Loop::drive(std::unique_lock<std::mutex>& lock, ltp::Time deadline, bool patient) {
-  ltp::Time now = monotonic_now();
+void Loop::drive(std::unique_lock<std::mutex>& lock, Time deadline, bool patient) {
+  Time now = monotonic_now();
   bool worked = poll_rings();
   epoll_event ready[32];
   int count = 0;
   if (!worked && !patient) {
-    // The answer of a process that runs on another core comes sooner than a sleeper wakes. Others may need this core.
-    for (ltp::Time end = now + std::min(config_.spin, deadline - now); !worked && count <= 0 && !stopping_ && monotonic_now() < end;) {
+    // The answer of a process on another core arrives sooner than a sleeping thread wakes up. Yield, as others may need
+    // this core.
+    for (Time end = now + std::min(config_.spin, deadline - now);
+         !worked && count <= 0 && !stopping_ && monotonic_now() < end;) {
       lock.unlock();
       ::sched_yield();
       if (!config_.local) count = ::epoll_wait(epoll_.get(), ready, 32, 0);
@@ -168,7 +161,7 @@ void Loop::drive(std::unique_lock<std::mutex>& lock, ltp::Time deadline, bool pa
     }
   }
   if (worked && !events_.empty()) return publish();
-  if (count <= 0) count = sleep(lock, worked ? now : std::min(deadline, next_timer()), ready, 32);
+  if (count <= 0) count = wait_for_events(lock, worked ? now : std::min(deadline, next_timer()), ready, 32);
   now = monotonic_now();
   if (stopping_) return;
   for (int i = 0; i < count; ++i) on_ready(now, ready[i].data.fd, ready[i].events);
@@ -186,10 +179,10 @@ void Loop::publish() {
   if (any && callers_ > 0) changed_.notify_all();
 }
 
-std::optional<ltp::Event> Loop::take(std::uint64_t token) {
+std::optional<Event> Loop::take(std::uint64_t token) {
   auto found = results_.find(token);
   if (found == results_.end()) return std::nullopt;
-  ltp::Event event = std::move(found->second);
+  Event event = std::move(found->second);
   results_.erase(found);
   return event;
 }
@@ -199,8 +192,8 @@ Loop::Peer* Loop::find(std::uint32_t rank) {
   return found == peers_.end() ? nullptr : found->second.get();
 }
 
-void Loop::refuse(std::uint32_t rank, std::uint64_t token, ltp::EventType type, std::uint64_t size, ltp::Failure failure) {
-  ltp::Event event;
+void Loop::refuse(std::uint32_t rank, std::uint64_t token, EventType type, std::uint64_t size, Failure failure) {
+  Event event;
   event.type = type;
   event.rank = rank;
   event.token = token;
@@ -210,56 +203,58 @@ void Loop::refuse(std::uint32_t rank, std::uint64_t token, ltp::EventType type, 
 }
 
 void Loop::connect(std::uint32_t rank, const std::string& host, std::uint16_t port) {
-  ltp::Address address = io::parse_address(host, port);
+  Address address = parse_address(host, port);
   std::lock_guard lock(mutex_);
   if (stopping_) return;
-  ltp::Time now = monotonic_now();
-  if (Peer* old = find(rank)) fail(*old, ltp::Failure::local_close);
+  Time now = monotonic_now();
+  if (Peer* old = find(rank)) fail(*old, Failure::local_close);
   auto& peer = peers_[rank] = std::make_unique<Peer>(rank, config_.credit, events_);
   peer->address = address;
   peer->deadline = now + config_.connect_timeout;
-  peer->next_try = config_.rank < rank ? now : ltp::kNever;
+  peer->next_try = config_.rank < rank ? now : kNever;
   publish();
   wake();
 }
 
-std::uint64_t Loop::send(std::uint32_t rank, ltp::SendRequest request) {
+std::uint64_t Loop::send(std::uint32_t rank, SendRequest request) {
   std::lock_guard lock(mutex_);
   std::uint64_t token = request.token = next_token_++;
   Peer* peer = find(rank);
   if (!peer || peer->state == Peer::State::failed || stopping_) {
-    auto failure = stopping_ ? ltp::Failure::local_close : peer ? peer->failure : ltp::Failure::no_answer;
-    return refuse(rank, token, ltp::EventType::sent, request.size, failure), token;
+    auto failure = stopping_ ? Failure::local_close : peer ? peer->failure : Failure::no_answer;
+    refuse(rank, token, EventType::sent, request.size, failure);
+    return token;
   }
-  ltp::Time now = monotonic_now();
+  Time now = monotonic_now();
   peer->outbox.send(now, request);
   flush(now, *peer);
   publish();
   return token;
 }
 
-std::uint64_t Loop::receive(std::uint32_t rank, ltp::ReceiveRequest request) {
+std::uint64_t Loop::receive(std::uint32_t rank, ReceiveRequest request) {
   std::lock_guard lock(mutex_);
   std::uint64_t token = request.token = next_token_++;
   Peer* peer = find(rank);
   bool open = peer && peer->state != Peer::State::failed && !stopping_;
-  ltp::Time now = monotonic_now();
+  Time now = monotonic_now();
   if (!peer || !peer->inbox.post(now, request, open)) {
-    auto failure = stopping_ ? ltp::Failure::local_close : peer ? peer->failure : ltp::Failure::no_answer;
-    return refuse(rank, token, ltp::EventType::received, request.size, failure), token;
+    auto failure = stopping_ ? Failure::local_close : peer ? peer->failure : Failure::no_answer;
+    refuse(rank, token, EventType::received, request.size, failure);
+    return token;
   }
-  if (!peer->control.empty() || peer->inbox.owes_much()) flush(now, *peer);
+  if (!peer->control.empty() || peer->inbox.owes_credit()) flush(now, *peer);
   publish();
   return token;
 }
 
-std::optional<ltp::Event> Loop::wait(std::uint64_t token, ltp::Time deadline) {
+std::optional<Event> Loop::wait(std::uint64_t token, Time deadline) {
   std::unique_lock lock(mutex_);
   if (!results_.count(token)) drive_until(lock, deadline, [&] { return results_.count(token) > 0; });
   return take(token);
 }
 
-std::vector<std::uint64_t> Loop::wait_any(const std::vector<std::uint64_t>& tokens, ltp::Time deadline) {
+std::vector<std::uint64_t> Loop::wait_any(const std::vector<std::uint64_t>& tokens, Time deadline) {
   std::vector<std::uint64_t> done;
   std::unique_lock lock(mutex_);
   drive_until(lock, deadline, [&] {
@@ -279,15 +274,15 @@ void Loop::nudge() {
   wake();
 }
 
-bool Loop::wait_connected(std::uint32_t rank, ltp::Time deadline, ltp::Failure& failure) {
+bool Loop::wait_connected(std::uint32_t rank, Time deadline, Failure& failure) {
   std::unique_lock lock(mutex_);
   auto state = [&] { return find(rank) ? find(rank)->state : Peer::State::failed; };
   drive_until(lock, deadline, [&] { return state() != Peer::State::waiting; });
-  failure = find(rank) ? find(rank)->failure : ltp::Failure::no_answer;
+  failure = find(rank) ? find(rank)->failure : Failure::no_answer;
   return state() == Peer::State::connected;
 }
 
-std::optional<ltp::Event> Loop::cancel(std::uint32_t rank, std::uint64_t token) {
+std::optional<Event> Loop::cancel(std::uint32_t rank, std::uint64_t token) {
   std::lock_guard lock(mutex_);
   Peer* peer = find(rank);
   if (peer) {
@@ -299,12 +294,12 @@ std::optional<ltp::Event> Loop::cancel(std::uint32_t rank, std::uint64_t token) 
   return take(token);
 }
 
-std::map<std::uint32_t, ltp::LinkStats> Loop::link_stats() {
+std::map<std::uint32_t, LinkStats> Loop::link_stats() {
   std::lock_guard lock(mutex_);
-  std::map<std::uint32_t, ltp::LinkStats> stats;
+  std::map<std::uint32_t, LinkStats> stats;
   for (auto& [rank, peer] : peers_) {
     if (!peer->connection) continue;
-    ltp::LinkStats& link = stats[rank];
+    LinkStats& link = stats[rank];
     link.srtt = peer->connection->rtt();
     link.rtprop = peer->connection->best_rtt();
     link.counters.bytes_sent = link.counters.bytes_acked = peer->connection->sent();
@@ -334,9 +329,9 @@ void Loop::close() {
           peer->control.push_back({FrameType::goodbye, 0, 0, 0, 0, 0});
           peer->connection->flush(monotonic_now());
         }
-        fail(*peer, ltp::Failure::local_close);
+        fail(*peer, Failure::local_close);
       }
-      guests_.clear();
+      pending_.clear();
       listener_.socket.reset();
       publish();
     }

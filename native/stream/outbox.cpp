@@ -5,12 +5,12 @@
 
 namespace gradwire::stream {
 
-void Outbox::send(ltp::Time now, const ltp::SendRequest& request) {
+void Outbox::send(Time now, const SendRequest& request) {
   sending_.push_back({request, next_id_++, 0, now, false, false, false});
   by_id_[sending_.back().id] = std::prev(sending_.end());
 }
 
-// A small message goes as a whole or not at all; of a large one, what credit allows.
+// A small message is sent as a whole or not at all; of a large one, what credit allows.
 std::size_t Outbox::allowed(const Message& message) const {
   std::uint64_t left = message.request.size - message.made;
   std::uint64_t most = std::min<std::uint64_t>(left, kPiece);
@@ -33,8 +33,14 @@ std::optional<Outbox::Next> Outbox::next() {
     next.frame.b = message.opened ? 0 : message.request.size;
     next.frame.length = static_cast<std::uint32_t>(length);
     next.payload = message.request.data + message.made;
-    if (length && !message.granted) next.frame.flags = kCharged, credit_ -= charge(next.frame);
-    if (!message.opened && !length) message.counted = true, ++announced_;
+    if (length && !message.granted) {
+      next.frame.flags = kCharged;
+      credit_ -= charge(next.frame);
+    }
+    if (!message.opened && !length) {
+      message.counted = true;
+      ++announced_;
+    }
     message.opened = true;
     message.made += length;
     if (message.made == message.request.size) waiting_.splice(waiting_.end(), sending_, at);
@@ -43,25 +49,25 @@ std::optional<Outbox::Next> Outbox::next() {
   return std::nullopt;
 }
 
-void Outbox::written(ltp::Time now, std::uint64_t id) {
+void Outbox::written(Time now, std::uint64_t id) {
   auto found = by_id_.find(id);
   if (found == by_id_.end()) return;
   const Message& message = *found->second;
   if (message.made == message.request.size && message.request.size <= kEager)
-    finish(now, found->second, ltp::CloseReason::complete, ltp::Failure::none);
+    finish(now, found->second, CloseReason::complete, Failure::none);
 }
 
-void Outbox::finish(ltp::Time now, Messages::iterator at, ltp::CloseReason reason, ltp::Failure failure) {
-  ltp::Event event;
-  event.type = ltp::EventType::sent;
+void Outbox::finish(Time now, Messages::iterator at, CloseReason reason, Failure failure) {
+  Event event;
+  event.type = EventType::sent;
   event.rank = rank_;
   event.token = at->request.token;
   event.reason = reason;
   event.failure = failure;
   event.size = at->request.size;
-  bool arrived = failure == ltp::Failure::none && reason == ltp::CloseReason::complete;
+  bool arrived = failure == Failure::none && reason == CloseReason::complete;
   event.arrived = arrived ? event.size : 0;
-  if (!arrived && failure == ltp::Failure::none) event.missing.push_back({0, event.size});
+  if (!arrived && failure == Failure::none) event.missing.push_back({0, event.size});
   event.elapsed = now - at->submitted;
   events_.push_back(std::move(event));
   forget(at);
@@ -79,26 +85,29 @@ void Outbox::forget(Messages::iterator at) {
 
 bool Outbox::on_grant(std::uint64_t id) {
   if (id == 0 || id >= next_id_) return false;
-  if (auto found = by_id_.find(id); found != by_id_.end()) found->second->granted = true, settle(*found->second);
+  if (auto found = by_id_.find(id); found != by_id_.end()) {
+    found->second->granted = true;
+    settle(*found->second);
+  }
   return true;
 }
 
-// No peer ever gives more credit than a greeting's 32 bits can name.
+// No peer ever gives more credit than the 32 bits of a greeting can express.
 bool Outbox::on_credit(std::uint64_t bytes) {
   if (bytes > UINT32_MAX || credit_ > UINT32_MAX) return false;
   credit_ += bytes;
   return true;
 }
 
-bool Outbox::on_done(ltp::Time now, std::uint64_t id, ltp::CloseReason reason) {
-  using enum ltp::CloseReason;
+bool Outbox::on_done(Time now, std::uint64_t id, CloseReason reason) {
+  using enum CloseReason;
   if (id == 0 || id >= next_id_ || (reason != complete && reason != refused && reason != cancelled)) return false;
   auto found = by_id_.find(id);
   if (found == by_id_.end()) return true;  // a small or a cancelled one
   if (reason == complete && found->second->made != found->second->request.size) return false;
-  // The receiver forgets a message that it has refused when it hears that no more of it comes.
+  // The receiver removes a refused message when it is told that no more of it follows.
   if (found->second->made != found->second->request.size) aborted_.push_back(id);
-  finish(now, found->second, reason, ltp::Failure::none);
+  finish(now, found->second, reason, Failure::none);
   return true;
 }
 
@@ -120,9 +129,9 @@ bool Outbox::cancel(std::uint64_t token) {
   return false;
 }
 
-void Outbox::fail_all(ltp::Failure failure) {
-  while (!sending_.empty()) finish(sending_.front().submitted, sending_.begin(), ltp::CloseReason::complete, failure);
-  while (!waiting_.empty()) finish(waiting_.front().submitted, waiting_.begin(), ltp::CloseReason::complete, failure);
+void Outbox::fail_all(Failure failure) {
+  while (!sending_.empty()) finish(sending_.front().submitted, sending_.begin(), CloseReason::complete, failure);
+  while (!waiting_.empty()) finish(waiting_.front().submitted, waiting_.begin(), CloseReason::complete, failure);
 }
 
 }  // namespace gradwire::stream

@@ -1,59 +1,59 @@
-// Messages on their way to one peer: which goes next, and how much of it. Credit bounds what is sent before the peer
-// has asked for it; no sockets here.
+// Outbox: messages to one peer: which is sent next, and how much of it. Credit limits what is sent before the peer has
+// posted a receive. No sockets.
 #pragma once
 #include <deque>
 #include <list>
 #include <optional>
 #include <unordered_map>
 
-#include "ltp/transfer.h"
+#include "core/event.h"
 #include "stream/frame.h"
 
 namespace gradwire::stream {
 
 class Outbox {
  public:
-  Outbox(std::uint32_t rank, std::deque<ltp::Event>& events) : rank_(rank), events_(events) {}
+  Outbox(std::uint32_t rank, std::deque<Event>& events) : rank_(rank), events_(events) {}
 
   void set_credit(std::uint64_t bytes) { credit_ = bytes; }
-  void send(ltp::Time now, const ltp::SendRequest& request);
+  void send(Time now, const SendRequest& request);
   bool cancel(std::uint64_t token);
   std::optional<std::uint64_t> id_of(std::uint64_t token) const;
 
-  // The next frame and where its payload lies; nothing when all messages wait for something.
+  // The next frame and its payload; none when no message can send.
   struct Next {
     Frame frame;
     const std::uint8_t* payload = nullptr;
   };
   std::optional<Next> next();
-  // The frame made last has left the caller's buffer.
-  void written(ltp::Time now, std::uint64_t id);
+  // The last frame of this message no longer needs the caller's buffer.
+  void written(Time now, std::uint64_t id);
 
-  // What the peer says. False: no correct peer would.
+  // Frames of the peer. False: no correct peer sends it.
   bool on_grant(std::uint64_t id);
-  bool on_done(ltp::Time now, std::uint64_t id, ltp::CloseReason reason);
+  bool on_done(Time now, std::uint64_t id, CloseReason reason);
   bool on_credit(std::uint64_t bytes);
-  void fail_all(ltp::Failure failure);
-  // IDs of cancelled messages that the peer must be told of.
+  void fail_all(Failure failure);
+  // Ids of cancelled messages to report to the peer.
   std::deque<std::uint64_t>& aborted() { return aborted_; }
 
  private:
   struct Message {
-    ltp::SendRequest request;
+    SendRequest request;
     std::uint64_t id = 0;
     std::uint64_t made = 0;  // bytes put into frames
-    ltp::Time submitted = 0;
+    Time submitted = 0;
     bool opened = false, granted = false;
-    bool counted = false;  // announced without a byte, so that no credit bounds it
+    bool counted = false;  // announced without payload, so that credit does not limit it
   };
   using Messages = std::list<Message>;
   std::size_t allowed(const Message& message) const;
-  void finish(ltp::Time now, Messages::iterator at, ltp::CloseReason reason, ltp::Failure failure);
+  void finish(Time now, Messages::iterator at, CloseReason reason, Failure failure);
   void forget(Messages::iterator at);
   void settle(Message& message);
 
   std::uint32_t rank_;
-  std::deque<ltp::Event>& events_;
+  std::deque<Event>& events_;
   std::uint64_t credit_ = 0, next_id_ = 1;
   std::size_t announced_ = 0;
   Messages sending_;  // not yet all in frames, in order of submission

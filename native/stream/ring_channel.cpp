@@ -1,10 +1,7 @@
 #include "stream/ring_channel.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 
 #include <algorithm>
@@ -12,7 +9,8 @@
 #include <cerrno>
 #include <cstring>
 #include <stdexcept>
-#include <system_error>
+
+#include "core/random.h"
 
 namespace gradwire::stream {
 namespace {
@@ -21,8 +19,6 @@ constexpr std::size_t kPage = 4096;
 constexpr std::size_t kLeast = 4096, kMost = 64u << 20;
 // The reader starts on a slice while the writer copies the next.
 constexpr std::size_t kSlice = 64u << 10;
-
-[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
 socklen_t local_name(std::uint16_t port, sockaddr_un& name) {
   std::memset(&name, 0, sizeof name);
@@ -33,16 +29,11 @@ socklen_t local_name(std::uint16_t port, sockaddr_un& name) {
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
 }
 
-io::Descriptor open_local() {
-  io::Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (socket.get() < 0) fail("socket");
-  return socket;
-}
+Descriptor open_local() { return checked(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), "socket"); }
 
 std::uint16_t random_port() {
   std::uint16_t port = 0;
-  while (port < 1024)
-    if (::getrandom(&port, sizeof port, 0) != sizeof port) fail("getrandom");
+  while (port < 1024) fill_random({reinterpret_cast<std::uint8_t*>(&port), sizeof port});
   return port;
 }
 
@@ -54,22 +45,19 @@ struct RingChannel::Shared {
   };
   Line head[2], tail[2];  // of the ring that side 0, side 1 writes
   Line asleep[2];         // by side
-  Line starved[2];        // the writer of ring s waits for room
+  Line starved[2];        // the writer of ring s waits for space
 };
 
-RingChannel::RingChannel(io::Descriptor socket, RingOffer offer, int side)
+RingChannel::RingChannel(Descriptor socket, RingOffer offer, int side)
     : socket_(std::move(socket)), bell_(std::move(offer.bell)), side_(side) {
   static_assert(sizeof(Shared) <= kPage && std::atomic<std::uint64_t>::is_always_lock_free);
-  struct stat status;
-  int seals = ::fcntl(offer.memory.get(), F_GET_SEALS);
-  if (seals < 0 || !(seals & F_SEAL_SHRINK) || ::fstat(offer.memory.get(), &status) < 0 || bell_.get() < 0)
+  if (!is_sealed_memory(offer.memory.get(), mapped_) || bell_.get() < 0)
     throw std::runtime_error("shared memory is not a sealed memory file");
-  mapped_ = static_cast<std::size_t>(status.st_size);
   capacity_ = mapped_ < kPage ? 0 : (mapped_ - kPage) / 2;
   if (capacity_ < kLeast || capacity_ > kMost || !std::has_single_bit(capacity_) || mapped_ != kPage + 2 * capacity_)
     throw std::runtime_error("shared memory has no valid size");
   void* memory = ::mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_SHARED, offer.memory.get(), 0);
-  if (memory == MAP_FAILED) fail("mmap");
+  if (memory == MAP_FAILED) throw_errno("mmap");
   shared_ = static_cast<Shared*>(memory);
   auto* rings = static_cast<std::uint8_t*>(memory) + kPage;
   out_ = rings + (side ? capacity_ : 0);
@@ -84,8 +72,7 @@ void RingChannel::ring() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   auto& asleep = shared_->asleep[1 - side_].value;
   if (!asleep.load(std::memory_order_relaxed) || !asleep.exchange(0)) return;
-  std::uint64_t one = 1;
-  [[maybe_unused]] ssize_t written = ::write(bell_.get(), &one, sizeof one);
+  signal(bell_);
 }
 
 void RingChannel::set_asleep(bool asleep) { shared_->asleep[side_].value.store(asleep, std::memory_order_seq_cst); }
@@ -95,7 +82,7 @@ bool RingChannel::readable() const {
   return shared_->head[ring].value.load() != shared_->tail[ring].value.load(std::memory_order_relaxed);
 }
 
-bool RingChannel::has_room() const {
+bool RingChannel::writable() const {
   return shared_->head[side_].value.load(std::memory_order_relaxed) - shared_->tail[side_].value.load() < capacity_;
 }
 
@@ -110,7 +97,7 @@ std::ptrdiff_t RingChannel::write(std::span<const iovec> pieces) {
       std::uint64_t used = head - tail_word.load(std::memory_order_acquire);
       if (used > capacity_) return -1;
       if (used == capacity_) {
-        // What was written must be visible before waiting for it to be read.
+        // What was written must be visible before waiting until it is read.
         head_word.store(head, std::memory_order_release);
         ring();
         shared_->starved[side_].value.store(1, std::memory_order_seq_cst);
@@ -125,8 +112,11 @@ std::ptrdiff_t RingChannel::write(std::span<const iovec> pieces) {
       left -= part;
       total += part;
       bool last = left == 0 && &piece == &pieces.back();
-      // Small pieces that follow each other are shown together.
-      if (last || part >= kSlice / 4) head_word.store(head, std::memory_order_release), ring();
+      // Consecutive small pieces become visible together.
+      if (last || part >= kSlice / 4) {
+        head_word.store(head, std::memory_order_release);
+        ring();
+      }
     }
   }
   head_word.store(head, std::memory_order_release);
@@ -158,13 +148,8 @@ std::ptrdiff_t RingChannel::read(std::span<const iovec> pieces) {
   return static_cast<std::ptrdiff_t>(total);
 }
 
-io::Descriptor make_ring_memory(std::size_t capacity) {
-  io::Descriptor memory(::memfd_create("gradwire", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (memory.get() < 0) fail("memfd_create");
-  capacity = std::bit_ceil(std::clamp(capacity, kLeast, kMost));
-  if (::ftruncate(memory.get(), static_cast<off_t>(kPage + 2 * capacity)) < 0) fail("ftruncate");
-  if (::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) fail("sealing shared memory");
-  return memory;
+Descriptor make_ring_memory(std::size_t capacity) {
+  return make_sealed_memory(kPage + 2 * std::bit_ceil(std::clamp(capacity, kLeast, kMost)));
 }
 
 Listener listen_local(std::uint16_t port) {
@@ -173,19 +158,19 @@ Listener listen_local(std::uint16_t port) {
     sockaddr_un name;
     socklen_t size = local_name(listener.port, name);
     if (::bind(listener.socket.get(), reinterpret_cast<sockaddr*>(&name), size) == 0) {
-      if (::listen(listener.socket.get(), 1024) < 0) fail("listen");
+      if (::listen(listener.socket.get(), 1024) < 0) throw_errno("listen");
       return listener;
     }
-    if (port || errno != EADDRINUSE) fail("bind");
+    if (port || errno != EADDRINUSE) throw_errno("bind");
   }
-  fail("bind");
+  throw_errno("bind");
 }
 
-io::Descriptor connect_local(std::uint16_t port) {
-  io::Descriptor socket = open_local();
+Descriptor connect_local(std::uint16_t port) {
+  Descriptor socket = open_local();
   sockaddr_un name;
   socklen_t size = local_name(port, name);
-  if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&name), size) < 0) fail("connect");
+  if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&name), size) < 0) throw_errno("connect");
   return socket;
 }
 

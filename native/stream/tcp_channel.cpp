@@ -5,37 +5,16 @@
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <cstring>
-#include <system_error>
 
 namespace gradwire::stream {
 namespace {
 
-constexpr std::uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-
-socklen_t to_kernel(const ltp::Address& address, sockaddr_storage& out) {
-  std::memset(&out, 0, sizeof out);
-  if (std::memcmp(address.ip.data(), kMapped, sizeof kMapped) == 0) {
-    auto& v4 = reinterpret_cast<sockaddr_in&>(out);
-    v4.sin_family = AF_INET;
-    v4.sin_port = htons(address.port);
-    std::memcpy(&v4.sin_addr, address.ip.data() + 12, 4);
-    return sizeof v4;
-  }
-  auto& v6 = reinterpret_cast<sockaddr_in6&>(out);
-  v6.sin6_family = AF_INET6;
-  v6.sin6_port = htons(address.port);
-  v6.sin6_scope_id = address.scope;
-  std::memcpy(&v6.sin6_addr, address.ip.data(), 16);
-  return sizeof v6;
+socklen_t to_kernel(const Address& address, sockaddr_storage& out) {
+  return gradwire::to_kernel(address, is_v4(address) ? AF_INET : AF_INET6, out);
 }
 
-[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
-
-io::Descriptor open_socket(int family) {
-  io::Descriptor socket(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (socket.get() < 0) fail("socket");
-  return socket;
+Descriptor open_socket(int family) {
+  return checked(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), "socket");
 }
 
 std::ptrdiff_t outcome(ssize_t count) {
@@ -45,7 +24,7 @@ std::ptrdiff_t outcome(ssize_t count) {
 
 }  // namespace
 
-TcpChannel::TcpChannel(io::Descriptor socket) : socket_(std::move(socket)) {
+TcpChannel::TcpChannel(Descriptor socket) : socket_(std::move(socket)) {
   int on = 1;
   ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
@@ -62,19 +41,20 @@ std::ptrdiff_t TcpChannel::read(std::span<const iovec> pieces) {
   return count == 0 ? -1 : outcome(count);
 }
 
-void TcpChannel::describe(ltp::LinkStats& stats) {
+void TcpChannel::describe(LinkStats& stats) {
   tcp_info info{};
   socklen_t size = sizeof info;
   if (::getsockopt(socket_.get(), IPPROTO_TCP, TCP_INFO, &info, &size) < 0) return;
-  stats.srtt = ltp::Time{info.tcpi_rtt} * ltp::kMicrosecond;
-  stats.rtprop = ltp::Time{info.tcpi_min_rtt ? info.tcpi_min_rtt : info.tcpi_rtt} * ltp::kMicrosecond;
-  stats.rtt_variation = ltp::Time{info.tcpi_rttvar} * ltp::kMicrosecond;
+  stats.srtt = Time{info.tcpi_rtt} * kMicrosecond;
+  stats.rtprop = Time{info.tcpi_min_rtt ? info.tcpi_min_rtt : info.tcpi_rtt} * kMicrosecond;
+  stats.rtt_variation = Time{info.tcpi_rttvar} * kMicrosecond;
   stats.delivery_rate = static_cast<double>(info.tcpi_delivery_rate);
   if (!info.tcpi_delivery_rate_app_limited && info.tcpi_delivery_rate) bottleneck_ = stats.delivery_rate;
   stats.bottleneck = bottleneck_;
   stats.pacing_rate = info.tcpi_pacing_rate == ~0ull ? 0 : static_cast<double>(info.tcpi_pacing_rate);
   if (info.tcpi_bytes_sent > sent_) {
-    double share = static_cast<double>(info.tcpi_bytes_retrans - resent_) / static_cast<double>(info.tcpi_bytes_sent - sent_);
+    double share =
+        static_cast<double>(info.tcpi_bytes_retrans - resent_) / static_cast<double>(info.tcpi_bytes_sent - sent_);
     loss_ += (share - loss_) / 8;
     sent_ = info.tcpi_bytes_sent;
     resent_ = info.tcpi_bytes_retrans;
@@ -92,47 +72,46 @@ void TcpChannel::describe(ltp::LinkStats& stats) {
   stats.counters.retransmitted_bytes = info.tcpi_bytes_retrans;
 }
 
-Listener listen_tcp(const ltp::Address& address) {
+Listener listen_tcp(const Address& address) {
   sockaddr_storage name;
   socklen_t size = to_kernel(address, name);
   Listener listener{open_socket(name.ss_family), 0};
   int on = 1;
   ::setsockopt(listener.socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (::bind(listener.socket.get(), reinterpret_cast<sockaddr*>(&name), size) < 0) fail("bind");
-  if (::listen(listener.socket.get(), 1024) < 0) fail("listen");
+  if (::bind(listener.socket.get(), reinterpret_cast<sockaddr*>(&name), size) < 0) throw_errno("bind");
+  if (::listen(listener.socket.get(), 1024) < 0) throw_errno("listen");
   size = sizeof name;
-  if (::getsockname(listener.socket.get(), reinterpret_cast<sockaddr*>(&name), &size) < 0) fail("getsockname");
-  bool v4 = name.ss_family == AF_INET;
-  listener.port = ntohs(v4 ? reinterpret_cast<sockaddr_in&>(name).sin_port : reinterpret_cast<sockaddr_in6&>(name).sin6_port);
+  if (::getsockname(listener.socket.get(), reinterpret_cast<sockaddr*>(&name), &size) < 0) throw_errno("getsockname");
+  listener.port = from_kernel(name).port;
   return listener;
 }
 
-io::Descriptor accept_from(const Listener& listener, ltp::Address& from) {
+Descriptor accept_from(const Listener& listener, Address& from) {
   sockaddr_storage name{};
   socklen_t size = sizeof name;
-  io::Descriptor socket(::accept4(listener.socket.get(), reinterpret_cast<sockaddr*>(&name), &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  from = {};
-  if (name.ss_family == AF_INET) {
-    std::memcpy(from.ip.data(), kMapped, sizeof kMapped);
-    std::memcpy(from.ip.data() + 12, &reinterpret_cast<sockaddr_in&>(name).sin_addr, 4);
-  } else if (name.ss_family == AF_INET6) {
-    std::memcpy(from.ip.data(), &reinterpret_cast<sockaddr_in6&>(name).sin6_addr, 16);
-  }
+  Descriptor socket(
+      ::accept4(listener.socket.get(), reinterpret_cast<sockaddr*>(&name), &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  from = from_kernel(name);
+  from.port = 0;
+  from.scope = 0;
   return socket;
 }
 
-io::Descriptor connect_tcp(const ltp::Address& from, const ltp::Address& to) {
+Descriptor connect_tcp(const Address& from, const Address& to) {
   sockaddr_storage name;
   socklen_t size = to_kernel(to, name);
-  io::Descriptor socket = open_socket(name.ss_family);
-  ltp::Address own = from;
+  Descriptor socket = open_socket(name.ss_family);
+  Address own = from;
   own.port = 0;
   sockaddr_storage own_name;
   socklen_t own_size = to_kernel(own, own_name);
   int on = 1;
   ::setsockopt(socket.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
-  if (own_name.ss_family == name.ss_family && ::bind(socket.get(), reinterpret_cast<sockaddr*>(&own_name), own_size) < 0) fail("bind");
-  if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&name), size) < 0 && errno != EINPROGRESS) fail("connect");
+  if (own_name.ss_family == name.ss_family &&
+      ::bind(socket.get(), reinterpret_cast<sockaddr*>(&own_name), own_size) < 0)
+    throw_errno("bind");
+  if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&name), size) < 0 && errno != EINPROGRESS)
+    throw_errno("connect");
   return socket;
 }
 

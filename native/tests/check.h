@@ -1,4 +1,4 @@
-// The smallest test vocabulary: CHECK(condition) reports where and what, and the program exits non-zero.
+// CHECK(condition) reports file, line and condition when it fails, and the program exits with non-zero.
 #pragma once
 #include <cstdio>
 #include <cstdlib>
@@ -11,10 +11,10 @@ inline int finish() {
 }
 }  // namespace gradwire::test
 
-#define CHECK(condition)                                                              \
-  do {                                                                                \
-    if (!(condition)) {                                                               \
+#define CHECK(condition)                                                                 \
+  do {                                                                                   \
+    if (!(condition)) {                                                                  \
       std::fprintf(stderr, "%s:%d: CHECK(%s) failed\n", __FILE__, __LINE__, #condition); \
-      ++gradwire::test::failures;                                                     \
-    }                                                                                 \
+      ++gradwire::test::failures;                                                        \
+    }                                                                                    \
   } while (0)

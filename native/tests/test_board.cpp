@@ -1,4 +1,4 @@
-// Sums on a board between threads that stand for processes: each has its own mapping of the same memory.
+// Sums through shared memory between threads that represent processes: each has its own mapping of the same memory.
 #include <sys/mman.h>
 
 #include <atomic>
@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "board/board.h"
-#include "io/loop.h"
-#include "ltp/random.h"
+#include "core/random.h"
+#include "ltp_io/loop.h"
 #include "tests/check.h"
 
 using namespace gradwire;
@@ -21,25 +21,26 @@ namespace {
 constexpr std::size_t kSlot = 4096;
 
 std::vector<std::uint8_t> header(std::uint8_t fill) { return std::vector<std::uint8_t>(board::kHeader, fill); }
-ltp::Time in(ltp::Time delay) { return io::monotonic_now() + delay; }
+Time in(Time delay) { return monotonic_now() + delay; }
 
 struct World {
   explicit World(std::size_t ranks) : file(board::make_memory({ranks, kSlot})) {
     for (std::size_t rank = 0; rank < ranks; ++rank)
-      boards.push_back(std::make_unique<Board>(file.get(), board::Shape{ranks, kSlot}, rank, 20 * ltp::kMicrosecond));
+      boards.push_back(std::make_unique<Board>(file.get(), board::Shape{ranks, kSlot}, rank, 20 * kMicrosecond));
   }
   template <class Work>
   void on_all(Work work) {
     std::vector<std::thread> threads;
-    for (std::size_t rank = 0; rank < boards.size(); ++rank) threads.emplace_back([&, rank] { work(rank, *boards[rank]); });
+    for (std::size_t rank = 0; rank < boards.size(); ++rank)
+      threads.emplace_back([&, rank] { work(rank, *boards[rank]); });
     for (auto& thread : threads) thread.join();
   }
-  io::Descriptor file;
+  Descriptor file;
   std::vector<std::unique_ptr<Board>> boards;
 };
 
 template <class T>
-void fold_here(Board& b, std::size_t ranks, T* data) {
+void reduce_here(Board& b, std::size_t ranks, T* data) {
   board::Fold fold = b.folding();
   for (std::size_t i = 0; i < fold.bytes / sizeof(T); ++i) {
     T total = 0;
@@ -59,18 +60,19 @@ void every_sum_is_right(std::size_t ranks, Kind kind) {
   World world(ranks);
   std::atomic<int> wrong = 0;
   world.on_all([&](std::size_t rank, Board& b) {
-    ltp::Random random(5), own(rank);  // the first is the same on every rank
+    Random random(5), own(rank);  // the first is the same on every rank
     for (std::uint64_t number = 0; number < 60; ++number) {
       std::size_t count = random.next() % (4 * kSlot / sizeof(T));
       bool sharded = random.next() % 2, here = random.next() % 3;
       std::vector<T> data(count);
       for (std::size_t i = 0; i < count; ++i) data[i] = static_cast<T>(i % 50 + rank * number % 7);
-      b.begin(number, header(1).data(), {reinterpret_cast<std::uint8_t*>(data.data()), count * sizeof(T), sizeof(T),
-                                         here ? kind : Kind::caller, sharded});
+      b.begin(number, header(1).data(),
+              {reinterpret_cast<std::uint8_t*>(data.data()), count * sizeof(T), sizeof(T), here ? kind : Kind::caller,
+               sharded});
       Status status = Status::waiting;
       while (status != Status::done && status != Status::differs) {
-        status = b.step(in(own.next() % 2 * ltp::kMillisecond));
-        if (status == Status::fold) fold_here(b, ranks, data.data());
+        status = b.step(in(own.next() % 2 * kMillisecond));
+        if (status == Status::fold) reduce_here(b, ranks, data.data());
       }
       if (status != Status::done) ++wrong;
       for (std::size_t i = 0; i < count; ++i) {
@@ -83,45 +85,45 @@ void every_sum_is_right(std::size_t ranks, Kind kind) {
   CHECK(wrong == 0);
 }
 
-void whoever_is_missing_is_named() {
+void missing_ranks_are_reported() {
   World world(3);
   std::uint8_t data[8] = {};
   world.boards[0]->begin(0, header(1).data(), {data, 8, 1, Kind::int8, false});
   world.boards[2]->announce(5, 0, header(9).data());
-  CHECK(world.boards[0]->step(in(ltp::kMillisecond)) == Status::waiting);
+  CHECK(world.boards[0]->step(in(kMillisecond)) == Status::waiting);
   CHECK((world.boards[0]->missing() == std::vector<std::size_t>{1, 2}));
 }
 
-void whoever_called_something_else_is_named() {
+void a_rank_with_another_call_is_reported() {
   World world(2);
   std::uint8_t data[8] = {};
   world.on_all([&](std::size_t rank, Board& b) {
-    if (rank == 0) return b.announce(7, 0, header(9).data());  // it goes another way, and wakes the sleeper
+    if (rank == 0) return b.announce(7, 0, header(9).data());  // over the wire; wakes the sleeper
     b.begin(7, header(1).data(), {data, 8, 1, Kind::int8, false});
-    CHECK(b.step(in(20 * ltp::kSecond)) == Status::differs);
+    CHECK(b.step(in(20 * kSecond)) == Status::differs);
     CHECK(b.odd_rank() == 0 && b.odd_header() == header(9));
   });
   World other(2);
   other.on_all([&](std::size_t rank, Board& b) {
     std::uint8_t own[8] = {};
     b.begin(7, header(static_cast<std::uint8_t>(rank)).data(), {own, 8 - rank, 1, Kind::int8, false});
-    CHECK(b.step(in(20 * ltp::kSecond)) == Status::differs);
+    CHECK(b.step(in(20 * kSecond)) == Status::differs);
     CHECK(b.odd_header() == header(static_cast<std::uint8_t>(1 - rank)));
   });
 }
 
-// A rank that has gone on since: what it called then is forgotten, that it differs is not.
-void a_note_that_was_overwritten_differs() {
+// A rank that is further on: its call is no longer stored, but the difference is detected.
+void an_overwritten_call_record_differs() {
   World world(2);
   std::uint8_t data[8] = {};
   world.boards[1]->announce(3 + board::kCalls, 0, header(9).data());
   world.boards[0]->begin(3, header(1).data(), {data, 8, 1, Kind::int8, false});
-  CHECK(world.boards[0]->step(in(20 * ltp::kSecond)) == Status::differs);
+  CHECK(world.boards[0]->step(in(20 * kSecond)) == Status::differs);
   CHECK(world.boards[0]->odd_rank() == 1 && world.boards[0]->odd_header().empty());
 }
 
-// A rank may end a sum and call much over the wire before another looks whether they agreed.
-void a_rank_that_went_on_agreed_all_the_same() {
+// A rank may finish a sum and make many calls over the wire before another checks whether they agreed.
+void a_rank_that_is_further_on_still_agrees() {
   World world(2);
   Board &slow = *world.boards[0], &quick = *world.boards[1];
   std::uint8_t data[2] = {1, 2};
@@ -129,17 +131,17 @@ void a_rank_that_went_on_agreed_all_the_same() {
   CHECK(slow.step(in(0)) == Status::waiting);
   quick.begin(0, header(1).data(), {&data[1], 1, 1, Kind::int8, false});
   CHECK(quick.step(in(0)) == Status::done);
-  // Sum 1 is asked for, too, and begins when its rank has looked.
+  // Sum 1 is requested, too, and begins when its rank has checked.
   for (std::uint64_t number = 2; number <= 1 + board::kCalls; ++number) quick.announce(number, 2, header(9).data());
   CHECK(slow.step(in(0)) == Status::done);
   slow.begin(1, header(1).data(), {&data[0], 1, 1, Kind::int8, false});
-  CHECK(slow.step(in(ltp::kMillisecond)) == Status::waiting);
+  CHECK(slow.step(in(kMillisecond)) == Status::waiting);
   quick.begin(1, header(1).data(), {&data[1], 1, 1, Kind::int8, false});
   CHECK(quick.step(in(0)) == Status::done && slow.step(in(0)) == Status::done);
   CHECK(data[0] == 6 && data[1] == 6);
 }
 
-// Its sum comes at this place, but not under this number.
+// Its sum has this index, but another call number.
 void a_rank_that_skipped_a_call_differs() {
   World world(2);
   std::uint8_t data[8] = {};
@@ -163,13 +165,13 @@ bool refused(Make make) {
   return false;
 }
 
-void only_the_right_memory_is_taken() {
-  io::Descriptor file = board::make_memory({3, kSlot});
+void memory_of_a_wrong_size_or_without_seals_is_rejected() {
+  Descriptor file = board::make_memory({3, kSlot});
   CHECK(refused([&] { Board(file.get(), {2, kSlot}, 0, 0); }));
   CHECK(refused([&] { Board(file.get(), {3, kSlot}, 3, 0); }));
   CHECK(refused([&] { board::make_memory({1, kSlot}); }));
   CHECK(refused([&] { board::make_memory({2, 100}); }));
-  io::Descriptor open(::memfd_create("open", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  Descriptor open(::memfd_create("open", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   CHECK(refused([&] { Board(open.get(), {2, kSlot}, 0, 0); }));
 }
 
@@ -184,11 +186,11 @@ int main() {
     every_sum_is_right<std::int32_t>(ranks, Kind::int32);
     every_sum_is_right<std::int64_t>(ranks, Kind::int64);
   }
-  whoever_is_missing_is_named();
-  whoever_called_something_else_is_named();
-  a_note_that_was_overwritten_differs();
-  a_rank_that_went_on_agreed_all_the_same();
+  missing_ranks_are_reported();
+  a_rank_with_another_call_is_reported();
+  an_overwritten_call_record_differs();
+  a_rank_that_is_further_on_still_agrees();
   a_rank_that_skipped_a_call_differs();
-  only_the_right_memory_is_taken();
+  memory_of_a_wrong_size_or_without_seals_is_rejected();
   return test::finish();
 }

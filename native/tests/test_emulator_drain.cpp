@@ -1,4 +1,4 @@
-// What the emulator's own waiting counts for, in virtual time.
+// Which waits of the emulator count as lateness, in virtual time.
 #include "emulator/drain_clock.h"
 #include "tests/check.h"
 
@@ -18,7 +18,7 @@ void the_gap_between_two_drains_counts() {
   CHECK(clock.gap(1, 15 * kMs) == 1 * kMs);
 }
 
-void a_look_shows_that_the_other_devices_are_empty() {
+void a_poll_shows_that_the_other_devices_are_empty() {
   DrainClock clock(3, 0);
   clock.looked(10 * kMs, {1});
   CHECK(clock.gap(0, 11 * kMs) == 1 * kMs);
@@ -26,7 +26,7 @@ void a_look_shows_that_the_other_devices_are_empty() {
   CHECK(clock.gap(2, 11 * kMs) == 1 * kMs);
 }
 
-void sleeping_until_a_packet_comes_does_not_count() {
+void sleeping_until_a_packet_arrives_does_not_count() {
   DrainClock clock(1, 0);
   clock.woke(1000 * kMs, 20 * kUs);
   CHECK(clock.gap(0, 1000 * kMs) == 20 * kUs);
@@ -47,7 +47,7 @@ void no_wait_is_longer_than_the_time_since_the_device_was_empty() {
   CHECK(clock.gap(0, 101 * kMs) == 1 * kMs);
 }
 
-void packets_are_taken_to_have_come_evenly_over_the_gap() {
+void arrivals_are_assumed_evenly_over_the_gap() {
   DrainClock clock(1, 0);
   int late = 0;
   for (int i = 0; i < 1000; ++i) {
@@ -62,10 +62,10 @@ void packets_are_taken_to_have_come_evenly_over_the_gap() {
 
 int main() {
   the_gap_between_two_drains_counts();
-  a_look_shows_that_the_other_devices_are_empty();
-  sleeping_until_a_packet_comes_does_not_count();
+  a_poll_shows_that_the_other_devices_are_empty();
+  sleeping_until_a_packet_arrives_does_not_count();
   waiting_for_a_processor_counts();
   no_wait_is_longer_than_the_time_since_the_device_was_empty();
-  packets_are_taken_to_have_come_evenly_over_the_gap();
+  arrivals_are_assumed_evenly_over_the_gap();
   return gradwire::test::finish();
 }

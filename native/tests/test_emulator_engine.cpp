@@ -79,7 +79,7 @@ void a_scheduled_change_happens_on_time_and_begin_undoes_it() {
   }
 }
 
-void a_change_by_hand_lasts() {
+void a_change_by_set_lasts() {
   Engine engine(2);
   engine.add_link(line(1e6, 0), 1, 0);
   engine.set_path(0, 1, {0});
@@ -95,6 +95,6 @@ int main() {
   delays_of_a_path_add_up();
   eight_to_one_overflows_the_shared_queue_only();
   a_scheduled_change_happens_on_time_and_begin_undoes_it();
-  a_change_by_hand_lasts();
+  a_change_by_set_lasts();
   return gradwire::test::finish();
 }

@@ -52,7 +52,7 @@ void serves_at_its_rate_and_delays() {
 }
 
 // The emulator wakes late and finds a packet that came after the one before it was long gone.
-void nothing_leaves_before_it_came() {
+void no_packet_leaves_before_it_arrived() {
   LinkValues values;
   values.rate = 1.538e6;  // a full packet takes 1 ms
   values.delay = 10 * kMs;
@@ -116,7 +116,7 @@ Link bursty(double rate, double enter, double leave) {
   return Link(values, 3, kOverhead);
 }
 
-void bursts_have_the_mean_and_length_asked_for() {
+void bursts_have_the_configured_mean_and_length() {
   Link link = bursty(RateCurve::kUnlimited, 0.01, 0.25);
   int bursts = 0;
   bool lost_before = false;
@@ -132,9 +132,9 @@ void bursts_have_the_mean_and_length_asked_for() {
   CHECK(std::abs(static_cast<double>(link.counters().loss_drops) / bursts - 4.0) < 0.2);
 }
 
-// Packets a second apart on a link that serves 83 in between: a burst of four never takes two of them, and they are lost
-// as often as those of a full link.
-void a_burst_passes_while_the_link_is_idle() {
+// Packets a second apart on a link that serves 83 in between: a burst of four never takes two of them, and they are
+// lost as often as those of a full link.
+void a_burst_ends_while_the_link_is_idle() {
   Link link = bursty(125e3, 0.05, 0.25);
   int lost = 0, again = 0;
   bool before = false;
@@ -169,7 +169,7 @@ void a_full_link_has_bursts_by_the_packet() {
 }
 
 // A chain that turns with every step loses every other packet of a full link, also across a change of its rate.
-void a_new_rate_makes_no_idle_time_of_what_was_in_service() {
+void a_new_rate_does_not_turn_service_time_into_idle_time() {
   Link link = bursty(1538, 1, 1);  // a full packet takes 1 s
   for (int i = 0; i < 6; ++i) link.offer(0, udp(1500));
   CHECK(drain(link, 2 * kSecond).size() == 1);
@@ -219,7 +219,7 @@ void a_change_of_rate_keeps_the_backlog_in_bytes() {
   CHECK(drain(link, 56 * kMs).size() == 1);
 }
 
-void a_trace_with_silence_is_waited_out_and_repeats() {
+void a_trace_with_zero_rate_delays_and_repeats() {
   LinkValues values;
   Link link(values, 1, 0);
   link.replay(0, RateCurve({{0, 1e6}, {10 * kMs, 0}, {30 * kMs, 2e6}}, 40 * kMs, 0));  // 30000 bytes in 40 ms
@@ -230,7 +230,7 @@ void a_trace_with_silence_is_waited_out_and_repeats() {
   CHECK(drain(link, 80 * kMs).size() == 30);
 }
 
-void too_big_a_packet_is_gone() {
+void a_packet_above_the_mtu_is_dropped() {
   LinkValues values;
   values.mtu = 1400;
   Link link(values, 1, kOverhead);
@@ -248,7 +248,7 @@ void a_link_that_never_serves_never_departs() {
 }
 
 // Numbered by their length, so that packets and single wire packets of a super-packet can be told apart.
-void packets_that_are_held_back_are_overtaken() {
+void delayed_packets_are_reordered() {
   LinkValues values;
   values.rate = 1.538e6;  // a full packet takes 1 ms
   values.delay = 10 * kMs;
@@ -278,7 +278,7 @@ void packets_that_are_held_back_are_overtaken() {
   CHECK(overtaken > held / 2);  // of two held back in a row the first is not overtaken by the second
 }
 
-void single_wire_packets_of_a_super_packet_are_held_back() {
+void single_wire_packets_of_a_super_packet_are_delayed() {
   LinkValues values;
   values.reorder = 0.1;
   values.reorder_by = 2 * kMs;
@@ -348,21 +348,21 @@ void one_seed_reorders_and_duplicates_the_same() {
 
 int main() {
   serves_at_its_rate_and_delays();
-  nothing_leaves_before_it_came();
+  no_packet_leaves_before_it_arrived();
   drops_the_tail_by_bytes();
   loses_wire_packets_not_super_packets();
   same_seed_same_losses();
-  bursts_have_the_mean_and_length_asked_for();
-  a_burst_passes_while_the_link_is_idle();
+  bursts_have_the_configured_mean_and_length();
+  a_burst_ends_while_the_link_is_idle();
   a_full_link_has_bursts_by_the_packet();
-  a_new_rate_makes_no_idle_time_of_what_was_in_service();
+  a_new_rate_does_not_turn_service_time_into_idle_time();
   jitter_keeps_order_and_mean();
   a_change_of_rate_keeps_the_backlog_in_bytes();
-  a_trace_with_silence_is_waited_out_and_repeats();
-  too_big_a_packet_is_gone();
+  a_trace_with_zero_rate_delays_and_repeats();
+  a_packet_above_the_mtu_is_dropped();
   a_link_that_never_serves_never_departs();
-  packets_that_are_held_back_are_overtaken();
-  single_wire_packets_of_a_super_packet_are_held_back();
+  delayed_packets_are_reordered();
+  single_wire_packets_of_a_super_packet_are_delayed();
   a_share_of_the_packets_arrives_twice();
   a_copy_is_the_same_packet();
   one_seed_reorders_and_duplicates_the_same();

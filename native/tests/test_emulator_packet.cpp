@@ -70,7 +70,7 @@ void slices_of_slices_agree() {
 }
 
 // Whatever a host writes into its device must not make the emulator read outside the packet.
-void garbage_is_refused_without_harm() {
+void invalid_packets_are_rejected() {
   std::srand(1);
   for (int round = 0; round < 200000; ++round) {
     std::vector<uint8_t> bytes(static_cast<size_t>(std::rand() % 80));
@@ -93,6 +93,6 @@ void garbage_is_refused_without_harm() {
 int main() {
   parts_hold_every_byte_once();
   slices_of_slices_agree();
-  garbage_is_refused_without_harm();
+  invalid_packets_are_rejected();
   return gradwire::test::finish();
 }

@@ -7,10 +7,12 @@
 
 #include "kernels/checksum.h"
 #include "kernels/cpu.h"
+#include "kernels/exact.h"
 #include "kernels/half.h"
 #include "kernels/quant.h"
 #include "kernels/select.h"
 #include "kernels/sparse.h"
+#include "kernels/threshold.h"
 #include "tests/check.h"
 
 using namespace gradwire;
@@ -132,7 +134,8 @@ void all_sets_agree(const Case& c, size_t capacity, int threads) {
 int main() {
   std::mt19937 random(1);
   for (int64_t n : {0, 1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 255, 256, 257, 511, 513, 1000, 9001})
-    for (int round = 0; round < 6; ++round) all_sets_agree(make_case(random, n), random() % static_cast<size_t>(n + 2), 1);
+    for (int round = 0; round < 6; ++round)
+      all_sets_agree(make_case(random, n), random() % static_cast<size_t>(n + 2), 1);
   all_sets_agree(make_case(random, 1'100'001), 60'000, 2);  // large enough for two threads
   return gradwire::test::finish();
 }

@@ -1,4 +1,5 @@
-// Low-rank factors: the basis is orthonormal, the product is its own definition, and nothing is read or written outside.
+// Low-rank factors: the basis is orthonormal, the product is its own definition, and nothing is read or written
+// outside.
 #include <cmath>
 #include <random>
 #include <vector>

@@ -59,7 +59,8 @@ void fuzz(std::mt19937& random, std::vector<uint8_t> bytes, int64_t count, int64
   std::vector<int32_t> found;
   for (int round = 0; round < 30; ++round) {
     std::vector<uint8_t> bad = bytes;
-    for (int change = 0; !bad.empty() && change < 3; ++change) bad[random() % bad.size()] = static_cast<uint8_t>(random());
+    for (int change = 0; !bad.empty() && change < 3; ++change)
+      bad[random() % bad.size()] = static_cast<uint8_t>(random());
     if (random() % 4 == 0) bad.resize(random() % (bad.size() + 9));
     if (random() % 8 == 0) std::fill(bad.begin() + (bad.empty() ? 0 : 1), bad.end(), random() % 2 ? 0 : 255);
     int64_t claimed = random() % 8 ? count : static_cast<int64_t>(random() % static_cast<uint64_t>(numel + 1)) % 5000;
@@ -71,10 +72,12 @@ void fuzz(std::mt19937& random, std::vector<uint8_t> bytes, int64_t count, int64
 
 int main() {
   std::mt19937 random(2);
-  for (int64_t numel : {int64_t{1}, int64_t{2}, int64_t{9}, int64_t{64}, int64_t{1000}, int64_t{100'000}, int64_t{INT32_MAX}})
+  for (int64_t numel :
+       {int64_t{1}, int64_t{2}, int64_t{9}, int64_t{64}, int64_t{1000}, int64_t{100'000}, int64_t{INT32_MAX}})
     for (int round = 0; round < 40; ++round) {
       int64_t count = static_cast<int64_t>(random() % static_cast<uint64_t>(std::min<int64_t>(numel, 3000) + 1));
-      fuzz(random, round_trip(random_set(random, numel <= 1000 ? std::min(count, numel / 2) : count, numel), numel), count, numel);
+      fuzz(random, round_trip(random_set(random, numel <= 1000 ? std::min(count, numel / 2) : count, numel), numel),
+           count, numel);
     }
   // Long runs of zeros at every bit offset: a cluster, then a far jump.
   for (int64_t cluster = 1; cluster < 400; ++cluster)

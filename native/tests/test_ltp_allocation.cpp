@@ -18,6 +18,7 @@ void* operator new(std::size_t size) {
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
+using namespace gradwire;
 using namespace gradwire::ltp;
 
 int main() {

@@ -5,6 +5,7 @@
 #include "tests/check.h"
 #include "tests/world.h"
 
+using namespace gradwire;
 using namespace gradwire::ltp;
 using namespace gradwire::ltp::test;
 
@@ -14,7 +15,8 @@ constexpr double kFast = 12.5e6, kSlow = 1.25e6;  // 100 and 10 Mbit/s
 
 // As in training: transfers of one size with a pause (the backward pass) between them.
 struct Training {
-  Training(std::uint64_t seed, const PipeSpec& spec, std::size_t size) : world(seed), source(random_bytes(size, seed)), destination(size) {
+  Training(std::uint64_t seed, const PipeSpec& spec, std::size_t size)
+      : world(seed), source(random_bytes(size, seed)), destination(size) {
     a = &world.add(0);
     b = &world.add(1);
     std::tie(there, back) = world.link(0, 1, spec);
@@ -26,7 +28,9 @@ struct Training {
       std::uint64_t tag = ++last;
       b->endpoint->post(world.now, 0, {tag, destination.data(), destination.size(), tag, 0, 0});
       a->endpoint->send(world.now, 1, {tag, source.data(), source.size(), tag, 4, 0, tolerance, {}, tag});
-      CHECK(world.run(60 * kSecond, [&] { return find_event(*a, EventType::sent, tag) && find_event(*b, EventType::received, tag); }));
+      CHECK(world.run(60 * kSecond, [&] {
+        return find_event(*a, EventType::sent, tag) && find_event(*b, EventType::received, tag);
+      }));
       world.run(pause);
     }
   }
@@ -51,7 +55,7 @@ PipeSpec path(Time delay, double queue) {
   return spec;
 }
 
-void a_slower_path_is_known_after_a_few_transfers() {
+void a_slower_path_is_measured_after_a_few_transfers() {
   Training training(1, path(10 * kMillisecond, 250e3), 1'000'000);
   training.steps(20);
   double before = training.stats().bottleneck;
@@ -64,7 +68,7 @@ void a_slower_path_is_known_after_a_few_transfers() {
 }
 
 // 400 KB are a third of the bandwidth-delay product: all of a transfer leaves before its first ACK.
-void startup_ends_where_the_window_covers_a_whole_transfer() {
+void startup_ends_when_a_transfer_fits_the_window() {
   Training training(2, path(50 * kMillisecond, 2e6), 400'000);
   training.steps(20);
   double before = training.stats().bottleneck;
@@ -74,19 +78,21 @@ void startup_ends_where_the_window_covers_a_whole_transfer() {
   training.there->spec.rate = kFast;
   training.steps(40);
   double again = training.stats().bottleneck;
-  std::printf("transfers within one window: BtlBw %.1f, ten times slower %.1f, fast again %.1f Mbit/s\n", before * 8e-6, after * 8e-6,
-              again * 8e-6);
+  std::printf("transfers within one window: BtlBw %.1f, ten times slower %.1f, fast again %.1f Mbit/s\n", before * 8e-6,
+              after * 8e-6, again * 8e-6);
   CHECK(before > 0.6 * kFast && before < 1.3 * kFast);
   CHECK(after > 0.6 * kSlow && after < 1.5 * kSlow);
   CHECK(again > 0.5 * kFast);
 }
 
 // A queue that is deep beside the path fills when the path slows down. RTprop is measured when that queue is gone.
-void rtprop_is_that_of_the_path_behind_a_standing_queue() {
+void rtprop_excludes_a_standing_queue() {
   PipeSpec spec = path(100 * kMillisecond, 20e6);
   Training training(3, spec, 200'000'000);
-  training.b->endpoint->post(training.world.now, 0, {1, training.destination.data(), training.destination.size(), 1, 0, 0});
-  training.a->endpoint->send(training.world.now, 1, {1, training.source.data(), training.source.size(), 1, 4, 0, kWhole, {}, 1});
+  training.b->endpoint->post(training.world.now, 0,
+                             {1, training.destination.data(), training.destination.size(), 1, 0, 0});
+  training.a->endpoint->send(training.world.now, 1,
+                             {1, training.source.data(), training.source.size(), 1, 4, 0, kWhole, {}, 1});
   training.world.run(9 * kSecond);
   training.there->spec.rate = kFast / 4;
   Time most = 0;
@@ -115,17 +121,20 @@ void probe_rtt_waits_for_the_queue_to_drain() {
   Time now = kSecond;
   for (; now < 8 * kSecond; now += 200 * kMillisecond) ack(now, 200 * kMillisecond, 200'000, 1e6);
   for (; now < 13 * kSecond; now += 200 * kMillisecond) ack(now, 1700 * kMillisecond, 1'700'000, 1e6);
-  for (; bbr.window() != 4 * 1200 && now < 30 * kSecond; now += 100 * kMillisecond) ack(now, 1700 * kMillisecond, 1'700'000, 1e6);
+  for (; bbr.window() != 4 * 1200 && now < 30 * kSecond; now += 100 * kMillisecond)
+    ack(now, 1700 * kMillisecond, 1'700'000, 1e6);
   CHECK(bbr.window() == 4 * 1200);
-  for (Time end = now + 1500 * kMillisecond; now < end; now += 100 * kMillisecond) ack(now, 1700 * kMillisecond, 1'000'000, 1e6);
+  for (Time end = now + 1500 * kMillisecond; now < end; now += 100 * kMillisecond)
+    ack(now, 1700 * kMillisecond, 1'000'000, 1e6);
   CHECK(bbr.window() == 4 * 1200);  // not drained yet
-  for (Time end = now + 500 * kMillisecond; now < end && bbr.window() == 4 * 1200; now += 20 * kMillisecond) ack(now, 210 * kMillisecond, 3600, 18e3);
+  for (Time end = now + 500 * kMillisecond; now < end && bbr.window() == 4 * 1200; now += 20 * kMillisecond)
+    ack(now, 210 * kMillisecond, 3600, 18e3);
   CHECK(bbr.window() > 4 * 1200);
   // One product of 1 MB/s and 210 ms, times the window's gain: neither the queue nor the probe's own pace is in it.
   CHECK(bbr.window() > 210'000 && bbr.window() < 500'000);
 }
 
-void a_loss_found_by_time_makes_cubic_yield() {
+void a_loss_found_by_timeout_reduces_cubics_window() {
   Cubic cubic(1200, 20 * kMillisecond);
   std::uint64_t before = cubic.window();
   AckSample sample;
@@ -141,14 +150,14 @@ void a_loss_found_by_time_makes_cubic_yield() {
   CHECK(cubic.window() == before);
 }
 
-struct Fates : FateListener {
+struct Fates : PacketListener {
   int lost = 0;
   void on_packet_acked(const SentPacket&, bool) override {}
   void on_packet_lost(const SentPacket&) override { ++lost; }
 };
 
 struct Sender {
-  Counters counters;
+  LinkCounters counters;
   Fates fates;
   Recovery recovery{CongestionKind::cubic, 1200, 20 * kMillisecond, 0, counters};
 
@@ -178,7 +187,7 @@ struct Sender {
 };
 
 // Packets of this path overtake each other by twenty; later they do not any more.
-void what_was_learnt_of_reordering_is_forgotten_when_it_ends() {
+void the_reordering_threshold_falls_when_reordering_ends() {
   Sender sender;
   CHECK(sender.overtaken(kSecond, 20) == 1);
   CHECK(sender.overtaken(2 * kSecond, 20) == 0);  // learnt
@@ -192,25 +201,28 @@ void what_was_learnt_of_reordering_is_forgotten_when_it_ends() {
 }
 
 // Small packets pass and are acknowledged all the time; whatever is larger than the path vanishes.
-void a_black_hole_is_found_while_small_packets_pass() {
+void an_mtu_black_hole_is_detected_while_small_packets_arrive() {
   Training training(5, path(10 * kMillisecond, 250e3), 2'000'000);
   training.steps(1);
   training.world.run(3 * kSecond);
   CHECK(training.stats().datagram == 1472);
   World& world = training.world;
-  std::vector<std::uint8_t> box(200);
+  std::vector<std::uint8_t> buffer(200);
   std::uint64_t tag = 10;
   training.b->endpoint->post(world.now, 0, {tag, training.destination.data(), training.destination.size(), tag, 0, 0});
-  training.a->endpoint->send(world.now, 1, {tag, training.source.data(), training.source.size(), tag, 4, 0, kWhole, {}, tag});
+  training.a->endpoint->send(world.now, 1,
+                             {tag, training.source.data(), training.source.size(), tag, 4, 0, kWhole, {}, tag});
   world.run(60 * kMillisecond);
   CHECK(!find_event(*training.b, EventType::received, tag));
   training.there->spec.mtu = 1250;
   Time began = world.now;
-  for (std::uint64_t i = 100; !find_event(*training.b, EventType::received, tag) && world.now - began < 10 * kSecond; ++i) {
-    training.a->endpoint->post(world.now, 1, {i, box.data(), box.size(), i, 0, 0});  // says POSTED
+  for (std::uint64_t i = 100; !find_event(*training.b, EventType::received, tag) && world.now - began < 10 * kSecond;
+       ++i) {
+    training.a->endpoint->post(world.now, 1, {i, buffer.data(), buffer.size(), i, 0, 0});  // says POSTED
     world.run(5 * kMillisecond);
   }
-  std::printf("black hole: the transfer ended %.2f s after the path shrank\n", static_cast<double>(world.now - began) / kSecond);
+  std::printf("black hole: the transfer ended %.2f s after the path shrank\n",
+              static_cast<double>(world.now - began) / kSecond);
   CHECK(world.now - began < 2 * kSecond);
   CHECK(training.stats().counters.mtu_fallbacks == 1 && training.stats().datagram <= 1250);
   world.run(3 * kSecond);
@@ -221,7 +233,7 @@ void a_black_hole_is_found_while_small_packets_pass() {
   CHECK(training.stats().datagram == 1472);
 }
 
-void heavy_random_loss_is_no_black_hole() {
+void heavy_random_loss_is_not_an_mtu_black_hole() {
   PipeSpec spec = path(10 * kMillisecond, 250e3);
   spec.loss = 0.2;
   Training training(6, spec, 2'000'000);
@@ -248,14 +260,17 @@ void a_stalled_transfer_closes_above_its_least_fraction_only() {
     training.steps(12, 200 * kMillisecond, 980'000);
     World& world = training.world;
     std::uint64_t tag = 99;
-    training.b->endpoint->post(world.now, 0, {tag, training.destination.data(), training.destination.size(), tag, 0, 0});
-    training.a->endpoint->send(world.now, 1, {tag, training.source.data(), training.source.size(), tag, 4, 0, 980'000, {}, tag, 600'000});
+    training.b->endpoint->post(world.now, 0,
+                               {tag, training.destination.data(), training.destination.size(), tag, 0, 0});
+    training.a->endpoint->send(
+        world.now, 1, {tag, training.source.data(), training.source.size(), tag, 4, 0, 980'000, {}, tag, 600'000});
     std::uint64_t large = 0, most = enough ? 1'500'000 / 1440 : 800'000 / 1440;
     world.drop = [&](std::uint32_t from, Bytes bytes) { return from == 0 && bytes.size() > 700 && ++large > most; };
     world.run(3 * kSecond);
     const Event* event = find_event(*training.b, EventType::received, tag);
     CHECK((event != nullptr) == enough);
-    if (event) CHECK(event->reason == CloseReason::deadline && training.arrived(tag) >= 0.6 && event->elapsed < kSecond);
+    if (event)
+      CHECK(event->reason == CloseReason::deadline && training.arrived(tag) >= 0.6 && event->elapsed < kSecond);
     world.drop = nullptr;
     CHECK(world.run(5 * kSecond, [&] { return find_event(*training.b, EventType::received, tag); }));
     CHECK(training.arrived(tag) >= 0.6);
@@ -268,8 +283,9 @@ void control_frames_are_paced() {
   training.world.run(3 * kSecond);
   World& world = training.world;
   std::uint64_t before = world.sent_bytes[1];
-  std::vector<std::uint8_t> box(10);
-  for (std::uint64_t i = 0; i < 3000; ++i) training.b->endpoint->post(world.now, 0, {1000 + i, box.data(), box.size(), 1000 + i, 0, 0});
+  std::vector<std::uint8_t> buffer(10);
+  for (std::uint64_t i = 0; i < 3000; ++i)
+    training.b->endpoint->post(world.now, 0, {1000 + i, buffer.data(), buffer.size(), 1000 + i, 0, 0});
   world.run(kMicrosecond);
   std::uint64_t at_once = world.sent_bytes[1] - before;
   world.run(5 * kSecond);
@@ -287,13 +303,13 @@ int main() {
   early_close_follows_arrivals_after_a_drop();
   a_stalled_transfer_closes_above_its_least_fraction_only();
   control_frames_are_paced();
-  a_slower_path_is_known_after_a_few_transfers();
-  startup_ends_where_the_window_covers_a_whole_transfer();
+  a_slower_path_is_measured_after_a_few_transfers();
+  startup_ends_when_a_transfer_fits_the_window();
   probe_rtt_waits_for_the_queue_to_drain();
-  rtprop_is_that_of_the_path_behind_a_standing_queue();
-  a_loss_found_by_time_makes_cubic_yield();
-  what_was_learnt_of_reordering_is_forgotten_when_it_ends();
-  a_black_hole_is_found_while_small_packets_pass();
-  heavy_random_loss_is_no_black_hole();
+  rtprop_excludes_a_standing_queue();
+  a_loss_found_by_timeout_reduces_cubics_window();
+  the_reordering_threshold_falls_when_reordering_ends();
+  an_mtu_black_hole_is_detected_while_small_packets_arrive();
+  heavy_random_loss_is_not_an_mtu_black_hole();
   return gradwire::test::finish();
 }

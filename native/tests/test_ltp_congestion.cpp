@@ -1,8 +1,9 @@
 // Throughput and fairness in virtual time: random loss, shared bottlenecks, CUBIC beside BBR.
-#include "tests/check.h"
 #include "ltp/bbr.h"
+#include "tests/check.h"
 #include "tests/world.h"
 
+using namespace gradwire;
 using namespace gradwire::ltp;
 using namespace gradwire::ltp::test;
 
@@ -18,7 +19,8 @@ struct Flow {
 
 // Flows i -> 100 + i through one shared queue; each keeps one endless transfer going. Shares of the bottleneck between
 // `warm` and `warm + measure`, as goodput over the link's rate.
-std::vector<double> shares(const std::vector<CongestionKind>& kinds, PipeSpec spec, Time warm, Time measure, std::uint64_t seed) {
+std::vector<double> shares(const std::vector<CongestionKind>& kinds, PipeSpec spec, Time warm, Time measure,
+                           std::uint64_t seed) {
   World world(seed);
   auto bottleneck = world.pipe(spec);
   PipeSpec back = spec;
@@ -27,7 +29,8 @@ std::vector<double> shares(const std::vector<CongestionKind>& kinds, PipeSpec sp
   back.loss = spec.loss;
   std::vector<Flow> flows(kinds.size());
   // All flows share the buffers: nobody looks at the bytes here.
-  std::vector<std::uint8_t> source(static_cast<std::size_t>(spec.rate * static_cast<double>(warm + measure) / kSecond * 1.2));
+  std::vector<std::uint8_t> source(
+      static_cast<std::size_t>(spec.rate * static_cast<double>(warm + measure) / kSecond * 1.2));
   std::vector<std::uint8_t> destination(source.size());
   for (std::uint32_t i = 0; i < kinds.size(); ++i) {
     Settings settings;
@@ -43,13 +46,16 @@ std::vector<double> shares(const std::vector<CongestionKind>& kinds, PipeSpec sp
     // Not all at once: a newcomer must get its share.
     world.run(500 * kMillisecond);
   }
-  auto acked = [&](std::uint32_t i) { return flows[i].from->endpoint->peer(100 + i)->connection->stats().counters.bytes_acked; };
+  auto acked = [&](std::uint32_t i) {
+    return flows[i].from->endpoint->peer(100 + i)->connection->stats().counters.bytes_acked;
+  };
   world.run(warm);
   for (std::uint32_t i = 0; i < kinds.size(); ++i) flows[i].acked_before = acked(i);
   world.run(measure);
   std::vector<double> result;
   for (std::uint32_t i = 0; i < kinds.size(); ++i)
-    result.push_back(static_cast<double>(acked(i) - flows[i].acked_before) / (spec.rate * static_cast<double>(measure) / kSecond));
+    result.push_back(static_cast<double>(acked(i) - flows[i].acked_before) /
+                     (spec.rate * static_cast<double>(measure) / kSecond));
   return result;
 }
 
@@ -62,7 +68,7 @@ PipeSpec link(Time delay, double buffer) {
 }
 
 // Packets held back are declared lost, then acknowledged: the share of losses that others decide by forgets them.
-void what_was_only_late_is_no_loss() {
+void late_packets_are_not_counted_as_lost() {
   PipeSpec spec = link(20 * kMillisecond, 2);
   spec.reorder = 0.1;
   spec.reorder_by = 30 * kMillisecond;
@@ -77,7 +83,8 @@ void what_was_only_late_is_no_loss() {
   from.endpoint->send(world.now, 1, {1, source.data(), source.size(), 1, 4, 0, kWhole, {}, 7});
   world.run(3 * kSecond);
   auto stats = from.endpoint->peer(1)->connection->stats();
-  std::printf("late: %llu of %llu losses were none, share %.4f\n", static_cast<unsigned long long>(stats.counters.spurious_losses),
+  std::printf("late: %llu of %llu losses were none, share %.4f\n",
+              static_cast<unsigned long long>(stats.counters.spurious_losses),
               static_cast<unsigned long long>(stats.counters.packets_lost), stats.loss);
   CHECK(stats.counters.spurious_losses > 10);
   CHECK(stats.loss < 0.01);
@@ -110,7 +117,8 @@ void a_clean_link_is_filled() {
 
 void two_flows_share_within_a_fifth() {
   for (std::uint64_t seed : {1, 2}) {
-    auto share = shares({CongestionKind::bbr, CongestionKind::bbr}, link(20 * kMillisecond, 1), 12 * kSecond, 20 * kSecond, seed);
+    auto share = shares({CongestionKind::bbr, CongestionKind::bbr}, link(20 * kMillisecond, 1), 12 * kSecond,
+                        20 * kSecond, seed);
     std::printf("bbr, bbr: %.3f %.3f\n", share[0], share[1]);
     double total = share[0] + share[1];
     CHECK(total > 0.9);
@@ -118,9 +126,10 @@ void two_flows_share_within_a_fifth() {
   }
 }
 
-void bbr_and_cubic_live_together() {
+void bbr_and_cubic_share_a_link() {
   for (double buffer : {1.0, 2.0}) {
-    auto share = shares({CongestionKind::bbr, CongestionKind::cubic}, link(20 * kMillisecond, buffer), 12 * kSecond, 25 * kSecond, 4);
+    auto share = shares({CongestionKind::bbr, CongestionKind::cubic}, link(20 * kMillisecond, buffer), 12 * kSecond,
+                        25 * kSecond, 4);
     std::printf("buffer %.1f BDP: bbr %.3f, cubic %.3f\n", buffer, share[0], share[1]);
     double total = share[0] + share[1];
     CHECK(total > 0.9);
@@ -149,12 +158,13 @@ void a_side_that_only_received_starts_at_the_initial_rate() {
   // 1 MB takes 80 ms at this rate; six doublings of the initial window are six round trips of 20 ms.
   world.run(200 * kMillisecond + 80 * kMillisecond);
   std::uint64_t acked = server.endpoint->peer(0)->connection->stats().counters.bytes_acked;
-  std::printf("first 1 MB of a side that only received: %llu bytes acknowledged in 280 ms\n", static_cast<unsigned long long>(acked));
+  std::printf("first 1 MB of a side that only received: %llu bytes acknowledged in 280 ms\n",
+              static_cast<unsigned long long>(acked));
   CHECK(acked >= source.size());
 }
 
-// As in training: up, then down, again and again, under loss. What a phase learned must outlive the other phase, and one
-// lost control packet must not end startup at a crawl.
+// As in training: up, then down, again and again, under loss. What a phase learned must outlive the other phase, and
+// one lost control packet must not end startup at a crawl.
 Time slowest_phase(std::uint64_t seed) {
   World world(seed);
   Settings settings;
@@ -178,10 +188,11 @@ Time slowest_phase(std::uint64_t seed) {
   return slowest;
 }
 
-void phases_that_alternate_do_not_crawl() {
+void alternating_directions_keep_their_rate() {
   Time slowest = 0;
   for (std::uint64_t seed = 1; seed <= 24; ++seed) slowest = std::max(slowest, slowest_phase(seed));
-  std::printf("alternating 1 MB at 2 %% loss: the slowest of 192 took %.0f ms\n", static_cast<double>(slowest) / kMillisecond);
+  std::printf("alternating 1 MB at 2 %% loss: the slowest of 192 took %.0f ms\n",
+              static_cast<double>(slowest) / kMillisecond);
   // 80 ms at the rate; startup, and round trips for what was lost twice, come to a few times that.
   CHECK(slowest < 600 * kMillisecond);
 }
@@ -204,8 +215,9 @@ void one_lost_control_packet_does_not_end_startup() {
   CHECK(bbr.pacing_rate() >= before);
 }
 
-// Trees send both ways at once. The slow direction's data stands before the fast one's ACKs, which must not hold it back.
-void data_on_the_way_back_does_not_slow_the_way_there() {
+// Trees send both ways at once. The slow direction's data stands before the fast one's ACKs, which must not hold it
+// back.
+void data_on_the_reverse_path_does_not_slow_the_forward_path() {
   World world(1);
   Host &one = world.add(0), &other = world.add(1);
   PipeSpec there = link(5 * kMillisecond, 4), back = there;
@@ -219,7 +231,9 @@ void data_on_the_way_back_does_not_slow_the_way_there() {
     to->endpoint->post(world.now, from->rank, {1, destination.data(), destination.size(), 1, 0, 0});
     from->endpoint->send(world.now, to->rank, {1, source.data(), source.size(), 1, 4, 0, kWhole, {}, 1});
   }
-  auto acked = [](Host& host, std::uint32_t peer) { return static_cast<double>(host.endpoint->peer(peer)->connection->stats().counters.bytes_acked); };
+  auto acked = [](Host& host, std::uint32_t peer) {
+    return static_cast<double>(host.endpoint->peer(peer)->connection->stats().counters.bytes_acked);
+  };
   world.run(2 * kSecond);
   double fast = acked(one, 1), slow = acked(other, 0);
   world.run(4 * kSecond);
@@ -232,14 +246,14 @@ void data_on_the_way_back_does_not_slow_the_way_there() {
 }  // namespace
 
 int main() {
-  what_was_only_late_is_no_loss();
-  data_on_the_way_back_does_not_slow_the_way_there();
+  late_packets_are_not_counted_as_lost();
+  data_on_the_reverse_path_does_not_slow_the_forward_path();
   a_side_that_only_received_starts_at_the_initial_rate();
   one_lost_control_packet_does_not_end_startup();
-  phases_that_alternate_do_not_crawl();
+  alternating_directions_keep_their_rate();
   random_loss_does_not_slow_bbr();
   a_clean_link_is_filled();
   two_flows_share_within_a_fifth();
-  bbr_and_cubic_live_together();
+  bbr_and_cubic_share_a_link();
   return gradwire::test::finish();
 }

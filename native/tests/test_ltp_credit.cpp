@@ -1,8 +1,9 @@
-// Flow control in virtual time: what nobody has asked for holds up nothing else, in whatever order receives come, and
-// hints that are no longer true cost a round trip, not a stall.
+// Flow control in virtual time: a transfer without a receive blocks no other, in any order of receives, and outdated
+// hints cost a round trip, not a stall.
 #include "tests/check.h"
 #include "tests/world.h"
 
+using namespace gradwire;
 using namespace gradwire::ltp;
 using namespace gradwire::ltp::test;
 
@@ -21,7 +22,8 @@ struct Pair {
     world.connect(*a, *b);
     CHECK(world.run(20 * kSecond, [&] { return connected(*a, 1) && connected(*b, 0); }));
   }
-  void send(std::uint64_t token, const std::vector<std::uint8_t>& bytes, std::uint64_t tag, std::uint32_t tolerance = kWhole) {
+  void send(std::uint64_t token, const std::vector<std::uint8_t>& bytes, std::uint64_t tag,
+            std::uint32_t tolerance = kWhole) {
     a->endpoint->send(world.now, 1, {token, bytes.data(), bytes.size(), tag, 1, 0, tolerance, {}, token});
   }
   void post(std::uint64_t token, std::vector<std::uint8_t>& bytes, std::uint64_t tag) {
@@ -45,7 +47,8 @@ std::vector<std::vector<std::uint8_t>> sources(std::size_t count, std::size_t si
 }
 
 // Far more than the credit holds, and (with 1500) more than any table of transfers was ever sized for.
-void receives_in_the_opposite_order_are_all_served(std::size_t count, std::size_t size, double loss, std::uint32_t tolerance) {
+void receives_in_the_opposite_order_are_all_served(std::size_t count, std::size_t size, double loss,
+                                                   std::uint32_t tolerance) {
   Pair pair(count, loss);
   auto source = sources(count, size);
   std::vector<std::vector<std::uint8_t>> boxes(count, std::vector<std::uint8_t>(size, 0xee));
@@ -61,7 +64,7 @@ void receives_in_the_opposite_order_are_all_served(std::size_t count, std::size_
   if (tolerance == kWhole) CHECK(boxes == source);
 }
 
-void unclaimed_transfers_hold_up_no_other(double loss) {
+void unclaimed_transfers_block_no_other(double loss) {
   Pair pair(7, loss, 100'000);
   auto unwanted = sources(10, 80'000);
   for (std::size_t i = 0; i < unwanted.size(); ++i) pair.send(100 + i, unwanted[i], 100 + i);
@@ -81,8 +84,8 @@ void unclaimed_transfers_hold_up_no_other(double loss) {
   }
 }
 
-// A receive is withdrawn after its POSTED left: the sender believes in a buffer that is not there.
-void a_withdrawn_receive_makes_its_sender_wait_and_stops_nobody(double loss) {
+// A receive is cancelled after its POSTED was sent: the sender expects a buffer that does not exist.
+void a_cancelled_receive_makes_its_sender_wait_and_blocks_no_other(double loss) {
   Pair pair(3, loss, 10'000);
   auto source = random_bytes(2'000'000, 1), other = random_bytes(2'000'000, 2);
   std::vector<std::uint8_t> box(source.size()), second(source.size());
@@ -107,7 +110,7 @@ void a_withdrawn_receive_makes_its_sender_wait_and_stops_nobody(double loss) {
   CHECK(box == source);
 }
 
-void transfers_of_one_tag_meet_receives_in_order(double loss) {
+void transfers_of_one_tag_are_paired_in_order(double loss) {
   constexpr std::size_t kCount = 30;
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
     Pair pair(seed, loss);
@@ -122,7 +125,8 @@ void transfers_of_one_tag_meet_receives_in_order(double loss) {
   }
 }
 
-// Credit that cancelled and refused transfers held comes back: afterwards a full credit's worth goes ahead of its receive.
+// Credit that cancelled and refused transfers held comes back: afterwards a full credit's worth goes ahead of its
+// receive.
 void credit_is_never_lost(double loss) {
   Pair pair(11, loss, 50'000);
   auto source = sources(60, 40'000);
@@ -152,9 +156,9 @@ int main() {
     receives_in_the_opposite_order_are_all_served(200, 1000, loss, kWhole);
     receives_in_the_opposite_order_are_all_served(1500, 100, loss, kWhole);
     receives_in_the_opposite_order_are_all_served(20, 60'000, loss, 900'000);
-    unclaimed_transfers_hold_up_no_other(loss);
-    a_withdrawn_receive_makes_its_sender_wait_and_stops_nobody(loss);
-    transfers_of_one_tag_meet_receives_in_order(loss);
+    unclaimed_transfers_block_no_other(loss);
+    a_cancelled_receive_makes_its_sender_wait_and_blocks_no_other(loss);
+    transfers_of_one_tag_are_paired_in_order(loss);
     credit_is_never_lost(loss);
   }
   return gradwire::test::finish();

@@ -1,14 +1,16 @@
-// The handshake and everything hostile: strangers, replays, floods, restarts, key changes, paths that shrink.
+// The handshake and attacks on it: wrong secrets, replays, floods, restarts, key updates, smaller path MTUs.
 #include "tests/check.h"
 #include "tests/world.h"
 
+using namespace gradwire;
 using namespace gradwire::ltp;
 using namespace gradwire::ltp::test;
 
 namespace {
 
 struct Duo {
-  explicit Duo(std::uint64_t seed, const PipeSpec& spec = {}, const Settings& settings = {}, const char* other_secret = "a job secret")
+  explicit Duo(std::uint64_t seed, const PipeSpec& spec = {}, const Settings& settings = {},
+               const char* other_secret = "a job secret")
       : world(seed), a(&world.add(0, settings)), b(&world.add(1, settings, other_secret)) {
     std::tie(there, back) = world.link(0, 1, spec);
     world.connect(*a, *b);
@@ -22,7 +24,8 @@ struct Duo {
     std::vector<std::uint8_t> destination(size);
     b->endpoint->post(world.now, 0, {tag, destination.data(), size, tag, 0, 0});
     a->endpoint->send(world.now, 1, {tag, source.data(), size, tag, 1, 0, kWhole, {}, tag});
-    bool done = world.run(60 * kSecond, [&] { return find_event(*a, EventType::sent, tag) && find_event(*b, EventType::received, tag); });
+    bool done = world.run(
+        60 * kSecond, [&] { return find_event(*a, EventType::sent, tag) && find_event(*b, EventType::received, tag); });
     return done && source == destination && find_event(*a, EventType::sent, tag)->failure == Failure::none;
   }
   LinkStats stats(const Host& host, std::uint32_t rank) const { return host.endpoint->peer(rank)->connection->stats(); }
@@ -47,7 +50,7 @@ void connects_through_loss_and_corruption() {
 }
 
 // The side that answers may have data before the other has its answer: what the other does not know yet is no restart.
-void data_that_overtakes_a_lost_answer_ends_nothing() {
+void data_that_overtakes_a_lost_accept_does_not_end_the_connection() {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     PipeSpec spec;
     spec.loss = 0.2;
@@ -61,7 +64,7 @@ void data_that_overtakes_a_lost_answer_ends_nothing() {
   }
 }
 
-void different_secrets_never_connect_and_both_sides_know_why() {
+void different_secrets_never_connect_and_both_sides_report_why() {
   Duo duo(1, {}, {}, "another secret");
   CHECK(!duo.up());
   duo.world.run(20 * kSecond);
@@ -77,8 +80,8 @@ void silence_is_no_answer() {
   CHECK(failure_of(a, 1) == Failure::no_answer);
 }
 
-// Nobody gets more bytes out of us than he put in before he has proved his address; strangers get nothing.
-void answers_are_never_larger_than_questions() {
+// Before an address is verified, answers are never larger than requests; without the secret there is no answer.
+void answers_are_never_larger_than_requests() {
   Duo duo(3);
   duo.world.capture = true;
   CHECK(duo.up());
@@ -126,7 +129,7 @@ void replayed_packets_are_counted_and_change_nothing() {
   CHECK(duo.exchange(200'000, 12));
 }
 
-void garbage_and_altered_packets_never_do_anything() {
+void invalid_and_altered_packets_change_nothing() {
   Duo duo(5);
   CHECK(duo.up());
   duo.world.capture = true;
@@ -141,7 +144,8 @@ void garbage_and_altered_packets_never_do_anything() {
       case 0: bytes[random.next() % bytes.size()] ^= static_cast<std::uint8_t>(1 + random.next() % 255); break;
       case 1: bytes.resize(random.next() % bytes.size()); break;
       case 2: bytes.resize(bytes.size() + 1 + random.next() % 100, 7); break;
-      default: for (auto& byte : bytes) byte = static_cast<std::uint8_t>(random.next());
+      default:
+        for (auto& byte : bytes) byte = static_cast<std::uint8_t>(random.next());
     }
     duo.world.inject(1, address_of(0), bytes);
   }
@@ -152,7 +156,7 @@ void garbage_and_altered_packets_never_do_anything() {
   CHECK(duo.exchange(50'000, 2));
 }
 
-void keys_change_under_way_and_nothing_is_lost() {
+void key_updates_lose_no_data() {
   Settings settings;
   settings.key_update_after = 200;
   PipeSpec spec;
@@ -180,7 +184,8 @@ void authenticate_only_carries_plain_bytes_and_still_rejects_changes() {
     bool seen = false;
     for (auto& packet : duo.world.tape)
       if (packet.to == 1 && packet.bytes.size() > 1000)
-        seen |= std::search(source.begin(), source.end(), packet.bytes.begin() + 100, packet.bytes.begin() + 400) != source.end();
+        seen |= std::search(source.begin(), source.end(), packet.bytes.begin() + 100, packet.bytes.begin() + 400) !=
+                source.end();
     CHECK(seen == !encrypt);
   }
 }
@@ -199,7 +204,7 @@ void the_path_mtu_is_found() {
   }
 }
 
-void a_path_that_shrinks_does_not_stop_a_transfer() {
+void a_smaller_path_mtu_does_not_stop_a_transfer() {
   PipeSpec spec;
   Duo duo(9, spec);
   CHECK(duo.up());
@@ -219,7 +224,7 @@ void a_path_that_shrinks_does_not_stop_a_transfer() {
   CHECK(duo.stats(*duo.a, 1).datagram <= 1250);
 }
 
-void a_vanished_peer_is_found_out_in_the_stated_time() {
+void a_dead_peer_is_detected_in_the_stated_time() {
   Duo duo(10);
   CHECK(duo.up());
   std::vector<std::uint8_t> bytes(1000);
@@ -233,7 +238,7 @@ void a_vanished_peer_is_found_out_in_the_stated_time() {
   CHECK(find_event(*duo.b, EventType::received, 5)->failure == Failure::vanished);
 }
 
-void a_paused_peer_is_waited_for() {
+void a_paused_peer_keeps_its_connection() {
   Duo duo(11);
   CHECK(duo.up());
   std::vector<std::uint8_t> source = random_bytes(3'000'000, 1), destination(source.size());
@@ -249,7 +254,7 @@ void a_paused_peer_is_waited_for() {
   CHECK(duo.world.now - resumed < 3 * kSecond);
 }
 
-void a_restarted_peer_is_told_from_a_silent_one() {
+void a_restarted_peer_is_distinguished_from_a_silent_one() {
   for (std::uint32_t who : {0u, 1u}) {
     Duo duo(12 + who);
     CHECK(duo.up());
@@ -269,13 +274,14 @@ void a_restarted_peer_is_told_from_a_silent_one() {
 // A first round trip of seconds would make the first window leave at a crawl and timers wait for as long.
 void first_round_trips_are_those_of_the_path() {
   auto check = [](const Duo& duo) {
-    for (auto [host, other] : {std::pair(duo.a, 1u), std::pair(duo.b, 0u)}) CHECK(duo.stats(*host, other).srtt < 50 * kMillisecond);
+    for (auto [host, other] : {std::pair(duo.a, 1u), std::pair(duo.b, 0u)})
+      CHECK(duo.stats(*host, other).srtt < 50 * kMillisecond);
   };
   Duo duo(15);
   CHECK(duo.up());
   check(duo);
   CHECK(duo.stats(*duo.a, 1).srtt >= 20 * kMillisecond);
-  // Dialled again, long after the first time.
+  // Connected again, long after the first time.
   duo.world.run(5 * kSecond);
   duo.b->endpoint->shut();
   duo.world.run(kSecond);
@@ -293,7 +299,7 @@ void first_round_trips_are_those_of_the_path() {
   CHECK(late.exchange(100'000, 1));
 }
 
-void connecting_again_to_a_live_peer_is_answered() {
+void connecting_again_to_a_live_peer_is_reported() {
   Duo duo(17);
   CHECK(duo.up());
   for (Host* host : {duo.a, duo.b}) host->events.clear();
@@ -301,8 +307,8 @@ void connecting_again_to_a_live_peer_is_answered() {
   CHECK(duo.world.run(kMillisecond, [&] { return connected(*duo.a, 1) && connected(*duo.b, 0); }));
 }
 
-// The initiator dies between ACCEPT and its first packet: its successor gets what was waiting for it.
-void an_unconfirmed_connection_hands_over_what_it_was_given() {
+// The initiator dies between ACCEPT and its first packet: its successor gets the pending requests.
+void an_unconfirmed_connection_passes_its_requests_on() {
   Duo duo(18);
   auto source = random_bytes(5000, 1);
   std::vector<std::uint8_t> there(source.size()), back(source.size());
@@ -315,13 +321,14 @@ void an_unconfirmed_connection_hands_over_what_it_was_given() {
   duo.a->endpoint->send(duo.world.now, 1, {1, source.data(), source.size(), 1, 1, 0, kWhole, {}, 1});
   duo.a->endpoint->post(duo.world.now, 1, {2, back.data(), back.size(), 2, 0, 0});
   CHECK(duo.world.run(5 * kSecond, [&] {
-    return find_event(*duo.b, EventType::received, 1) && find_event(*duo.b, EventType::sent, 2) && find_event(*duo.a, EventType::received, 2);
+    return find_event(*duo.b, EventType::received, 1) && find_event(*duo.b, EventType::sent, 2) &&
+           find_event(*duo.a, EventType::received, 2);
   }));
   CHECK(there == source && back == source);
 }
 
 // What is larger than the path is known to carry may be refused by the interface, and with it the run it is in.
-void a_probe_is_a_run_of_its_own() {
+void a_probe_is_sent_alone() {
   Duo duo(19);
   int probes = 0;
   duo.world.watch = [&](std::uint32_t, const Transmit& run) {
@@ -369,7 +376,8 @@ void a_repeated_retry_is_not_answered_each_time() {
   Duo duo(21);
   duo.world.capture = true;
   CHECK(duo.world.run(kSecond, [&] {
-    return std::any_of(duo.world.tape.begin(), duo.world.tape.end(), [](auto& p) { return peek_kind(p.bytes) == Kind::retry; });
+    return std::any_of(duo.world.tape.begin(), duo.world.tape.end(),
+                       [](auto& p) { return peek_kind(p.bytes) == Kind::retry; });
   }));
   Datagram retry;
   for (auto& packet : duo.world.tape)
@@ -383,7 +391,7 @@ void a_repeated_retry_is_not_answered_each_time() {
   CHECK(duo.world.sent_bytes[0] - before <= 25 * 1200);
 }
 
-void a_goodbye_is_heard() {
+void a_shut_is_received() {
   Duo duo(14);
   CHECK(duo.up());
   duo.a->endpoint->shut();
@@ -395,25 +403,25 @@ void a_goodbye_is_heard() {
 
 int main() {
   connects_through_loss_and_corruption();
-  data_that_overtakes_a_lost_answer_ends_nothing();
-  different_secrets_never_connect_and_both_sides_know_why();
+  data_that_overtakes_a_lost_accept_does_not_end_the_connection();
+  different_secrets_never_connect_and_both_sides_report_why();
   silence_is_no_answer();
-  answers_are_never_larger_than_questions();
+  answers_are_never_larger_than_requests();
   replayed_packets_are_counted_and_change_nothing();
-  garbage_and_altered_packets_never_do_anything();
-  keys_change_under_way_and_nothing_is_lost();
+  invalid_and_altered_packets_change_nothing();
+  key_updates_lose_no_data();
   authenticate_only_carries_plain_bytes_and_still_rejects_changes();
   the_path_mtu_is_found();
-  a_path_that_shrinks_does_not_stop_a_transfer();
-  a_vanished_peer_is_found_out_in_the_stated_time();
-  a_paused_peer_is_waited_for();
-  a_restarted_peer_is_told_from_a_silent_one();
+  a_smaller_path_mtu_does_not_stop_a_transfer();
+  a_dead_peer_is_detected_in_the_stated_time();
+  a_paused_peer_keeps_its_connection();
+  a_restarted_peer_is_distinguished_from_a_silent_one();
   first_round_trips_are_those_of_the_path();
-  connecting_again_to_a_live_peer_is_answered();
-  an_unconfirmed_connection_hands_over_what_it_was_given();
-  a_probe_is_a_run_of_its_own();
+  connecting_again_to_a_live_peer_is_reported();
+  an_unconfirmed_connection_passes_its_requests_on();
+  a_probe_is_sent_alone();
   a_repeated_hello_costs_little_and_delays_nothing();
   a_repeated_retry_is_not_answered_each_time();
-  a_goodbye_is_heard();
+  a_shut_is_received();
   return gradwire::test::finish();
 }

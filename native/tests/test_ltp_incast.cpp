@@ -2,6 +2,7 @@
 #include "tests/check.h"
 #include "tests/world.h"
 
+using namespace gradwire;
 using namespace gradwire::ltp;
 using namespace gradwire::ltp::test;
 
@@ -40,7 +41,8 @@ Result incast(double loss, std::uint32_t tolerance) {
     Time start = world.now;
     for (std::uint32_t i = 0; i < kWorkers; ++i) {
       server.endpoint->post(start, i, {i, targets[i].data(), kSize, round, 0, 0});
-      workers[i]->endpoint->send(start, kServer, {round, source.data(), kSize, round, 4, 0, tolerance, {}, round * kWorkers + i});
+      workers[i]->endpoint->send(start, kServer,
+                                 {round, source.data(), kSize, round, 4, 0, tolerance, {}, round * kWorkers + i});
     }
     std::size_t seen = 0;
     CHECK(world.run(60 * kSecond, [&] {
@@ -57,8 +59,8 @@ Result incast(double loss, std::uint32_t tolerance) {
   result.median_ms = times[times.size() / 2];
   result.tail_ms = times[times.size() * 99 / 100];
   result.arrived /= static_cast<double>(times.size());
-  std::printf("loss %.0f %%, p %.2f: p50 %.0f ms, p99 %.0f ms, arrived %.3f\n", loss * 100, tolerance / 1e6, result.median_ms,
-              result.tail_ms, result.arrived);
+  std::printf("loss %.0f %%, p %.2f: p50 %.0f ms, p99 %.0f ms, arrived %.3f\n", loss * 100, tolerance / 1e6,
+              result.median_ms, result.tail_ms, result.arrived);
   return result;
 }
 

@@ -1,26 +1,28 @@
 // LTP's small parts one by one: wire formats, key derivation against published vectors, windows, permutation, limits.
-#include "ltp/early_close.h"
-#include "ltp/keys.h"
+#include "core/random.h"
 #include "ltp/acks.h"
 #include "ltp/bitmap.h"
+#include "ltp/early_close.h"
+#include "ltp/keys.h"
 #include "ltp/outgoing.h"
-#include "ltp/receive_side.h"
-#include "ltp/send_side.h"
 #include "ltp/permute.h"
 #include "ltp/pmtu.h"
-#include "ltp/random.h"
+#include "ltp/receive_side.h"
+#include "ltp/send_side.h"
 #include "tests/check.h"
 
 #include <set>
 #include <string>
 
+using namespace gradwire;
 using namespace gradwire::ltp;
 
 namespace {
 
 std::vector<std::uint8_t> from_hex(const std::string& hex) {
   std::vector<std::uint8_t> bytes;
-  for (std::size_t i = 0; i < hex.size(); i += 2) bytes.push_back(static_cast<std::uint8_t>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+  for (std::size_t i = 0; i < hex.size(); i += 2)
+    bytes.push_back(static_cast<std::uint8_t>(std::stoi(hex.substr(i, 2), nullptr, 16)));
   return bytes;
 }
 
@@ -29,16 +31,17 @@ void hkdf_agrees_with_rfc_5869() {
   auto secret = from_hex("0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b");
   auto salt = from_hex("000102030405060708090a0b0c");
   Secret key = hkdf_extract(salt, secret);
-  CHECK(same(key, from_hex("077709362c2e32df0ddc3f0dc47bba6390b6c73bb50f9c3122ec844ad7c2b3e5")));
+  CHECK(constant_time_equal(key, from_hex("077709362c2e32df0ddc3f0dc47bba6390b6c73bb50f9c3122ec844ad7c2b3e5")));
   auto info = from_hex("f0f1f2f3f4f5f6f7f8f9");
   Secret out;
   hkdf_expand(key, std::string_view(reinterpret_cast<const char*>(info.data()), info.size()), {}, out);
-  CHECK(same(out, from_hex("3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf")));
+  CHECK(constant_time_equal(out, from_hex("3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf")));
 }
 
 void sealed_bytes_open_only_unchanged() {
   for (bool encrypt : {true, false}) {
-    Aead seal(Secret{1}, Aead::Direction::seal), open(Secret{1}, Aead::Direction::open), other(Secret{2}, Aead::Direction::open);
+    Aead seal(Secret{1}, Aead::Direction::seal), open(Secret{1}, Aead::Direction::open),
+        other(Secret{2}, Aead::Direction::open);
     std::vector<std::uint8_t> header(12, 3), frames(20, 4), payload(100, 5), out(136);
     CHECK(seal.seal(9, header, frames, payload, out.data(), encrypt));
     auto copy = out;
@@ -58,7 +61,8 @@ void frames_read_back_as_written() {
   std::uint8_t buffer[kBaseDatagram];
   Writer out(buffer);
   OpenFrame open;
-  open.id = 7ull << 40, open.tag = 1ull << 60, open.size = 1'000'000, open.grain = 356, open.element = 4, open.tolerance = 980'000, open.least = 490'000;
+  open.id = 7ull << 40, open.tag = 1ull << 60, open.size = 1'000'000, open.grain = 356, open.element = 4,
+  open.tolerance = 980'000, open.least = 490'000;
   open.critical_count = 1, open.critical[0] = {3, 4};
   write(out, open);
   CHECK(out.size() == size_of(open));
@@ -74,7 +78,8 @@ void frames_read_back_as_written() {
   out.bytes(std::vector<std::uint8_t>{1, 2, 3});
   Reader in(out.written());
   Frame frame;
-  CHECK(next_frame(in, frame) && std::get<OpenFrame>(frame).id == open.id && std::get<OpenFrame>(frame).least == open.least);
+  CHECK(next_frame(in, frame) && std::get<OpenFrame>(frame).id == open.id &&
+        std::get<OpenFrame>(frame).least == open.least);
   CHECK(std::get<OpenFrame>(frame).tag == open.tag && std::get<OpenFrame>(frame).critical[0] == open.critical[0]);
   CHECK(next_frame(in, frame) && std::get<CloseFrame>(frame).missing[1] == close.missing[1]);
   CHECK(next_frame(in, frame) && std::get<DataFrame>(frame).first == 8 && std::get<DataFrame>(frame).bytes.size() == 3);
@@ -82,12 +87,13 @@ void frames_read_back_as_written() {
   // Every truncation is noticed, none is read past.
   for (std::size_t cut = 0; cut < out.size(); ++cut) {
     Reader part(Bytes(buffer).first(cut));
-    while (part.left() && next_frame(part, frame)) {}
+    while (part.left() && next_frame(part, frame)) {
+    }
   }
 }
 
-void seen_remembers_a_window_and_nothing_twice() {
-  Seen<128> seen;
+void the_replay_window_accepts_each_number_once() {
+  ReplayWindow<128> seen;
   std::set<std::uint64_t> model;
   Random random(3);
   std::uint64_t end = 0;
@@ -146,7 +152,7 @@ void acks_repeat_themselves_and_are_not_late() {
   CHECK(ack.base == 0 && ack.words == 4 && ack.bits[0] == 0xffff && ack.largest() == 200);
 }
 
-void early_close_follows_the_formula_and_then_experience() {
+void early_close_follows_the_formula_and_then_measured_ratios() {
   Settings settings;
   EarlyClose early(settings);
   CHECK(early.limits(1'000'000, 0, 0).threshold == settings.first_deadline);
@@ -174,8 +180,9 @@ void early_close_follows_the_formula_and_then_experience() {
   CHECK(limits.deadline > 0 && limits.deadline < kNever / 2);
 }
 
-// Whatever block the permuted order ends in: with its last first transmission a transfer is spent, and nothing is pending.
-void a_transfer_is_spent_with_its_last_first_transmission() {
+// Whatever block the permuted order ends in: with its last first transmission a transfer is spent, and nothing is
+// pending.
+void all_sent_once_holds_after_the_last_first_transmission() {
   std::vector<std::uint8_t> bytes(50'000);
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     SendRequest request{1, bytes.data(), bytes.size(), 1, 4, 0, 980'000, {{0, 5000}, {20'000, 9000}}, seed};
@@ -183,22 +190,22 @@ void a_transfer_is_spent_with_its_last_first_transmission() {
     Outgoing::Piece piece;
     std::size_t sent = 0;
     while (transfer.pending()) {
-      CHECK(!transfer.spent());
+      CHECK(!transfer.all_sent_once());
       bool came = transfer.next(1400, piece);
       CHECK(came);
       if (!came) break;
       sent += piece.bytes.size();
     }
-    CHECK(transfer.spent() && !transfer.pending() && sent == bytes.size());
+    CHECK(transfer.all_sent_once() && !transfer.pending() && sent == bytes.size());
   }
 }
 
 // The count goes on beyond 32 bits: what comes there is not taken for an old transfer, acknowledged and dropped.
-void transfer_ids_do_not_come_round() {
+void transfer_ids_do_not_wrap() {
   Settings settings;
   ControlQueue sending, receiving;
   std::deque<Event> sent, received;
-  Counters counters;
+  LinkCounters counters;
   SendSide sends(1, 1 << 20, sending, sent, counters, (TransferId{1} << 32) - 3);
   ReceiveSide receives(0, settings, receiving, received, counters);
   std::vector<std::uint8_t> source(1000, 7), destination(1000);
@@ -219,7 +226,7 @@ void transfer_ids_do_not_come_round() {
     Reader in(out.written());
     Frame frame;
     CHECK(next_frame(in, frame) && receives.on_open(0, std::get<OpenFrame>(frame)));
-    CHECK(next_frame(in, frame) && receives.on_data(0, std::get<DataFrame>(frame)) == ReceiveSide::Verdict::taken);
+    CHECK(next_frame(in, frame) && receives.on_data(0, std::get<DataFrame>(frame)) == ReceiveSide::DataResult::taken);
     CHECK(received.size() == tag + 1 && received.back().arrived == source.size());
     sends.on_acked(0, transfer->id(), 0, piece.count);
   }
@@ -240,12 +247,13 @@ void overlapping_ranges_of_a_close_count_once() {
   CHECK(missing.size() == 1 && missing[0].offset == 0 && missing[0].length == 21 * grain);
 }
 
-// ABORT of a transfer never announced here, found long after its id left the window: its credit must go back all the same.
+// ABORT of a transfer never announced here, found long after its id left the window: its credit must go back all the
+// same.
 void a_late_abort_returns_its_credit() {
   Settings settings;
   ControlQueue control;
   std::deque<Event> events;
-  Counters counters;
+  LinkCounters counters;
   ReceiveSide receives(0, settings, control, events, counters);
   OpenFrame open;
   open.size = 10, open.grain = open.element = 1, open.id = 5000;
@@ -255,15 +263,17 @@ void a_late_abort_returns_its_credit() {
   CHECK(control.size() == 1 && control.front().type == FrameType::grant && control.front().id == 3);
 }
 
-void mtu_search_ends_at_what_passes() {
+void mtu_search_ends_at_the_path_mtu() {
   for (std::size_t path : {1200u, 1400u, 1472u, 9000u}) {
     Pmtu pmtu(8972);
     for (int i = 0; i < 40; ++i)
       if (std::size_t size = pmtu.due(0)) {
         pmtu.on_probe_sent();
         CHECK(pmtu.due(0) == 0);
-        if (size <= path) pmtu.on_probe_acked(0, size);
-        else pmtu.on_probe_lost(0);
+        if (size <= path)
+          pmtu.on_probe_acked(0, size);
+        else
+          pmtu.on_probe_lost(0);
       }
     CHECK(pmtu.due(0) == 0 && pmtu.current() <= path && pmtu.current() + 110 > std::min<std::size_t>(path, 8972));
   }
@@ -275,15 +285,15 @@ int main() {
   hkdf_agrees_with_rfc_5869();
   sealed_bytes_open_only_unchanged();
   frames_read_back_as_written();
-  seen_remembers_a_window_and_nothing_twice();
+  the_replay_window_accepts_each_number_once();
   bitmaps_agree_with_a_plain_set();
   permutations_visit_everything_once_and_differ_by_seed();
   acks_repeat_themselves_and_are_not_late();
-  early_close_follows_the_formula_and_then_experience();
-  a_transfer_is_spent_with_its_last_first_transmission();
-  transfer_ids_do_not_come_round();
+  early_close_follows_the_formula_and_then_measured_ratios();
+  all_sent_once_holds_after_the_last_first_transmission();
+  transfer_ids_do_not_wrap();
   overlapping_ranges_of_a_close_count_once();
   a_late_abort_returns_its_credit();
-  mtu_search_ends_at_what_passes();
+  mtu_search_ends_at_the_path_mtu();
   return gradwire::test::finish();
 }

@@ -1,7 +1,8 @@
-// Transfers over a bad network in virtual time: every byte is delivered or named as missing, whatever happens.
+// Transfers over a bad network in virtual time: every byte is delivered or reported as missing.
 #include "tests/check.h"
 #include "tests/world.h"
 
+using namespace gradwire;
 using namespace gradwire::ltp;
 using namespace gradwire::ltp::test;
 
@@ -47,7 +48,7 @@ Outcome run(const Case& c, std::uint64_t seed) {
   world.connect(a, b);
   CHECK(world.run(20 * kSecond, [&] { return connected(a, 1) && connected(b, 0); }));
   auto source = random_bytes(c.size, seed);
-  // Old values in the destination must not survive in the bubbles.
+  // Old values in the destination must not remain in the gaps.
   std::vector<std::uint8_t> destination(c.size, 0xee);
   SendRequest request{7, source.data(), source.size(), 42, c.element, c.record, c.tolerance, c.critical, seed};
   ReceiveRequest post{9, destination.data(), destination.size(), 42, 0, 0};
@@ -55,9 +56,8 @@ Outcome run(const Case& c, std::uint64_t seed) {
   if (!c.post_late) b.endpoint->post(world.now, 0, post);
   a.endpoint->send(world.now, 1, request);
   if (c.post_late) world.run(500 * kMillisecond), b.endpoint->post(world.now, 0, post);
-  bool done = world.run(120 * kSecond, [&] {
-    return find_event(a, EventType::sent, 7) && find_event(b, EventType::received, 9);
-  });
+  bool done = world.run(120 * kSecond,
+                        [&] { return find_event(a, EventType::sent, 7) && find_event(b, EventType::received, 9); });
   CHECK(done);
   Outcome outcome;
   if (!done) return outcome;
@@ -69,7 +69,7 @@ Outcome run(const Case& c, std::uint64_t seed) {
   return outcome;
 }
 
-void reliable_transfers_arrive_whole_through_every_mishap() {
+void reliable_transfers_arrive_complete_on_a_bad_network() {
   for (std::uint64_t seed = 1; seed <= 4; ++seed)
     for (double loss : {0.0, 0.01, 0.1, 0.3}) {
       Case c;
@@ -112,7 +112,8 @@ void tolerant_transfers_close_early_and_lose_nothing_silently() {
       std::vector<std::uint8_t> destination(source.size(), 0xee);
       ByteRange critical{40'000, 10'000};
       b.endpoint->post(world.now, 0, {round + 1, destination.data(), destination.size(), round, 0, 0});
-      a.endpoint->send(world.now, 1, {round + 1, source.data(), source.size(), round, 4, 0, 900'000, {critical}, round});
+      a.endpoint->send(world.now, 1,
+                       {round + 1, source.data(), source.size(), round, 4, 0, 900'000, {critical}, round});
       CHECK(world.run(60 * kSecond, [&] {
         return find_event(a, EventType::sent, round + 1) && find_event(b, EventType::received, round + 1);
       }));
@@ -133,8 +134,8 @@ void tolerant_transfers_close_early_and_lose_nothing_silently() {
   CHECK(early > 20);
 }
 
-// Rounds of one megabyte each way of asking: how long the receiver took from the first packet to the close, on average over
-// those that found the path known, and what was missing in all.
+// Rounds of one megabyte each way of asking: how long the receiver took from the first packet to the close, on average
+// over those that found the path known, and what was missing in all.
 struct Rounds {
   double seconds = 0, missing = 0;
 };
@@ -151,31 +152,34 @@ Rounds rounds(const PipeSpec& spec, std::uint32_t tolerance) {
     std::vector<std::uint8_t> destination(source.size(), 0xee);
     b.endpoint->post(world.now, 0, {tag, destination.data(), destination.size(), tag, 0, 0});
     a.endpoint->send(world.now, 1, {tag, source.data(), source.size(), tag, 4, 0, tolerance, {}, tag});
-    CHECK(world.run(60 * kSecond, [&] { return find_event(a, EventType::sent, tag) && find_event(b, EventType::received, tag); }));
+    CHECK(world.run(60 * kSecond,
+                    [&] { return find_event(a, EventType::sent, tag) && find_event(b, EventType::received, tag); }));
     const Event* received = find_event(b, EventType::received, tag);
     if (!received) return seen;
     check_conservation(*find_event(a, EventType::sent, tag), *received, source, destination);
-    CHECK(static_cast<double>(received->arrived) * kWhole >= static_cast<double>(tolerance) * static_cast<double>(received->size));
+    CHECK(static_cast<double>(received->arrived) * kWhole >=
+          static_cast<double>(tolerance) * static_cast<double>(received->size));
     seen.missing += static_cast<double>(received->size - received->arrived);
     if (tag > 4) seen.seconds += static_cast<double>(received->elapsed) / kSecond / 8;
   }
   return seen;
 }
 
-// The sender says when all was sent once; where enough of it arrived, nobody waits a round trip for what was lost.
-void what_was_lost_is_not_waited_for_where_enough_arrived() {
+// The sender reports when all was sent once; a receiver with enough data does not wait for retransmission.
+void a_receiver_with_enough_does_not_wait_for_retransmission() {
   PipeSpec spec;
   spec.delay = 15 * kMillisecond;
   spec.queue = 2e6;
   spec.loss = 0.01;
   Rounds tolerant = rounds(spec, 980'000), reliable = rounds(spec, kWhole);
-  std::printf("1 MB over 30 ms, 1 %% lost: %.0f ms, reliably %.0f ms\n", 1e3 * tolerant.seconds, 1e3 * reliable.seconds);
+  std::printf("1 MB over 30 ms, 1 %% lost: %.0f ms, reliably %.0f ms\n", 1e3 * tolerant.seconds,
+              1e3 * reliable.seconds);
   CHECK(tolerant.seconds + 0.02 < reliable.seconds);
   CHECK(reliable.missing == 0 && tolerant.missing > 0);
 }
 
 // Late is not lost: packets that the last one overtook are still waited for.
-void what_is_only_late_counts_as_arrived() {
+void late_data_counts_as_arrived() {
   PipeSpec spec;
   spec.queue = 2e6;
   spec.reorder = 0.1;
@@ -198,7 +202,8 @@ void small_transfers_do_not_cut_large_ones() {
     std::size_t size = tag % 13 ? 2048 : source.size();
     b.endpoint->post(world.now, 0, {tag, destination.data(), size, tag, 0, 0});
     a.endpoint->send(world.now, 1, {tag, source.data(), size, tag, 4, 0, 980'000, {}, tag});
-    CHECK(world.run(10 * kSecond, [&] { return find_event(a, EventType::sent, tag) && find_event(b, EventType::received, tag); }));
+    CHECK(world.run(10 * kSecond,
+                    [&] { return find_event(a, EventType::sent, tag) && find_event(b, EventType::received, tag); }));
     CHECK(find_event(b, EventType::received, tag)->arrived >= size * 98 / 100);
   }
 }
@@ -232,23 +237,25 @@ void a_packet_full_of_controls_carries_no_data() {
   b.paused = true;
   world.run(200 * kMillisecond);
   b.paused = false;
-  // Closed and asked to send within one turn of its loop. Bytes of a frame without a header are PADDING when they are zero.
+  // Closed and asked to send within one turn of its loop. Bytes of a frame without a header are PADDING when they are
+  // zero.
   b.endpoint->handle_timeout(world.now);
   b.endpoint->send(world.now, 0, {2, zeros.data(), zeros.size(), 2, 1, 0, kWhole, {}, 2});
-  CHECK(world.run(5 * kSecond, [&] { return find_event(b, EventType::sent, 2) && find_event(a, EventType::received, 2); }));
+  CHECK(world.run(5 * kSecond,
+                  [&] { return find_event(b, EventType::sent, 2) && find_event(a, EventType::received, 2); }));
   CHECK(find_event(b, EventType::received, 1) && find_event(b, EventType::received, 1)->missing.size() == 144);
   CHECK(box == zeros);
 }
 
 // When a loss is declared by time, what else is in flight is not sent again.
-void a_loss_found_by_time_costs_one_packet() {
+void a_loss_found_by_timeout_costs_one_packet() {
   World world(2);
   Host& a = world.add(0);
   Host& b = world.add(1);
   world.link(0, 1, {});
   world.connect(a, b);
   world.run(3 * kSecond);
-  Counters before = a.endpoint->peer(1)->connection->stats().counters;
+  LinkCounters before = a.endpoint->peer(1)->connection->stats().counters;
   int large = 0;
   world.drop = [&](std::uint32_t from, Bytes bytes) { return from == 0 && bytes.size() > 1000 && ++large == 1; };
   auto source = random_bytes(4000, 1);
@@ -260,15 +267,16 @@ void a_loss_found_by_time_costs_one_packet() {
   a.endpoint->send(world.now, 1, {1, source.data(), source.size(), 1, 4, 0, kWhole, {}, 1});
   world.run(15 * kMillisecond);
   a.endpoint->send(world.now, 1, {2, source.data(), second.size(), 2, 4, 0, kWhole, {}, 2});
-  CHECK(world.run(kSecond, [&] { return find_event(b, EventType::received, 1) && find_event(b, EventType::received, 2); }));
+  CHECK(world.run(kSecond,
+                  [&] { return find_event(b, EventType::received, 1) && find_event(b, EventType::received, 2); }));
   world.run(100 * kMillisecond);
-  Counters counters = a.endpoint->peer(1)->connection->stats().counters;
+  LinkCounters counters = a.endpoint->peer(1)->connection->stats().counters;
   CHECK(counters.packets_lost == before.packets_lost + 1 && counters.probe_timeouts == before.probe_timeouts);
   CHECK(counters.retransmitted_bytes > 0 && counters.retransmitted_bytes < 1472);
   CHECK(b.endpoint->peer(0)->connection->stats().counters.duplicate_data == 0);
 }
 
-void records_arrive_whole_or_not_at_all() {
+void records_arrive_complete_or_not_at_all() {
   Case c;
   c.record = 700;
   c.size = 700 * 999 + 123;
@@ -297,7 +305,8 @@ void a_buffer_too_small_is_refused_on_both_sides() {
   std::vector<std::uint8_t> source(5000, 1), destination(4000, 2);
   a.endpoint->send(world.now, 1, {1, source.data(), source.size(), 5, 1, 0, kWhole, {}, 0});
   b.endpoint->post(world.now, 0, {2, destination.data(), destination.size(), 5, 0, 0});
-  CHECK(world.run(5 * kSecond, [&] { return find_event(a, EventType::sent, 1) && find_event(b, EventType::received, 2); }));
+  CHECK(world.run(5 * kSecond,
+                  [&] { return find_event(a, EventType::sent, 1) && find_event(b, EventType::received, 2); }));
   CHECK(find_event(b, EventType::received, 2)->reason == CloseReason::refused);
   CHECK(find_event(a, EventType::sent, 1)->reason == CloseReason::refused);
   CHECK(destination == std::vector<std::uint8_t>(4000, 2));
@@ -325,15 +334,17 @@ void many_transfers_at_once_in_both_directions() {
     from.endpoint->send(world.now, to.rank, {i, sources[i].data(), sources[i].size(), i, 1, 0, kWhole, {}, i});
   }
   auto count = [](const Host& host, EventType type) {
-    return static_cast<std::uint64_t>(std::count_if(host.events.begin(), host.events.end(), [&](auto& e) { return e.type == type; }));
+    return static_cast<std::uint64_t>(
+        std::count_if(host.events.begin(), host.events.end(), [&](auto& e) { return e.type == type; }));
   };
   CHECK(world.run(60 * kSecond, [&] {
-    return count(a, EventType::sent) + count(b, EventType::sent) == kCount && count(a, EventType::received) + count(b, EventType::received) == kCount;
+    return count(a, EventType::sent) + count(b, EventType::sent) == kCount &&
+           count(a, EventType::received) + count(b, EventType::received) == kCount;
   }));
   CHECK(sources == destinations);
 }
 
-void cancelled_transfers_leave_their_buffers_alone() {
+void cancelled_transfers_do_not_use_their_buffers() {
   World world(4);
   Host& a = world.add(0);
   Host& b = world.add(1);
@@ -353,8 +364,8 @@ void cancelled_transfers_leave_their_buffers_alone() {
   CHECK(!b.endpoint->cancel(world.now, 0, 2));
 }
 
-// The receiver leaves at the very moment it has everything: its goodbye carries the last ACK and CLOSE.
-void a_goodbye_confirms_what_arrived() {
+// The receiver closes as soon as it has everything: its SHUT packet carries the last ACK and CLOSE.
+void shut_confirms_what_arrived() {
   for (std::uint32_t tolerance : {kWhole, 900'000u}) {
     World world(6);
     Host& a = world.add(0);
@@ -383,7 +394,7 @@ void a_goodbye_confirms_what_arrived() {
   }
 }
 
-void one_seed_gives_one_run() {
+void the_same_seed_gives_the_same_run() {
   Case c;
   c.spec.loss = 0.05;
   c.spec.reorder = 0.05;
@@ -395,20 +406,20 @@ void one_seed_gives_one_run() {
 }  // namespace
 
 int main() {
-  reliable_transfers_arrive_whole_through_every_mishap();
+  reliable_transfers_arrive_complete_on_a_bad_network();
   sizes_and_alignments();
   tolerant_transfers_close_early_and_lose_nothing_silently();
-  what_was_lost_is_not_waited_for_where_enough_arrived();
-  what_is_only_late_counts_as_arrived();
+  a_receiver_with_enough_does_not_wait_for_retransmission();
+  late_data_counts_as_arrived();
   small_transfers_do_not_cut_large_ones();
   a_packet_full_of_controls_carries_no_data();
-  a_loss_found_by_time_costs_one_packet();
-  records_arrive_whole_or_not_at_all();
+  a_loss_found_by_timeout_costs_one_packet();
+  records_arrive_complete_or_not_at_all();
   a_transfer_larger_than_the_credit_waits_for_its_buffer();
   a_buffer_too_small_is_refused_on_both_sides();
   many_transfers_at_once_in_both_directions();
-  cancelled_transfers_leave_their_buffers_alone();
-  a_goodbye_confirms_what_arrived();
-  one_seed_gives_one_run();
+  cancelled_transfers_do_not_use_their_buffers();
+  shut_confirms_what_arrived();
+  the_same_seed_gives_the_same_run();
   return gradwire::test::finish();
 }

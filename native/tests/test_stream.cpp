@@ -7,8 +7,8 @@
 
 #include <atomic>
 
-#include "io/loop.h"
-#include "ltp/random.h"
+#include "core/random.h"
+#include "ltp_io/loop.h"
 #include "stream/loop.h"
 #include "tests/check.h"
 
@@ -16,7 +16,7 @@ using namespace gradwire;
 
 namespace {
 
-ltp::Time soon() { return io::monotonic_now() + 60 * ltp::kSecond; }
+Time soon() { return monotonic_now() + 60 * kSecond; }
 
 stream::LoopConfig config(std::uint32_t rank, bool local, bool encrypt = true) {
   stream::LoopConfig config;
@@ -33,15 +33,15 @@ struct Two {
   explicit Two(bool local, bool encrypt = true) : a(config(0, local, encrypt)), b(config(1, local, encrypt)) {
     a.connect(1, "127.0.0.1", b.port());
     b.connect(0, "127.0.0.1", a.port());
-    ltp::Failure failure;
+    Failure failure;
     CHECK(a.wait_connected(1, soon(), failure));
     CHECK(b.wait_connected(0, soon(), failure));
   }
   stream::Loop a, b;
 };
 
-ltp::SendRequest sending(const std::vector<std::uint8_t>& bytes, std::uint64_t tag) {
-  ltp::SendRequest request;
+SendRequest sending(const std::vector<std::uint8_t>& bytes, std::uint64_t tag) {
+  SendRequest request;
   request.data = bytes.data();
   request.size = bytes.size();
   request.tag = tag;
@@ -54,7 +54,7 @@ void threads_share_a_loop(bool local, bool encrypt) {
   std::vector<std::thread> threads;
   for (std::uint64_t t = 0; t < 4; ++t)
     threads.emplace_back([&, t] {
-      ltp::Random random(t);
+      Random random(t);
       stream::Loop& from = t % 2 ? two.a : two.b;
       stream::Loop& to = t % 2 ? two.b : two.a;
       std::uint32_t source_rank = t % 2 ? 0 : 1;
@@ -80,42 +80,42 @@ void threads_share_a_loop(bool local, bool encrypt) {
 }
 
 // The address sanitizer sees a touch of either buffer after it was given back.
-void cancelled_buffers_are_never_touched_again(bool local, bool encrypt) {
+void cancelled_buffers_are_never_used_again(bool local, bool encrypt) {
   Two two(local, encrypt);
-  ltp::Random random(5);
+  Random random(5);
   for (std::uint64_t i = 0; i < 60; ++i) {
     auto source = std::make_unique<std::vector<std::uint8_t>>(1 + random.next() % 3'000'000, 9);
     auto target = std::make_unique<std::vector<std::uint8_t>>(source->size());
     std::uint64_t out = two.a.send(1, sending(*source, i));
     std::uint64_t in = two.b.receive(0, {0, target->data(), target->size(), i, 0, 0});
-    for (std::uint64_t turns = random.next() % 4; turns; --turns) two.b.wait(in, io::monotonic_now() + 50 * ltp::kMicrosecond);
+    for (std::uint64_t turns = random.next() % 4; turns; --turns) two.b.wait(in, monotonic_now() + 50 * kMicrosecond);
     if (i % 3 != 0) two.b.cancel(0, in), target.reset();
     if (i % 3 != 1) two.a.cancel(1, out), source.reset();
     two.b.cancel(0, in);
     target.reset();
     two.a.cancel(1, out);
   }
-  // And the stream is still in step.
+  // And the stream still works.
   std::vector<std::uint8_t> last(100'000, 3), box(100'000);
   std::uint64_t in = two.b.receive(0, {0, box.data(), box.size(), 999, 0, 0});
   std::uint64_t out = two.a.send(1, sending(last, 999));
   auto received = two.b.wait(in, soon());
-  CHECK(received && received->failure == ltp::Failure::none && box == last);
+  CHECK(received && received->failure == Failure::none && box == last);
   if (!received) two.b.cancel(0, in);
   if (!two.a.wait(out, soon())) two.a.cancel(1, out);
 }
 
-void closing_fails_what_is_under_way(bool local) {
+void closing_fails_pending_transfers(bool local) {
   Two two(local);
   std::vector<std::uint8_t> source(50'000'000, 9), target(source.size());
   std::uint64_t out = two.a.send(1, sending(source, 1));
   two.b.close();
   auto sent = two.a.wait(out, soon());
-  CHECK(sent && sent->failure == ltp::Failure::closed);
+  CHECK(sent && sent->failure == Failure::closed);
   std::uint64_t in = two.a.receive(1, {0, target.data(), target.size(), 1, 0, 0});
   two.a.close();
   auto received = two.a.wait(in, soon());
-  CHECK(received && received->failure != ltp::Failure::none);
+  CHECK(received && received->failure != Failure::none);
   two.a.close();
 }
 
@@ -129,12 +129,13 @@ int dial(std::uint16_t port) {
   return fd;
 }
 
-// Strangers who write noise, half a greeting, or a greeting under another secret: counted, dropped, no harm to others.
-void strangers_are_counted_and_dropped() {
+// Sockets that write noise, half a greeting, or a greeting under another secret: counted, dropped, without effect on
+// others.
+void unauthenticated_sockets_are_counted_and_dropped() {
   Two two(false);
-  ltp::Random random(3);
+  Random random(3);
   std::uint8_t other_secret[16] = {1};
-  stream::Greeter stranger{ltp::Bytes(other_secret)};
+  stream::Greeter stranger{Bytes(other_secret)};
   for (int i = 0; i < 40; ++i) {
     int fd = dial(two.b.port());
     stream::GreetingBytes bytes = stranger.write({});
@@ -144,7 +145,8 @@ void strangers_are_counted_and_dropped() {
     [[maybe_unused]] ssize_t sent = ::send(fd, bytes.data(), size, MSG_NOSIGNAL);
     ::shutdown(fd, SHUT_WR);
     char answer[256];
-    while (::recv(fd, answer, sizeof answer, 0) > 0) {}
+    while (::recv(fd, answer, sizeof answer, 0) > 0) {
+    }
     ::close(fd);
   }
   stream::Counters counters = two.b.counters();
@@ -165,33 +167,35 @@ stream::Greeting hello_of_rank_0() {
   return hello;
 }
 
-void hear(int fd, stream::GreetingBytes& bytes) {
+void receive_greeting_bytes(int fd, stream::GreetingBytes& bytes) {
   CHECK(::recv(fd, bytes.data(), bytes.size(), MSG_WAITALL) == static_cast<ssize_t>(bytes.size()));
 }
 
-void say(int fd, ltp::Bytes bytes) { CHECK(::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size())); }
+void send_greeting_bytes(int fd, Bytes bytes) {
+  CHECK(::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()));
+}
 
 // An initiator that a test plays itself, up to the ACCEPT that answers its HELLO.
 struct Caller {
   explicit Caller(std::uint16_t port, const std::vector<std::uint8_t>& secret = config(0, false).secret)
       : greeter(secret), fd(dial(port)) {
     stream::GreetingBytes challenge{};
-    hear(fd, challenge);
+    receive_greeting_bytes(fd, challenge);
     hello = greeter.write(hello_of_rank_0(), challenge);
-    say(fd, hello);
-    hear(fd, accept);
+    send_greeting_bytes(fd, hello);
+    receive_greeting_bytes(fd, accept);
   }
   ~Caller() { ::close(fd); }
   Caller(const Caller&) = delete;
   Caller& operator=(const Caller&) = delete;
   // The first sealed frame.
   void prove() {
-    stream::RecordKeys keys(greeter.secrets(hello, accept).initiator, ltp::Aead::Direction::seal);
+    stream::RecordKeys keys(greeter.secrets(hello, accept).initiator, Aead::Direction::seal);
     std::uint8_t ping[stream::kHeader + 16];
-    auto header = ltp::MutableBytes(ping).first(stream::kHeader);
+    auto header = MutableBytes(ping).first(stream::kHeader);
     stream::write(header, {stream::FrameType::ping, 0, 0, 0, 1, 0});
     keys.seal(header, ping, ping + stream::kHeader, true);
-    say(fd, ping);
+    send_greeting_bytes(fd, ping);
   }
   // Nothing more comes from the other side.
   bool ended() {
@@ -206,13 +210,13 @@ struct Caller {
 // A short life, so that silence is found out while a test waits.
 stream::LoopConfig brief(std::uint32_t rank) {
   stream::LoopConfig brief = config(rank, false);
-  brief.keepalive = 50 * ltp::kMillisecond;
-  brief.dead_after = 2 * ltp::kSecond;
+  brief.keepalive = 50 * kMillisecond;
+  brief.dead_after = 2 * kSecond;
   return brief;
 }
 
-// However a caller that does not prove itself ends, or when it does not, the rank that it claims to be connects.
-void a_caller_without_a_frame_does_not_keep_its_rank_out() {
+// Whether and however a candidate without a frame ends, the rank that it claims to be connects.
+void a_candidate_without_a_frame_does_not_block_its_rank() {
   enum class Ending { closed, noise, silence, none };
   for (Ending ending : {Ending::closed, Ending::noise, Ending::silence, Ending::none}) {
     stream::Loop a(brief(0)), b(brief(1));
@@ -220,10 +224,10 @@ void a_caller_without_a_frame_does_not_keep_its_rank_out() {
     Caller caller(b.port());
     std::uint8_t noise[100] = {};
     if (ending == Ending::closed) ::shutdown(caller.fd, SHUT_WR);
-    if (ending == Ending::noise) say(caller.fd, noise);
+    if (ending == Ending::noise) send_greeting_bytes(caller.fd, noise);
     if (ending != Ending::none) CHECK(caller.ended());
     a.connect(1, "127.0.0.1", b.port());
-    ltp::Failure failure;
+    Failure failure;
     CHECK(b.wait_connected(0, soon(), failure));
     CHECK(a.wait_connected(1, soon(), failure));
     std::vector<std::uint8_t> source(1000, 1), target(1000);
@@ -232,46 +236,50 @@ void a_caller_without_a_frame_does_not_keep_its_rank_out() {
   }
 }
 
-void a_caller_that_never_comes_back_is_told_at_the_deadline() {
+void a_candidate_that_stays_silent_fails_at_the_deadline() {
   stream::LoopConfig hasty = config(1, false);
-  hasty.connect_timeout = ltp::kSecond;
+  hasty.connect_timeout = kSecond;
   stream::Loop b(hasty);
-  ltp::Time start = io::monotonic_now();
+  Time start = monotonic_now();
   b.connect(0, "127.0.0.1", 1);
-  { Caller caller(b.port(), hasty.secret); }
-  ltp::Failure failure;
+  {
+    Caller caller(b.port(), hasty.secret);
+  }
+  Failure failure;
   CHECK(!b.wait_connected(0, soon(), failure));
-  CHECK(failure == ltp::Failure::half_open);
-  ltp::Time took = io::monotonic_now() - start;
-  CHECK(took >= hasty.connect_timeout && took < 10 * ltp::kSecond);
+  CHECK(failure == Failure::half_open);
+  Time took = monotonic_now() - start;
+  CHECK(took >= hasty.connect_timeout && took < 10 * kSecond);
 }
 
 // A HELLO answers one challenge: on another connection it is refused, at whatever moment of a start it comes.
-void a_replayed_hello_is_refused_and_ends_no_start() {
+void a_replayed_hello_is_refused_and_breaks_no_handshake() {
   stream::Loop b(brief(1));
   b.connect(0, "127.0.0.1", 1);
   Caller caller(b.port());
   int replay = dial(b.port());
   stream::GreetingBytes challenge{}, answer{};
-  hear(replay, challenge);
-  say(replay, caller.hello);
-  hear(replay, answer);
+  receive_greeting_bytes(replay, challenge);
+  send_greeting_bytes(replay, caller.hello);
+  receive_greeting_bytes(replay, answer);
   auto refusal = stream::Greeter::parse(answer);
-  CHECK(refusal && refusal->kind == stream::Greeting::Kind::refuse && refusal->refusal == stream::Greeting::Refusal::authentication);
+  CHECK(refusal && refusal->kind == stream::Greeting::Kind::refuse &&
+        refusal->refusal == stream::Greeting::Refusal::authentication);
   caller.prove();
-  ltp::Failure failure;
+  Failure failure;
   CHECK(b.wait_connected(0, soon(), failure));
   ::close(replay);
 }
 
-// Several callers hold the secret and say that they are rank 0. The one that goes on is taken, whenever it came.
-void the_first_caller_with_a_sealed_frame_is_taken() {
+// Several sockets know the secret and claim to be rank 0. The one that sends a frame becomes the connection, in any
+// order.
+void the_first_candidate_with_a_sealed_frame_becomes_the_connection() {
   for (std::size_t proven = 0; proven < 3; ++proven) {
     stream::Loop b(brief(1));
     b.connect(0, "127.0.0.1", 1);
     Caller callers[3] = {Caller(b.port()), Caller(b.port()), Caller(b.port())};
     callers[proven].prove();
-    ltp::Failure failure;
+    Failure failure;
     CHECK(b.wait_connected(0, soon(), failure));
     for (std::size_t i = 0; i < 3; ++i)
       if (i != proven) CHECK(callers[i].ended());
@@ -279,46 +287,46 @@ void the_first_caller_with_a_sealed_frame_is_taken() {
   }
 }
 
-// More callers than are kept: the oldest give way, and memory does not grow with their number.
-void callers_beyond_the_bound_put_out_the_oldest() {
+// More candidates than are kept: the oldest are closed, and memory does not grow with their number.
+void candidates_beyond_the_limit_evict_the_oldest() {
   stream::Loop b(brief(1));
   b.connect(0, "127.0.0.1", 1);
   std::vector<std::unique_ptr<Caller>> callers;
   for (int i = 0; i < 12; ++i) callers.push_back(std::make_unique<Caller>(b.port()));
   CHECK(callers.front()->ended());
   callers.back()->prove();
-  ltp::Failure failure;
+  Failure failure;
   CHECK(b.wait_connected(0, soon(), failure));
 }
 
-// Rank 0 connects and then stands still: its kernel takes what fits its buffers, and no more.
-void a_peer_that_does_not_read_costs_no_time_and_is_given_up() {
+// Rank 0 connects and then stops reading: its kernel accepts what fits its buffers, and no more.
+void a_peer_that_does_not_read_costs_no_time_and_fails() {
   stream::Loop b(brief(1));
   b.connect(0, "127.0.0.1", 1);
   Caller caller(b.port());
   caller.prove();
-  ltp::Failure failure;
+  Failure failure;
   CHECK(b.wait_connected(0, soon(), failure));
   std::vector<std::uint8_t> source(50'000'000, 9);
   std::uint64_t before = b.counters().wakes, out = b.send(0, sending(source, 1));
   auto sent = b.wait(out, soon());
-  CHECK(sent && sent->failure == ltp::Failure::vanished);
+  CHECK(sent && sent->failure == Failure::vanished);
   // One wake for each keepalive until then, and those of filling the buffers.
   CHECK(b.counters().wakes - before < 1000);
 }
 
-void idle_strangers_do_not_block_a_start() {
+void idle_unauthenticated_sockets_do_not_block_a_handshake() {
   stream::LoopConfig first = config(0, false), second = config(1, false);
-  first.connect_timeout = second.connect_timeout = 5 * ltp::kSecond;
+  first.connect_timeout = second.connect_timeout = 5 * kSecond;
   stream::Loop a(first), b(second);
   std::vector<int> strangers;
   for (int i = 0; i < 300; ++i) strangers.push_back(dial(b.port()));
   a.connect(1, "127.0.0.1", b.port());
   b.connect(0, "127.0.0.1", a.port());
-  ltp::Failure failure;
+  Failure failure;
   CHECK(a.wait_connected(1, soon(), failure));
   CHECK(b.wait_connected(0, soon(), failure));
-  // One address has its share of places; the oldest were put out before their time.
+  // One address has its share of sockets; the oldest were closed before their deadline.
   CHECK(b.counters().dropped >= 200);
   for (int fd : strangers) ::close(fd);
 }
@@ -341,16 +349,16 @@ class Script : public stream::Channel {
     return static_cast<std::ptrdiff_t>(part);
   }
   int fd() const override { return -1; }
-  bool polled_for_room() const override { return true; }
-  void describe(ltp::LinkStats&) override {}
+  bool polled_for_writable() const override { return true; }
+  void describe(LinkStats&) override {}
 };
 
-// A peer gone mad: well-formed and malformed frames in any order must end in a verdict, never in a wrong write.
-void mad_peers_are_survived() {
+// Well-formed and malformed frames in any order must end in a status, never in a wrong write.
+void arbitrary_frames_never_cause_a_wrong_write() {
   int broken = 0;
   for (std::uint64_t seed = 0; seed < 3000; ++seed) {
-    ltp::Random random(seed);
-    std::deque<ltp::Event> events;
+    Random random(seed);
+    std::deque<Event> events;
     std::deque<stream::Frame> control;
     stream::Outbox out(1, events);
     stream::Inbox in(1, 5000, events, control);
@@ -374,27 +382,29 @@ void mad_peers_are_survived() {
       sent += frame.length;
       std::size_t at = script.bytes.size();
       script.bytes.resize(at + stream::kHeader + frame.length, 5);
-      stream::write(ltp::MutableBytes(script.bytes).subspan(at, stream::kHeader), frame);
+      stream::write(MutableBytes(script.bytes).subspan(at, stream::kHeader), frame);
     }
     stream::Connection connection(script, out, in, control, std::nullopt);
     auto status = stream::Connection::Status::more;
-    for (int turns = 0; turns < 20'000 && (status == stream::Connection::Status::more || status == stream::Connection::Status::idle); ++turns) {
+    for (int turns = 0;
+         turns < 20'000 && (status == stream::Connection::Status::more || status == stream::Connection::Status::idle);
+         ++turns) {
       status = connection.receive(turns);
       connection.flush(turns);
       if (random.next() % 50 == 0) in.cancel(1);
       if (random.next() % 50 == 0) out.cancel(0);
     }
-    broken += status == stream::Connection::Status::broken;
-    out.fail_all(ltp::Failure::closed);
-    in.fail_all(ltp::Failure::closed);
+    broken += status == stream::Connection::Status::malformed;
+    out.fail_all(Failure::closed);
+    in.fail_all(Failure::closed);
   }
   CHECK(broken > 500);
 }
 
 // Numbers of a peer's own choosing, where ours are expected: no undefined arithmetic, and no round trip from them.
-void a_pong_that_answers_no_ping_is_no_round_trip() {
+void a_pong_without_a_ping_is_not_a_round_trip() {
   for (std::uint64_t stamp : {std::uint64_t{1} << 63, ~std::uint64_t{0}, std::uint64_t{2'000}}) {
-    std::deque<ltp::Event> events;
+    std::deque<Event> events;
     std::deque<stream::Frame> control;
     stream::Outbox out(1, events);
     stream::Inbox in(1, 5000, events, control);
@@ -402,16 +412,17 @@ void a_pong_that_answers_no_ping_is_no_round_trip() {
     script.bytes.resize(stream::kHeader);
     stream::write(script.bytes, {stream::FrameType::pong, 0, 0, 0, stamp, 0});
     stream::Connection connection(script, out, in, control, std::nullopt);
-    while (connection.receive(1'000) == stream::Connection::Status::more) {}
+    while (connection.receive(1'000) == stream::Connection::Status::more) {
+    }
     CHECK(connection.confirmed() && connection.rtt() == 0 && connection.best_rtt() == 0);
   }
 }
 
-// Every flipped bit of a sealed stream is seen.
-void a_changed_byte_breaks_the_seal() {
+// Every flipped bit of a sealed stream is detected.
+void a_changed_byte_fails_authentication() {
   for (bool encrypt : {true, false})
     for (std::size_t flip = 0; flip < 2 * (stream::kHeader + 16) + 100 + 16; flip += 3) {
-      stream::RecordKeys keys(ltp::Secret{1}, ltp::Aead::Direction::seal);
+      stream::RecordKeys keys(Secret{1}, Aead::Direction::seal);
       Script script;
       script.step = 31;
       auto put = [&](const stream::Frame& frame, std::size_t payload) {
@@ -429,11 +440,11 @@ void a_changed_byte_breaks_the_seal() {
       put({stream::FrameType::ping, 0, 0, 0, 1, 0}, 0);
       put({stream::FrameType::open, stream::kCharged, 100, 1, 9, 100}, 100);
       script.bytes[flip] ^= 1;
-      std::deque<ltp::Event> events;
+      std::deque<Event> events;
       std::deque<stream::Frame> control;
       stream::Outbox out(1, events);
       stream::Inbox in(1, 5000, events, control);
-      stream::Connection connection(script, out, in, control, stream::Protection{ltp::Secret{2}, ltp::Secret{1}, encrypt});
+      stream::Connection connection(script, out, in, control, stream::Protection{Secret{2}, Secret{1}, encrypt});
       auto status = stream::Connection::Status::more;
       while (status == stream::Connection::Status::more) status = connection.receive(1);
       CHECK(status == stream::Connection::Status::forged);
@@ -454,21 +465,21 @@ void several_threads_may_close_a_loop(bool local) {
 }
 
 #ifndef __SANITIZE_ADDRESS__  // whose checks need descriptors themselves
-// A process short of descriptors: two are left for the sockets of a call, none for its shared memory. The call is repeated until
-// there are some; the loop, and with it every other peer, goes on.
-void a_call_that_finds_no_descriptor_is_repeated() {
+// A process short of descriptors: two are left for the sockets of a call, none for its shared memory. The call is
+// repeated until there are some; the loop, and with it every other peer, goes on.
+void a_connection_without_descriptors_is_retried() {
   stream::Loop a(config(0, true)), b(config(1, true));
   rlimit usual{};
   ::getrlimit(RLIMIT_NOFILE, &usual);
-  std::vector<io::Descriptor> lower;  // fill the gaps between descriptors in use
+  std::vector<Descriptor> lower;  // fill the gaps between descriptors in use
   for (int i = 0; i < 32; ++i) lower.emplace_back(::eventfd(0, EFD_CLOEXEC));
   rlimit tight = usual;
   tight.rlim_cur = static_cast<rlim_t>(lower.back().get()) + 3;
   ::setrlimit(RLIMIT_NOFILE, &tight);
   a.connect(1, "127.0.0.1", b.port());
   b.connect(0, "127.0.0.1", a.port());
-  ltp::Failure failure;
-  CHECK(!a.wait_connected(1, io::monotonic_now() + 300 * ltp::kMillisecond, failure));
+  Failure failure;
+  CHECK(!a.wait_connected(1, monotonic_now() + 300 * kMillisecond, failure));
   CHECK(!a.stopped() && !b.stopped());
   ::setrlimit(RLIMIT_NOFILE, &usual);
   CHECK(a.wait_connected(1, soon(), failure));
@@ -480,26 +491,26 @@ void a_call_that_finds_no_descriptor_is_repeated() {
 
 int main() {
 #ifndef __SANITIZE_ADDRESS__
-  a_call_that_finds_no_descriptor_is_repeated();
+  a_connection_without_descriptors_is_retried();
 #endif
   for (bool local : {false, true}) several_threads_may_close_a_loop(local);
-  a_replayed_hello_is_refused_and_ends_no_start();
-  the_first_caller_with_a_sealed_frame_is_taken();
-  callers_beyond_the_bound_put_out_the_oldest();
-  idle_strangers_do_not_block_a_start();
-  a_changed_byte_breaks_the_seal();
-  mad_peers_are_survived();
-  a_pong_that_answers_no_ping_is_no_round_trip();
-  strangers_are_counted_and_dropped();
-  a_caller_without_a_frame_does_not_keep_its_rank_out();
-  a_caller_that_never_comes_back_is_told_at_the_deadline();
-  a_peer_that_does_not_read_costs_no_time_and_is_given_up();
+  a_replayed_hello_is_refused_and_breaks_no_handshake();
+  the_first_candidate_with_a_sealed_frame_becomes_the_connection();
+  candidates_beyond_the_limit_evict_the_oldest();
+  idle_unauthenticated_sockets_do_not_block_a_handshake();
+  a_changed_byte_fails_authentication();
+  arbitrary_frames_never_cause_a_wrong_write();
+  a_pong_without_a_ping_is_not_a_round_trip();
+  unauthenticated_sockets_are_counted_and_dropped();
+  a_candidate_without_a_frame_does_not_block_its_rank();
+  a_candidate_that_stays_silent_fails_at_the_deadline();
+  a_peer_that_does_not_read_costs_no_time_and_fails();
   for (bool local : {false, true}) {
     threads_share_a_loop(local, true);
-    cancelled_buffers_are_never_touched_again(local, true);
-    closing_fails_what_is_under_way(local);
+    cancelled_buffers_are_never_used_again(local, true);
+    closing_fails_pending_transfers(local);
   }
   threads_share_a_loop(false, false);
-  cancelled_buffers_are_never_touched_again(false, false);
+  cancelled_buffers_are_never_used_again(false, false);
   return gradwire::test::finish();
 }

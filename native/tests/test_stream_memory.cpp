@@ -35,7 +35,7 @@ namespace {
 constexpr std::uint64_t kCredit = 200'000;
 
 struct Box {
-  std::deque<ltp::Event> events;
+  std::deque<Event> events;
   std::deque<stream::Frame> control;
   stream::Inbox inbox{1, kCredit, events, control};
 
@@ -46,15 +46,16 @@ struct Box {
   }
 };
 
-// The smallest messages, each with a tag of its own or all with one: the peer is stopped before memory exceeds the credit.
-void small_messages_cost_what_they_take(bool one_tag) {
+// The smallest messages, each with a tag of its own or all with one: the peer is stopped before memory exceeds the
+// credit.
+void small_messages_are_charged_their_memory(bool one_tag) {
   std::size_t before = live;
   auto box = std::make_unique<Box>();
   std::size_t empty = live;
   std::uint64_t count = 0;
   while (box->open(count + 1, one_tag ? 7 : count, 1, 1)) ++count;
-  std::printf("%llu messages of one byte hold %zu bytes for a credit of %llu\n", static_cast<unsigned long long>(count), live - empty,
-              static_cast<unsigned long long>(kCredit));
+  std::printf("%llu messages of one byte hold %zu bytes for a credit of %llu\n", static_cast<unsigned long long>(count),
+              live - empty, static_cast<unsigned long long>(kCredit));
   CHECK(count >= 100);
   CHECK(live - empty <= kCredit);
   box.reset();
@@ -64,7 +65,7 @@ void small_messages_cost_what_they_take(bool one_tag) {
 }  // namespace
 
 int main() {
-  small_messages_cost_what_they_take(false);
-  small_messages_cost_what_they_take(true);
+  small_messages_are_charged_their_memory(false);
+  small_messages_are_charged_their_memory(true);
   return gradwire::test::finish();
 }

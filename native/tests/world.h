@@ -1,4 +1,5 @@
-// A network in virtual time for LTP endpoints: every impairment is scripted and seeded, a run is repeatable to the bit.
+// A network in virtual time for LTP endpoints: every impairment is scripted and seeded, a run is reproducible to the
+// bit.
 #pragma once
 #include <algorithm>
 #include <cstdio>
@@ -10,12 +11,12 @@
 #include <tuple>
 #include <vector>
 
+#include "core/random.h"
 #include "ltp/endpoint.h"
-#include "ltp/random.h"
 
 namespace gradwire::ltp::test {
 
-// One direction of a path: first the queue and the wire (rate), then delay and mishaps.
+// One direction of a path: first the queue and the wire (rate), then delay, loss and other impairments.
 struct PipeSpec {
   double rate = 12.5e6;  // bytes per second
   Time delay = 10 * kMillisecond;
@@ -55,7 +56,8 @@ class World {
  public:
   explicit World(std::uint64_t seed) : random_(seed) {}
 
-  Host& add(std::uint32_t rank, const Settings& settings = {}, const char* secret = "a job secret", std::uint64_t epoch = 1) {
+  Host& add(std::uint32_t rank, const Settings& settings = {}, const char* secret = "a job secret",
+            std::uint64_t epoch = 1) {
     auto host = std::make_unique<Host>();
     host->rank = rank;
     host->address = address_of(rank);
@@ -70,7 +72,9 @@ class World {
     host.endpoint = std::make_unique<Endpoint>(settings, Identity{host.rank, epoch}, bytes, entropy);
   }
   std::shared_ptr<Pipe> pipe(const PipeSpec& spec) { return std::make_shared<Pipe>(spec, random_.next()); }
-  void route(std::uint32_t from, std::uint32_t to, std::shared_ptr<Pipe> pipe) { routes_.push_back({from, to, std::move(pipe)}); }
+  void route(std::uint32_t from, std::uint32_t to, std::shared_ptr<Pipe> pipe) {
+    routes_.push_back({from, to, std::move(pipe)});
+  }
   // A private path in both directions.
   std::pair<Pipe*, Pipe*> link(std::uint32_t a, std::uint32_t b, const PipeSpec& spec) {
     auto there = pipe(spec), back = pipe(spec);
@@ -168,7 +172,8 @@ class World {
     Time at = pipe.free_at + spec.delay;
     if (pipe.random.uniform() < spec.reorder) at += spec.reorder_by;
     Datagram copy(bytes.begin(), bytes.end());
-    if (pipe.random.uniform() < spec.corrupt) copy[pipe.random.next() % copy.size()] ^= static_cast<std::uint8_t>(1 << pipe.random.next() % 8);
+    if (pipe.random.uniform() < spec.corrupt)
+      copy[pipe.random.next() % copy.size()] ^= static_cast<std::uint8_t>(1 << pipe.random.next() % 8);
     if (pipe.random.uniform() < spec.duplicate) arrivals_.push({at + kMicrosecond, order_++, from, to, copy});
     arrivals_.push({at, order_++, from, to, std::move(copy)});
   }
@@ -177,7 +182,8 @@ class World {
       Arrival arrival = arrivals_.top();
       arrivals_.pop();
       for (auto& host : hosts_)
-        if (host->rank == arrival.to && !host->paused) host->endpoint->handle_datagram(now, address_of(arrival.from), arrival.bytes);
+        if (host->rank == arrival.to && !host->paused)
+          host->endpoint->handle_datagram(now, address_of(arrival.from), arrival.bytes);
     }
   }
 

@@ -3,18 +3,18 @@
 #include <algorithm>
 #include <cstring>
 
-#include "ltp/random.h"
+#include "core/random.h"
 
 namespace gradwire::packets {
 namespace {
 
-// IPv4 and UDP: what a datagram is wrapped in on the lab's wire.
+// IPv4 and UDP headers of a datagram on the lab's wire.
 constexpr std::size_t kHeaders = 28;
 constexpr std::uint16_t kPort = 5000;
-constexpr std::uint8_t kSecret[] = "virtual time has no strangers";
+constexpr std::uint8_t kSecret[] = "secret of the simulation";
 
-ltp::Address address_of(std::uint32_t host) {
-  ltp::Address address;
+Address address_of(std::uint32_t host) {
+  Address address;
   address.ip[10] = address.ip[11] = 0xff;
   address.ip[12] = 10;
   address.ip[14] = static_cast<std::uint8_t>(host >> 8);
@@ -23,18 +23,20 @@ ltp::Address address_of(std::uint32_t host) {
   return address;
 }
 
-std::uint32_t host_of(const ltp::Address& address) { return static_cast<std::uint32_t>(address.ip[14] << 8 | address.ip[15]); }
+std::uint32_t host_of(const Address& address) {
+  return static_cast<std::uint32_t>(address.ip[14] << 8 | address.ip[15]);
+}
 
 }  // namespace
 
 PacketWorld::PacketWorld(std::uint32_t hosts, std::uint64_t seed) : engine_(hosts), hosts_(hosts), scratch_(65536) {
-  ltp::Random random(seed);
+  Random random(seed);
   ltp::Settings settings;
-  settings.encrypt = false;  // the packets are as long either way
+  settings.encrypt = false;  // packets have the same length either way
   for (std::uint32_t rank = 0; rank < hosts; ++rank) {
-    ltp::Secret entropy;
+    Secret entropy;
     for (auto& byte : entropy) byte = static_cast<std::uint8_t>(random.next());
-    hosts_[rank].endpoint = std::make_unique<ltp::Endpoint>(settings, ltp::Identity{rank, 1}, ltp::Bytes(kSecret), entropy);
+    hosts_[rank].endpoint = std::make_unique<ltp::Endpoint>(settings, ltp::Identity{rank, 1}, Bytes(kSecret), entropy);
   }
 }
 
@@ -50,7 +52,7 @@ std::uint8_t* PacketWorld::content(std::uint64_t size) {
 }
 
 void PacketWorld::expect(std::uint32_t host, std::uint32_t peer, std::uint64_t token, std::uint64_t size) {
-  ltp::ReceiveRequest request;
+  ReceiveRequest request;
   request.token = request.tag = token;
   request.data = content(size);
   request.size = size;
@@ -59,7 +61,7 @@ void PacketWorld::expect(std::uint32_t host, std::uint32_t peer, std::uint64_t t
 }
 
 void PacketWorld::send(std::uint32_t host, std::uint32_t peer, std::uint64_t token, std::uint64_t size) {
-  ltp::SendRequest request;
+  SendRequest request;
   request.token = request.tag = request.seed = token;
   request.data = content(size);
   request.size = size;
@@ -67,64 +69,65 @@ void PacketWorld::send(std::uint32_t host, std::uint32_t peer, std::uint64_t tok
   touched_.push_back(host);
 }
 
-void PacketWorld::offer(std::uint32_t host, const ltp::Address& to, ltp::Bytes datagram) {
+void PacketWorld::offer(std::uint32_t host, const Address& to, Bytes datagram) {
   std::vector<std::uint8_t> bytes(kHeaders + datagram.size());
   bytes[0] = 0x45;
   std::memcpy(bytes.data() + kHeaders, datagram.data(), datagram.size());
-  auto packet = std::make_unique<emulator::Packet>(bytes.data(), static_cast<std::uint32_t>(bytes.size()), emulator::OffloadHeader{});
+  auto packet = std::make_unique<emulator::Packet>(bytes.data(), static_cast<std::uint32_t>(bytes.size()),
+                                                   emulator::OffloadHeader{});
   packet->source_host = static_cast<std::uint16_t>(host);
   packet->target_host = static_cast<std::uint16_t>(host_of(to));
   engine_.ingress(now_, std::move(packet));
 }
 
-void PacketWorld::serve(std::uint32_t number, std::vector<Landed>& landed) {
+void PacketWorld::serve(std::uint32_t number, std::vector<Delivery>& deliveries) {
   Host& host = hosts_[number];
   if (host.endpoint->poll_timeout(now_) <= now_) host.endpoint->handle_timeout(now_);
   ltp::Transmit run;
   while (host.endpoint->poll_transmit(now_, scratch_, 16, run))
     for (std::size_t at = 0; at < run.size; at += run.segment)
-      offer(number, run.to, ltp::Bytes(scratch_).subspan(at, std::min(run.segment, run.size - at)));
-  ltp::Event event;
+      offer(number, run.to, Bytes(scratch_).subspan(at, std::min(run.segment, run.size - at)));
+  Event event;
   while (host.endpoint->poll_event(event)) {
-    bool sent = event.type == ltp::EventType::sent;
-    if (sent || event.type == ltp::EventType::received) landed.push_back({now_, number, event.token, sent});
+    bool sent = event.type == EventType::sent;
+    if (sent || event.type == EventType::received) deliveries.push_back({now_, number, event.token, sent});
   }
   host.due = std::max(host.endpoint->poll_timeout(now_), now_ + 1);
 }
 
-void PacketWorld::deliver(const emulator::Packet& packet, std::vector<Landed>& landed) {
+void PacketWorld::deliver(const emulator::Packet& packet, std::vector<Delivery>& deliveries) {
   std::vector<std::uint8_t> datagram(packet.data() + kHeaders, packet.data() + packet.length());
   hosts_[packet.target_host].endpoint->handle_datagram(now_, address_of(packet.source_host), datagram);
-  serve(packet.target_host, landed);
+  serve(packet.target_host, deliveries);
 }
 
-std::vector<Landed> PacketWorld::run(ltp::Time limit) {
-  ltp::Time end = now_ + limit;
-  std::vector<Landed> landed;
-  // Whoever was given something to do since the last call speaks first.
+std::vector<Delivery> PacketWorld::run(Time limit) {
+  Time end = now_ + limit;
+  std::vector<Delivery> deliveries;
+  // Hosts with new requests since the last call are served first.
   auto touched = std::move(touched_);
   touched_.clear();
   std::sort(touched.begin(), touched.end());
   touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
-  for (std::uint32_t host : touched) serve(host, landed);
-  while (landed.empty()) {
-    ltp::Time next = engine_.next_event();
+  for (std::uint32_t host : touched) serve(host, deliveries);
+  while (deliveries.empty()) {
+    Time next = engine_.next_event();
     for (const Host& host : hosts_) next = std::min(next, host.due);
     if (next > end) {
       now_ = end;
       break;
     }
     now_ = std::max(now_, next);
-    engine_.advance(now_, [&](emulator::PacketPtr packet) { deliver(*packet, landed); });
+    engine_.advance(now_, [&](emulator::PacketPtr packet) { deliver(*packet, deliveries); });
     for (std::uint32_t host = 0; host < hosts_.size(); ++host)
-      if (hosts_[host].due <= now_) serve(host, landed);
+      if (hosts_[host].due <= now_) serve(host, deliveries);
   }
-  return landed;
+  return deliveries;
 }
 
-ltp::LinkStats PacketWorld::stats(std::uint32_t host, std::uint32_t peer) const {
+LinkStats PacketWorld::stats(std::uint32_t host, std::uint32_t peer) const {
   const ltp::Peer* known = hosts_[host].endpoint->peer(peer);
-  return known && known->connection ? known->connection->stats() : ltp::LinkStats{};
+  return known && known->connection ? known->connection->stats() : LinkStats{};
 }
 
 }  // namespace gradwire::packets

@@ -8,6 +8,7 @@
 
 #include "ltp/endpoint.h"
 
+using namespace gradwire;
 using namespace gradwire::ltp;
 
 namespace {
@@ -22,12 +23,13 @@ void stranger(MutableBytes bytes) {
   std::vector<std::uint8_t> out(65536);
   Transmit transmit;
   endpoint.handle_datagram(2, from, bytes);
-  while (endpoint.poll_transmit(3, out, 4, transmit)) {}
+  while (endpoint.poll_transmit(3, out, 4, transmit)) {
+  }
   endpoint.handle_timeout(kSecond);
 }
 
-// A connection with a transfer each way; `bytes` are pieces of frames, each prefixed by its length. A length of 0: the next
-// generation of keys.
+// A connection with a transfer each way; `bytes` are pieces of frames, each prefixed by its length. A length of 0: the
+// next generation of keys.
 void mad_peer(Bytes bytes) {
   Settings settings;
   settings.credit = 100'000;
@@ -58,8 +60,9 @@ void mad_peer(Bytes bytes) {
     now += kMillisecond;
     connection.handle_packet(now, header, datagram);
     connection.handle_timeout(now);
-    for (int i = 0; i < 20 && connection.poll_packet(now, out); ++i) {}
-    connection.poll_timeout(now);
+    for (int i = 0; i < 20 && connection.poll_packet(now, out); ++i) {
+    }
+    connection.poll_timeout();
   }
   connection.fail(now, Failure::closed);
 }
@@ -75,12 +78,14 @@ void round_trip(Bytes bytes) {
 }
 
 void parsers(Bytes bytes) {
-  round_trip<Retry>(bytes), round_trip<Accept>(bytes), round_trip<Refuse>(bytes), round_trip<Reset>(bytes), round_trip<Knock>(bytes);
+  round_trip<Retry>(bytes), round_trip<Accept>(bytes), round_trip<Refuse>(bytes), round_trip<Reset>(bytes),
+      round_trip<Knock>(bytes);
   Hello hello;
   parse(bytes, hello);
   Reader in(bytes);
   Frame frame;
-  while (in.left() && next_frame(in, frame)) {}
+  while (in.left() && next_frame(in, frame)) {
+  }
 }
 
 }  // namespace

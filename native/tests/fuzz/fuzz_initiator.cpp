@@ -1,6 +1,6 @@
-// libFuzzer target: an initiator, and what may answer it. The input is a list of steps; the first byte of each says what comes:
-// RETRY, ACCEPT, REFUSE, RESET or KNOCK with numbers of the input's choice under authentic tags, frames under the keys that an
-// ACCEPT led to (of whatever generation), the bytes as they are, or time.
+// libFuzzer target: an initiator, and what may answer it. The input is a list of steps; the first byte of each says
+// what comes: RETRY, ACCEPT, REFUSE, RESET or KNOCK with numbers of the input's choice under authentic tags, frames
+// under the keys that an ACCEPT led to (of whatever generation), the bytes as they are, or time.
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -8,6 +8,7 @@
 
 #include "ltp/endpoint.h"
 
+using namespace gradwire;
 using namespace gradwire::ltp;
 
 namespace {
@@ -16,7 +17,8 @@ const std::uint8_t kSecret[] = "a secret for fuzzing";
 
 class Responder {
  public:
-  Responder() : endpoint_({}, {0, 7}, kSecret, Secret{}), handshake_(kSecret, Secret{1}), source_(3000, 1), target_(3000) {
+  Responder()
+      : endpoint_({}, {0, 7}, kSecret, Secret{}), handshake_(kSecret, Secret{1}), source_(3000, 1), target_(3000) {
     address_.port = 9;
     endpoint_.connect(now_, 1, address_);
     endpoint_.post(now_, 1, {1, target_.data(), target_.size(), 7, 0, 0});
@@ -71,7 +73,8 @@ class Responder {
         hello_ = hello;
     }
     Event event;
-    while (endpoint_.poll_event(event)) {}
+    while (endpoint_.poll_event(event)) {
+    }
     endpoint_.poll_timeout(now_);
   }
   void deliver(Datagram datagram) {

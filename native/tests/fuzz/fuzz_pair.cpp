@@ -1,7 +1,7 @@
-// libFuzzer target: two endpoints and a network that the input drives. Every datagram takes its fate from the input: it arrives,
-// is lost, doubled, held back, cut, lengthened, changed, sent from elsewhere, or an older one comes in its place. Between
-// datagrams the endpoints send, receive and cancel. Then the network is well again. Whatever happened, what is reported as
-// delivered is what was sent.
+// libFuzzer target: two endpoints and a network that the input drives. Every datagram takes its fate from the input: it
+// arrives, is lost, doubled, held back, cut, lengthened, changed, sent from elsewhere, or an older one comes in its
+// place. Between datagrams the endpoints send, receive and cancel. Then the network is well again. Whatever happened,
+// what is reported as delivered is what was sent.
 #include <algorithm>
 #include <cstdint>
 #include <deque>
@@ -10,6 +10,7 @@
 
 #include "ltp/endpoint.h"
 
+using namespace gradwire;
 using namespace gradwire::ltp;
 
 namespace {
@@ -38,7 +39,8 @@ class World {
     for (std::uint32_t rank : {0u, 1u}) {
       Settings settings;
       settings.credit = 20'000;
-      ends_[rank] = std::make_unique<Endpoint>(settings, Identity{rank, rank + 1}, kSecret, Secret{static_cast<std::uint8_t>(rank)});
+      ends_[rank] = std::make_unique<Endpoint>(settings, Identity{rank, rank + 1}, kSecret,
+                                               Secret{static_cast<std::uint8_t>(rank)});
     }
     for (std::uint32_t rank : {0u, 1u}) ends_[rank]->connect(now_, 1 - rank, address_of(1 - rank));
   }
@@ -75,7 +77,8 @@ class World {
   void send(std::uint32_t from, std::size_t size, std::uint8_t kind) {
     if (messages_.size() >= 12) return;
     auto message = std::make_unique<Message>();
-    for (std::size_t i = 0; i < size; ++i) message->source.push_back(static_cast<std::uint8_t>(1 + (i * 7 + messages_.size()) % 255));
+    for (std::size_t i = 0; i < size; ++i)
+      message->source.push_back(static_cast<std::uint8_t>(1 + (i * 7 + messages_.size()) % 255));
     message->target.assign(size, 0);
     message->from = from;
     SendRequest request;
@@ -93,7 +96,8 @@ class World {
     if (number >= messages_.size() || messages_[number]->posted) return;
     Message& message = *messages_[number];
     message.posted = true;
-    ends_[1 - message.from]->post(now_, message.from, {number, message.target.data(), message.target.size(), number, 0, 0});
+    ends_[1 - message.from]->post(now_, message.from,
+                                  {number, message.target.data(), message.target.size(), number, 0, 0});
   }
   // What was cancelled is freed: a touch of it afterwards is found by the sanitizer.
   void cancel(std::size_t number, bool receive) {
@@ -129,7 +133,8 @@ class World {
     while (ends_[rank]->poll_event(event)) note(rank, event);
   }
   void note(std::uint32_t rank, const Event& event) {
-    if (event.type != EventType::received || event.failure != Failure::none || event.reason != CloseReason::complete) return;
+    if (event.type != EventType::received || event.failure != Failure::none || event.reason != CloseReason::complete)
+      return;
     Message& message = *messages_.at(event.token);
     require(rank == 1 - message.from && event.arrived == event.size && event.missing.empty());
     if (message.source.size() == message.target.size()) require(message.source == message.target);
@@ -148,7 +153,9 @@ class World {
       case 4: arrival.bytes.resize(script_.u16() % (arrival.bytes.size() + 1)); break;
       case 5: arrival.bytes.resize(arrival.bytes.size() + script_.u8(), 0xee); break;
       case 6:
-      case 7: arrival.bytes[script_.u16() % arrival.bytes.size()] ^= static_cast<std::uint8_t>(1 + script_.u8() % 255); break;
+      case 7:
+        arrival.bytes[script_.u16() % arrival.bytes.size()] ^= static_cast<std::uint8_t>(1 + script_.u8() % 255);
+        break;
       case 8: arrival.from.port = script_.u8(); break;
       case 9: arrival = tape_[script_.u8() % tape_.size()], arrival.at = now_ + kMillisecond; break;
       case 10: arrival.to = from; break;  // reflected to its sender

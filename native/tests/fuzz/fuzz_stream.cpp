@@ -52,15 +52,16 @@ class PipeChannel : public stream::Channel {
     std::size_t total = 0;
     for (const iovec& piece : pieces) {
       std::size_t part = std::min({piece.iov_len, step_ - total, in_.left()});
-      std::copy_n(in_.bytes.begin() + static_cast<std::ptrdiff_t>(in_.at), part, static_cast<std::uint8_t*>(piece.iov_base));
+      std::copy_n(in_.bytes.begin() + static_cast<std::ptrdiff_t>(in_.at), part,
+                  static_cast<std::uint8_t*>(piece.iov_base));
       in_.at += part;
       total += part;
     }
     return static_cast<std::ptrdiff_t>(total);
   }
   int fd() const override { return -1; }
-  bool polled_for_room() const override { return true; }
-  void describe(ltp::LinkStats&) override {}
+  bool polled_for_writable() const override { return true; }
+  void describe(LinkStats&) override {}
 
  private:
   Pipe &in_, &out_;
@@ -70,11 +71,12 @@ class PipeChannel : public stream::Channel {
 constexpr std::uint64_t kCredit = 5000;
 
 struct End {
-  End(Pipe& incoming, Pipe& outgoing, std::size_t step, std::size_t most, const std::optional<stream::Protection>& protection)
+  End(Pipe& incoming, Pipe& outgoing, std::size_t step, std::size_t most,
+      const std::optional<stream::Protection>& protection)
       : channel(incoming, outgoing, step, most), connection(channel, out, in, control, protection) {
     out.set_credit(kCredit);
   }
-  std::deque<ltp::Event> events;
+  std::deque<Event> events;
   std::deque<Frame> control;
   stream::Outbox out{1, events};
   stream::Inbox in{1, kCredit, events, control};
@@ -82,8 +84,8 @@ struct End {
   Connection connection;
 };
 
-ltp::SendRequest sending(const std::vector<std::uint8_t>& bytes, std::uint64_t tag, std::uint64_t token) {
-  ltp::SendRequest request;
+SendRequest sending(const std::vector<std::uint8_t>& bytes, std::uint64_t tag, std::uint64_t token) {
+  SendRequest request;
   request.token = token;
   request.data = bytes.data();
   request.size = bytes.size();
@@ -91,8 +93,8 @@ ltp::SendRequest sending(const std::vector<std::uint8_t>& bytes, std::uint64_t t
   return request;
 }
 
-void greeting(ltp::Bytes bytes) {
-  stream::Greeter greeter(ltp::Bytes{});
+void greeting(Bytes bytes) {
+  stream::Greeter greeter(Bytes{});
   greeter.authentic(bytes);
   auto parsed = stream::Greeter::parse(bytes);
   if (!parsed) return;
@@ -101,10 +103,13 @@ void greeting(ltp::Bytes bytes) {
   require(std::equal(again.begin(), again.begin() + 16, bytes.begin()));
 }
 
-bool open(Connection::Status status) { return status == Connection::Status::more || status == Connection::Status::idle; }
+bool open(Connection::Status status) {
+  return status == Connection::Status::more || status == Connection::Status::idle;
+}
 
 // Runs a connection on what lies in `incoming`, with a transfer each way, one of them cancelled somewhere.
-void serve(Pipe& incoming, std::size_t step, std::uint8_t cancel_at, const std::optional<stream::Protection>& protection) {
+void serve(Pipe& incoming, std::size_t step, std::uint8_t cancel_at,
+           const std::optional<stream::Protection>& protection) {
   Pipe outgoing;
   End end(incoming, outgoing, step, SIZE_MAX, protection);
   std::vector<std::uint8_t> small(300, 1), large(100'000, 2), target(2000);
@@ -113,17 +118,17 @@ void serve(Pipe& incoming, std::size_t step, std::uint8_t cancel_at, const std::
   end.in.post(0, {3, target.data(), target.size(), 1, 0, 0}, true);
   end.in.post(0, {4, target.data(), target.size(), 2, 0, 0}, true);
   auto status = Connection::Status::more;
-  for (ltp::Time turn = 1; turn < 3000 && open(status) && (status == Connection::Status::more || incoming.left()); ++turn) {
+  for (Time turn = 1; turn < 3000 && open(status) && (status == Connection::Status::more || incoming.left()); ++turn) {
     if (turn == cancel_at) end.in.cancel(3), end.connection.detach(2), end.out.cancel(2);
     status = end.connection.receive(turn);
     end.connection.flush(turn);
     outgoing = {};
   }
-  end.out.fail_all(ltp::Failure::closed);
-  end.in.fail_all(ltp::Failure::closed);
+  end.out.fail_all(Failure::closed);
+  end.in.fail_all(Failure::closed);
 }
 
-Frame frame_of(ltp::Reader& in) {
+Frame frame_of(Reader& in) {
   Frame frame;
   std::uint8_t shape = in.u8();
   frame.type = static_cast<FrameType>(1 + shape % 10);
@@ -136,10 +141,10 @@ Frame frame_of(ltp::Reader& in) {
   return frame;
 }
 
-void mad_peer(ltp::Reader in, bool encrypt) {
+void mad_peer(Reader in, bool encrypt) {
   std::uint8_t step = in.u8(), cancel_at = in.u8();
   std::uint16_t flip = in.u16();
-  stream::RecordKeys keys(ltp::Secret{1}, ltp::Aead::Direction::seal);
+  stream::RecordKeys keys(Secret{1}, Aead::Direction::seal);
   std::vector<std::uint8_t> bytes;
   auto seal = [&](std::vector<std::uint8_t> text) {
     std::uint8_t tag[16];
@@ -156,7 +161,7 @@ void mad_peer(ltp::Reader in, bool encrypt) {
   }
   if (flip < bytes.size()) bytes[flip] ^= 1;
   Pipe incoming{bytes};
-  serve(incoming, 1 + step * 50u, cancel_at, stream::Protection{ltp::Secret{2}, ltp::Secret{1}, encrypt});
+  serve(incoming, 1 + step * 50u, cancel_at, stream::Protection{Secret{2}, Secret{1}, encrypt});
 }
 
 struct Message {
@@ -169,9 +174,10 @@ struct Message {
 class Pair {
  public:
   Pair(std::size_t step, std::size_t most, bool sealed)
-      : a_(there_, back_, step, most, protection(sealed, 1, 2)), b_(back_, there_, step, most, protection(sealed, 2, 1)) {}
+      : a_(there_, back_, step, most, protection(sealed, 1, 2)),
+        b_(back_, there_, step, most, protection(sealed, 2, 1)) {}
 
-  void act(ltp::Reader& in) {
+  void act(Reader& in) {
     std::uint8_t what = in.u8();
     int from = what & 1;
     switch (what >> 1 & 3) {
@@ -193,7 +199,7 @@ class Pair {
  private:
   static std::optional<stream::Protection> protection(bool sealed, std::uint8_t own, std::uint8_t other) {
     if (!sealed) return std::nullopt;
-    return stream::Protection{ltp::Secret{own}, ltp::Secret{other}, true};
+    return stream::Protection{Secret{own}, Secret{other}, true};
   }
   End& end(int side) { return side ? b_ : a_; }
 
@@ -230,26 +236,27 @@ class Pair {
       for (auto& events = end(side).events; !events.empty(); events.pop_front()) note(side, events.front());
     }
   }
-  void note(int side, const ltp::Event& event) {
+  void note(int side, const Event& event) {
     Message& message = *messages_.at(event.token);
-    require(event.failure == ltp::Failure::none);
-    bool inbound = event.type == ltp::EventType::received;
+    require(event.failure == Failure::none);
+    bool inbound = event.type == EventType::received;
     require(side == (inbound ? 1 - message.from : message.from));
     (inbound ? message.received : message.sent) = true;
     if (inbound) require(event.arrived == event.size && message.target == message.source);
   }
   // A withdrawn receive may leave its message unclaimed, or have told the sender.
   bool done() const {
-    return std::all_of(messages_.begin(), messages_.end(), [](auto& one) { return one->cancelled || (one->sent && one->received); });
+    return std::all_of(messages_.begin(), messages_.end(),
+                       [](auto& one) { return one->cancelled || (one->sent && one->received); });
   }
 
   Pipe there_, back_;
   End a_, b_;
   std::vector<std::unique_ptr<Message>> messages_;
-  ltp::Time now_ = 0;
+  Time now_ = 0;
 };
 
-void pair(ltp::Reader in) {
+void pair(Reader in) {
   std::uint8_t step = in.u8(), most = in.u8();
   Pair two(16 + step * 97u, 64 + most * 211u, step & 1);
   for (int acts = 0; in.left() && acts < 60; ++acts) two.act(in);
@@ -260,7 +267,7 @@ void pair(ltp::Reader in) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 4) return 0;
-  ltp::Bytes rest(data + 1, size - 1);
+  Bytes rest(data + 1, size - 1);
   switch (data[0] % 4) {
     case 0: greeting(rest); break;
     case 1: {
@@ -268,8 +275,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       serve(incoming, 1 + rest[0], rest[1], std::nullopt);
       break;
     }
-    case 2: mad_peer(ltp::Reader(rest), data[0] & 4); break;
-    default: pair(ltp::Reader(rest));
+    case 2: mad_peer(Reader(rest), data[0] & 4); break;
+    default: pair(Reader(rest));
   }
   return 0;
 }

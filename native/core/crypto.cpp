@@ -1,4 +1,4 @@
-#include "ltp/crypto.h"
+#include "core/crypto.h"
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <vector>
 
-namespace gradwire::ltp {
+namespace gradwire {
 
 Secret sha256(Bytes data) {
   Secret digest;
@@ -38,7 +38,9 @@ void hkdf_expand(const Secret& key, std::string_view label, Bytes context, Mutab
   std::memcpy(out.data(), block.data(), out.size());
 }
 
-bool same(Bytes a, Bytes b) { return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0; }
+bool constant_time_equal(Bytes a, Bytes b) {
+  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
 
 void Aead::Free::operator()(evp_cipher_ctx_st* context) const { EVP_CIPHER_CTX_free(context); }
 
@@ -102,16 +104,17 @@ bool Aead::open(std::uint64_t number, Bytes header, MutableBytes body, bool encr
   return finish(context);
 }
 
-bool Aead::seal_apart(std::uint64_t number, Bytes text, std::uint8_t* out, std::uint8_t* tag, bool encrypt) {
+bool Aead::seal_detached(std::uint64_t number, Bytes text, std::uint8_t* out, std::uint8_t* tag, bool encrypt) {
   auto* context = context_.get();
   return start(number) && update(context, encrypt ? out : nullptr, text) && finish(context) &&
          EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_GET_TAG, 16, tag) == 1;
 }
 
-bool Aead::open_apart(std::uint64_t number, MutableBytes text, Bytes tag, bool encrypted) {
+bool Aead::open_detached(std::uint64_t number, MutableBytes text, Bytes tag, bool encrypted) {
   auto* context = context_.get();
   if (tag.size() != 16 || !start(number) || !update(context, encrypted ? text.data() : nullptr, text)) return false;
-  return EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_SET_TAG, 16, const_cast<std::uint8_t*>(tag.data())) == 1 && finish(context);
+  return EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_SET_TAG, 16, const_cast<std::uint8_t*>(tag.data())) == 1 &&
+         finish(context);
 }
 
-}  // namespace gradwire::ltp
+}  // namespace gradwire

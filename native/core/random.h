@@ -1,8 +1,11 @@
-// SplitMix64: small, seeded from outside, the same everywhere. Not for keys; those come with the settings.
+// Random numbers: Random is SplitMix64, small, seeded by the caller, the same everywhere, and not for keys; those come
+// from the system.
 #pragma once
 #include <cstdint>
 
-namespace gradwire::ltp {
+#include "core/bytes.h"
+
+namespace gradwire {
 
 class Random {
  public:
@@ -19,4 +22,7 @@ class Random {
   std::uint64_t state_;
 };
 
-}  // namespace gradwire::ltp
+// Fills `out` from the system's generator; throws std::system_error when that fails.
+void fill_random(MutableBytes out);
+
+}  // namespace gradwire

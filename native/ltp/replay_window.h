@@ -1,4 +1,5 @@
-// A sliding window of numbers seen: rejects replays, remembers what to acknowledge, tells old transfers from new ones.
+// ReplayWindow: a sliding window of numbers: rejects replays, records what to acknowledge, distinguishes old transfers
+// from new ones.
 #pragma once
 #include <array>
 #include <bit>
@@ -7,26 +8,26 @@
 namespace gradwire::ltp {
 
 template <std::size_t Bits>
-class Seen {
+class ReplayWindow {
   static_assert(std::has_single_bit(Bits) && Bits >= 64);
 
  public:
-  // Numbers below the window count as seen: too old to tell is too old to take.
+  // Numbers below the window count as contained: they are too old to be accepted.
   bool contains(std::uint64_t number) const {
     if (number >= end_) return false;
     if (number + Bits < end_) return true;
     return word(number) >> (number % 64) & 1;
   }
-  // False when it was there already.
+  // False when it was contained already.
   bool insert(std::uint64_t number) {
     if (contains(number)) return false;
     if (number >= end_) slide(number);
     word(number) |= std::uint64_t{1} << (number % 64);
     return true;
   }
-  // The 64 numbers that share number's word; bit k stands for number - number % 64 + k.
+  // The 64 numbers that share the word of `number`; bit k stands for number - number % 64 + k.
   std::uint64_t around(std::uint64_t number) const { return word(number); }
-  // One past the largest number seen.
+  // One past the largest number inserted.
   std::uint64_t end() const { return end_; }
 
  private:

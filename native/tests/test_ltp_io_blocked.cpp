@@ -1,5 +1,5 @@
-// A socket that is full, or refuses: what the loop does meanwhile. The system calls that would say so are defined here, in
-// front of the library's, because loopback never blocks.
+// A socket that is full, or refuses: what the loop does meanwhile. The system calls that would say so are defined here,
+// in front of the library's, because loopback never blocks.
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -8,7 +8,7 @@
 #include <atomic>
 #include <cerrno>
 
-#include "io/loop.h"
+#include "ltp_io/loop.h"
 #include "tests/check.h"
 
 using namespace gradwire;
@@ -26,7 +26,8 @@ extern "C" int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
   return static_cast<int>(::syscall(SYS_sendmmsg, fd, messages, count, flags));
 }
 
-extern "C" ssize_t sendto(int fd, const void* bytes, std::size_t size, int flags, const sockaddr* to, socklen_t length) {
+extern "C" ssize_t sendto(int fd, const void* bytes, std::size_t size, int flags, const sockaddr* to,
+                          socklen_t length) {
   if (too_large) return errno = EMSGSIZE, -1;
   return ::syscall(SYS_sendto, fd, bytes, size, flags, to, length);
 }
@@ -41,38 +42,38 @@ extern "C" int ppoll(pollfd* watched, nfds_t count, const timespec* limit, const
 
 namespace {
 
-ltp::Time in(ltp::Time time) { return io::monotonic_now() + time; }
+Time in(Time time) { return monotonic_now() + time; }
 
-io::LoopConfig config(std::uint32_t rank) {
-  io::LoopConfig config;
+ltp_io::LoopConfig config(std::uint32_t rank) {
+  ltp_io::LoopConfig config;
   config.self = {rank, 100 + rank};
   config.secret.assign(32, 7);
   return config;
 }
 
-void join(io::Loop& a, std::uint32_t rank_a, io::Loop& b, std::uint32_t rank_b) {
-  a.connect(rank_b, io::parse_address("127.0.0.1", b.port()));
-  b.connect(rank_a, io::parse_address("127.0.0.1", a.port()));
-  ltp::Failure failure;
-  CHECK(a.wait_connected(rank_b, in(60 * ltp::kSecond), failure) && b.wait_connected(rank_a, in(60 * ltp::kSecond), failure));
+void join(ltp_io::Loop& a, std::uint32_t rank_a, ltp_io::Loop& b, std::uint32_t rank_b) {
+  a.connect(rank_b, parse_address("127.0.0.1", b.port()));
+  b.connect(rank_a, parse_address("127.0.0.1", a.port()));
+  Failure failure;
+  CHECK(a.wait_connected(rank_b, in(60 * kSecond), failure) && b.wait_connected(rank_a, in(60 * kSecond), failure));
 }
 
-// True once the goodbye of `rank` has come, long before its silence would tell.
-bool hears_goodbye(io::Loop& loop, std::uint32_t rank) {
+// True once SHUT of `rank` has arrived, long before `dead_after`.
+bool hears_goodbye(ltp_io::Loop& loop, std::uint32_t rank) {
   std::uint8_t byte;
   std::uint64_t token = loop.receive(rank, {0, &byte, 1, 99, 0, 0});
-  auto event = loop.wait(token, in(5 * ltp::kSecond));
+  auto event = loop.wait(token, in(5 * kSecond));
   if (!event) loop.cancel(rank, token);
-  return event && event->failure == ltp::Failure::closed;
+  return event && event->failure == Failure::closed;
 }
 
-void a_full_socket_is_waited_for() {
-  io::Loop a(config(0)), b(config(1));
+void a_full_socket_is_polled_until_writable() {
+  ltp_io::Loop a(config(0)), b(config(1));
   join(a, 0, b, 1);
   std::vector<std::uint8_t> source(1'000'000, 9), target(source.size());
   refusal = EAGAIN;
   std::uint64_t before = refused;
-  ltp::SendRequest request;
+  SendRequest request;
   request.data = source.data();
   request.size = source.size();
   request.tag = 1;
@@ -81,12 +82,12 @@ void a_full_socket_is_waited_for() {
   // Two loops that try once in a millisecond at most, and for every datagram that comes or command.
   CHECK(refused > before && refused - before < 1500);
   refusal = 0;
-  CHECK(a.wait(out, in(60 * ltp::kSecond)) && b.wait(into, in(60 * ltp::kSecond)));
+  CHECK(a.wait(out, in(60 * kSecond)) && b.wait(into, in(60 * kSecond)));
   CHECK(source == target);
 }
 
-void goodbye_waits_for_a_full_socket() {
-  io::Loop a(config(0)), b(config(1));
+void shut_waits_for_a_full_socket() {
+  ltp_io::Loop a(config(0)), b(config(1));
   join(a, 0, b, 1);
   refusal = EAGAIN;
   std::thread closing([&] { a.close(); });
@@ -95,31 +96,31 @@ void goodbye_waits_for_a_full_socket() {
   closing.join();
   CHECK(hears_goodbye(b, 0));
   // But not for ever.
-  io::Loop c(config(2)), d(config(3));
+  ltp_io::Loop c(config(2)), d(config(3));
   join(c, 2, d, 3);
   refusal = EAGAIN;
-  ltp::Time began = io::monotonic_now();
+  Time began = monotonic_now();
   c.close();
-  CHECK(io::monotonic_now() - began < 5 * ltp::kSecond);
+  CHECK(monotonic_now() - began < 5 * kSecond);
   refusal = 0;
 }
 
-void goodbye_reaches_more_peers_than_one_turn_serves() {
-  io::Loop hub(config(0));
-  std::vector<std::unique_ptr<io::Loop>> others;
+void shut_reaches_more_peers_than_one_round_serves() {
+  ltp_io::Loop hub(config(0));
+  std::vector<std::unique_ptr<ltp_io::Loop>> others;
   for (std::uint32_t rank = 1; rank <= 70; ++rank) {
-    others.push_back(std::make_unique<io::Loop>(config(rank)));
+    others.push_back(std::make_unique<ltp_io::Loop>(config(rank)));
     join(hub, 0, *others.back(), rank);
   }
   hub.close();
   for (auto& other : others) CHECK(hears_goodbye(*other, 0));
 }
 
-void offload_is_given_up_only_where_it_is_to_blame() {
+void offload_is_disabled_only_when_it_is_the_cause() {
   for (bool large : {true, false}) {
-    io::UdpSocket socket("127.0.0.1", 0, 1 << 20);
+    ltp_io::UdpSocket socket("127.0.0.1", 0, 1 << 20);
     if (socket.segments() == 1) return;  // a kernel without it
-    socket.queue({io::parse_address("127.0.0.1", socket.port()), 1000, 2000});
+    socket.queue({parse_address("127.0.0.1", socket.port()), 1000, 2000});
     refusal = EINVAL;
     too_large = large;
     CHECK(socket.flush() && !socket.pending());
@@ -133,9 +134,9 @@ void offload_is_given_up_only_where_it_is_to_blame() {
 }  // namespace
 
 int main() {
-  a_full_socket_is_waited_for();
-  goodbye_waits_for_a_full_socket();
-  goodbye_reaches_more_peers_than_one_turn_serves();
-  offload_is_given_up_only_where_it_is_to_blame();
+  a_full_socket_is_polled_until_writable();
+  shut_waits_for_a_full_socket();
+  shut_reaches_more_peers_than_one_round_serves();
+  offload_is_disabled_only_when_it_is_the_cause();
   return gradwire::test::finish();
 }

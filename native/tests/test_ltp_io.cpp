@@ -1,7 +1,7 @@
 // Event loops on loopback, driven from several threads: results, cancellation, closing with work under way. Built with
 // the address and undefined-behaviour sanitizers, and once more with the thread sanitizer.
-#include "io/loop.h"
-#include "ltp/random.h"
+#include "core/random.h"
+#include "ltp_io/loop.h"
 #include "tests/check.h"
 
 #include <atomic>
@@ -10,31 +10,31 @@ using namespace gradwire;
 
 namespace {
 
-constexpr ltp::Time kLimit = 60 * ltp::kSecond;
+constexpr Time kLimit = 60 * kSecond;
 
-io::LoopConfig config(std::uint32_t rank, const char* host) {
-  io::LoopConfig config;
+ltp_io::LoopConfig config(std::uint32_t rank, const char* host) {
+  ltp_io::LoopConfig config;
   config.self = {rank, 100 + rank};
   config.secret.assign(32, 7);
   config.host = host;
   return config;
 }
 
-ltp::Time soon() { return io::monotonic_now() + kLimit; }
+Time soon() { return monotonic_now() + kLimit; }
 
 struct Two {
   explicit Two(const char* host) : a(config(0, host)), b(config(1, host)) {
-    a.connect(1, io::parse_address(host, b.port()));
-    b.connect(0, io::parse_address(host, a.port()));
-    ltp::Failure failure;
+    a.connect(1, parse_address(host, b.port()));
+    b.connect(0, parse_address(host, a.port()));
+    Failure failure;
     CHECK(a.wait_connected(1, soon(), failure));
     CHECK(b.wait_connected(0, soon(), failure));
   }
-  io::Loop a, b;
+  ltp_io::Loop a, b;
 };
 
-ltp::SendRequest sending(const std::vector<std::uint8_t>& bytes, std::uint64_t tag) {
-  ltp::SendRequest request;
+SendRequest sending(const std::vector<std::uint8_t>& bytes, std::uint64_t tag) {
+  SendRequest request;
   request.data = bytes.data();
   request.size = bytes.size();
   request.tag = tag;
@@ -49,12 +49,12 @@ void threads_share_a_loop(const char* host) {
   std::vector<std::thread> threads;
   for (std::uint64_t t = 0; t < 4; ++t)
     threads.emplace_back([&, t] {
-      ltp::Random random(t);
+      Random random(t);
       for (std::uint64_t round = 0; round < 10; ++round) {
         std::vector<std::uint8_t> source(1 + random.next() % 200'000), target(source.size());
         for (auto& byte : source) byte = static_cast<std::uint8_t>(random.next());
-        io::Loop& from = t % 2 ? two.a : two.b;
-        io::Loop& to = t % 2 ? two.b : two.a;
+        ltp_io::Loop& from = t % 2 ? two.a : two.b;
+        ltp_io::Loop& to = t % 2 ? two.b : two.a;
         std::uint64_t tag = t * 100 + round;
         std::uint64_t in = to.receive(t % 2 ? 0 : 1, {0, target.data(), target.size(), tag, 0, 0});
         std::uint64_t out = from.send(t % 2 ? 1 : 0, sending(source, tag));
@@ -68,7 +68,7 @@ void threads_share_a_loop(const char* host) {
     });
   for (auto& thread : threads) thread.join();
   CHECK(wrong == 0);
-  io::Stats stats = two.a.stats();
+  ltp_io::Stats stats = two.a.stats();
   CHECK(stats.links.at(1).counters.bytes_acked > 0);
   CHECK(stats.socket.datagrams_sent > 0);
 }
@@ -84,29 +84,29 @@ void a_cancelled_receive_is_never_written_again() {
     // The address sanitizer would see a write after this line.
     bool finished = two.b.cancel(0, in).has_value();
     target.reset();
-    if (finished || two.a.wait(out, io::monotonic_now())) break;
+    if (finished || two.a.wait(out, monotonic_now())) break;
   }
 }
 
-void closing_fails_what_is_under_way() {
+void closing_fails_pending_transfers() {
   auto two = std::make_unique<Two>("127.0.0.1");
   std::vector<std::uint8_t> source(50'000'000, 9), target(source.size());
   std::uint64_t out = two->a.send(1, sending(source, 1));
   two->b.close();
   auto sent = two->a.wait(out, soon());
-  CHECK(sent && sent->failure == ltp::Failure::closed);
+  CHECK(sent && sent->failure == Failure::closed);
   std::uint64_t in = two->a.receive(1, {0, target.data(), target.size(), 1, 0, 0});
   two->a.close();
   two->a.wait(in, soon());
   two->a.close();
 }
 
-void addresses_are_read_and_written() {
-  CHECK(io::format_address(io::parse_address("10.1.2.3", 80)) == "10.1.2.3:80");
-  CHECK(io::format_address(io::parse_address("fe80::1", 80)) == "[fe80::1]:80");
+void addresses_are_parsed_and_formatted() {
+  CHECK(format_address(parse_address("10.1.2.3", 80)) == "10.1.2.3:80");
+  CHECK(format_address(parse_address("fe80::1", 80)) == "[fe80::1]:80");
   bool refused = false;
   try {
-    io::parse_address("example", 1);
+    parse_address("example", 1);
   } catch (const std::invalid_argument&) {
     refused = true;
   }
@@ -116,7 +116,7 @@ void addresses_are_read_and_written() {
 // Every close returns when the thread is gone, however many there are at once.
 void several_threads_may_close_a_loop() {
   for (int round = 0; round < 20; ++round) {
-    io::Loop loop(config(0, "127.0.0.1"));
+    ltp_io::Loop loop(config(0, "127.0.0.1"));
     std::vector<std::thread> threads;
     for (int t = 0; t < 4; ++t)
       threads.emplace_back([&] {
@@ -129,8 +129,8 @@ void several_threads_may_close_a_loop() {
 
 // Each needs its command to be run, not a system call of its own: the thread is woken only when it sleeps.
 void a_burst_of_commands_wakes_the_thread_a_few_times() {
-  io::Loop loop(config(0, "127.0.0.1"));
-  loop.connect(1, io::parse_address("127.0.0.1", 9));
+  ltp_io::Loop loop(config(0, "127.0.0.1"));
+  loop.connect(1, parse_address("127.0.0.1", 9));
   constexpr int kCommands = 2000;
   std::vector<std::uint8_t> target(1);
   std::vector<std::uint64_t> tokens;
@@ -151,7 +151,7 @@ int main() {
   threads_share_a_loop("127.0.0.1");
   threads_share_a_loop("::1");
   a_cancelled_receive_is_never_written_again();
-  closing_fails_what_is_under_way();
-  addresses_are_read_and_written();
+  closing_fails_pending_transfers();
+  addresses_are_parsed_and_formatted();
   return gradwire::test::finish();
 }

@@ -1,12 +1,12 @@
-// Bounds-checked big-endian reading and writing. A read or write past the end sets `ok` to false and does nothing;
-// callers check once at the end. This is the only place where wire bytes become numbers.
+// Reader and Writer: big-endian numbers with bounds checks. A read or write past the end sets `ok` to false and does
+// nothing; callers check once at the end. Only here are wire bytes converted to numbers.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
 
-namespace gradwire::ltp {
+namespace gradwire {
 
 using Bytes = std::span<const std::uint8_t>;
 using MutableBytes = std::span<std::uint8_t>;
@@ -22,7 +22,10 @@ class Reader {
   std::uint64_t u64() { return number<8>(); }
 
   Bytes bytes(std::size_t count) {
-    if (count > left()) return fail(), Bytes{};
+    if (count > left()) {
+      fail();
+      return {};
+    }
     Bytes taken(at_, count);
     at_ += count;
     return taken;
@@ -34,12 +37,18 @@ class Reader {
   Bytes rest() const { return {at_, left()}; }
   std::size_t left() const { return static_cast<std::size_t>(end_ - at_); }
   bool ok() const { return ok_; }
-  void fail() { ok_ = false, at_ = end_; }
+  void fail() {
+    ok_ = false;
+    at_ = end_;
+  }
 
  private:
   template <int N>
   std::uint64_t number() {
-    if (left() < N) return fail(), 0;
+    if (left() < N) {
+      fail();
+      return 0;
+    }
     std::uint64_t value = 0;
     for (int i = 0; i < N; ++i) value = value << 8 | at_[i];
     at_ += N;
@@ -66,9 +75,12 @@ class Writer {
   void zeros(std::size_t count) {
     if (MutableBytes to = space(count); ok_ && count) std::memset(to.data(), 0, count);
   }
-  // Room that the caller fills itself.
+  // Space that the caller fills itself.
   MutableBytes space(std::size_t count) {
-    if (count > left()) return ok_ = false, MutableBytes{};
+    if (count > left()) {
+      ok_ = false;
+      return {};
+    }
     MutableBytes taken(at_, count);
     at_ += count;
     return taken;
@@ -92,4 +104,4 @@ class Writer {
   bool ok_ = true;
 };
 
-}  // namespace gradwire::ltp
+}  // namespace gradwire

@@ -1,15 +1,11 @@
-#include "io/udp_socket.h"
+#include "ltp_io/udp_socket.h"
 
-#include <arpa/inet.h>
-#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
 #include <sys/socket.h>
 
 #include <cerrno>
 #include <cstring>
-#include <stdexcept>
-#include <system_error>
 
 #ifndef UDP_SEGMENT
 #define UDP_SEGMENT 103
@@ -18,92 +14,29 @@
 #define UDP_GRO 104
 #endif
 
-namespace gradwire::io {
-namespace {
-
-constexpr std::uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-
-bool is_v4(const ltp::Address& address) { return std::memcmp(address.ip.data(), kMapped, sizeof kMapped) == 0; }
-
-socklen_t to_kernel(const ltp::Address& address, int family, sockaddr_storage& out) {
-  std::memset(&out, 0, sizeof out);
-  if (family == AF_INET) {
-    auto& v4 = reinterpret_cast<sockaddr_in&>(out);
-    v4.sin_family = AF_INET;
-    v4.sin_port = htons(address.port);
-    std::memcpy(&v4.sin_addr, address.ip.data() + 12, 4);
-    return sizeof v4;
-  }
-  auto& v6 = reinterpret_cast<sockaddr_in6&>(out);
-  v6.sin6_family = AF_INET6;
-  v6.sin6_port = htons(address.port);
-  v6.sin6_scope_id = address.scope;
-  std::memcpy(&v6.sin6_addr, address.ip.data(), 16);
-  return sizeof v6;
-}
-
-ltp::Address from_kernel(const sockaddr_storage& in) {
-  ltp::Address address;
-  if (in.ss_family == AF_INET) {
-    auto& v4 = reinterpret_cast<const sockaddr_in&>(in);
-    std::memcpy(address.ip.data(), kMapped, sizeof kMapped);
-    std::memcpy(address.ip.data() + 12, &v4.sin_addr, 4);
-    address.port = ntohs(v4.sin_port);
-  } else {
-    auto& v6 = reinterpret_cast<const sockaddr_in6&>(in);
-    std::memcpy(address.ip.data(), &v6.sin6_addr, 16);
-    address.port = ntohs(v6.sin6_port);
-    address.scope = v6.sin6_scope_id;
-  }
-  return address;
-}
-
-[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
-
-}  // namespace
-
-ltp::Address parse_address(const std::string& host, std::uint16_t port) {
-  ltp::Address address;
-  address.port = port;
-  std::string plain = host.substr(0, host.find('%'));
-  if (in_addr v4; inet_pton(AF_INET, plain.c_str(), &v4) == 1) {
-    std::memcpy(address.ip.data(), kMapped, sizeof kMapped);
-    std::memcpy(address.ip.data() + 12, &v4, 4);
-  } else if (inet_pton(AF_INET6, plain.c_str(), address.ip.data()) != 1) {
-    throw std::invalid_argument("'" + host + "' is not an IPv4 or IPv6 address");
-  }
-  if (plain.size() < host.size()) address.scope = if_nametoindex(host.c_str() + plain.size() + 1);
-  return address;
-}
-
-std::string format_address(const ltp::Address& address) {
-  char text[INET6_ADDRSTRLEN];
-  bool v4 = is_v4(address);
-  inet_ntop(v4 ? AF_INET : AF_INET6, address.ip.data() + (v4 ? 12 : 0), text, sizeof text);
-  std::string out = v4 ? "" : "[";
-  out.append(text).append(v4 ? ":" : "]:").append(std::to_string(address.port));
-  return out;
-}
+namespace gradwire::ltp_io {
 
 UdpSocket::UdpSocket(const std::string& host, std::uint16_t port, std::size_t buffer_bytes)
     : out_(kBatch * kRun), in_(kReceives * (kRun + 1)) {
-  ltp::Address address = parse_address(host, port);
+  Address address = parse_address(host, port);
   family_ = is_v4(address) ? AF_INET : AF_INET6;
   fd_.reset(::socket(family_, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (fd_.get() < 0) fail("socket");
+  if (fd_.get() < 0) throw_errno("socket");
   sockaddr_storage kernel;
   socklen_t length = to_kernel(address, family_, kernel);
-  if (::bind(fd_.get(), reinterpret_cast<sockaddr*>(&kernel), length) < 0) fail("bind");
+  if (::bind(fd_.get(), reinterpret_cast<sockaddr*>(&kernel), length) < 0) throw_errno("bind");
   length = sizeof kernel;
-  if (::getsockname(fd_.get(), reinterpret_cast<sockaddr*>(&kernel), &length) < 0) fail("getsockname");
+  if (::getsockname(fd_.get(), reinterpret_cast<sockaddr*>(&kernel), &length) < 0) throw_errno("getsockname");
   port_ = from_kernel(kernel).port;
-  // Path MTU discovery is ours: set DF and let the kernel neither fragment nor remember (PROBE).
+  // LTP does its own path MTU discovery: set DF; the kernel neither fragments nor caches a path MTU (PROBE).
   int probe = IP_PMTUDISC_PROBE, probe6 = IPV6_PMTUDISC_PROBE, one = 1;
-  if (family_ == AF_INET) ::setsockopt(fd_.get(), IPPROTO_IP, IP_MTU_DISCOVER, &probe, sizeof probe);
-  else ::setsockopt(fd_.get(), IPPROTO_IPV6, IPV6_MTU_DISCOVER, &probe6, sizeof probe6);
+  if (family_ == AF_INET)
+    ::setsockopt(fd_.get(), IPPROTO_IP, IP_MTU_DISCOVER, &probe, sizeof probe);
+  else
+    ::setsockopt(fd_.get(), IPPROTO_IPV6, IPV6_MTU_DISCOVER, &probe6, sizeof probe6);
   int bytes = static_cast<int>(buffer_bytes);
   ::setsockopt(fd_.get(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
-  // The privileged form passes the system's limit; without privilege the plain one takes what it gets.
+  // The privileged option exceeds the system's limit; without privileges the plain one is limited by it.
   if (::setsockopt(fd_.get(), SOL_SOCKET, SO_RCVBUFFORCE, &bytes, sizeof bytes) < 0)
     ::setsockopt(fd_.get(), SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
   int none = 0;
@@ -151,9 +84,10 @@ bool UdpSocket::flush() {
       ++stats_.send_blocked;
       return false;
     }
-    // The first run cannot go: too large for the interface (a probe), offload refused by the device, or no route.
-    // The protocol sees a loss. A run that may want for offload is tried again datagram by datagram: only when that
-    // goes was it offload (kernels say EINVAL to segments that the interface finds too large, too), and it is given up.
+    // The first run cannot be sent: too large for the interface (a probe), offload refused by the device, or no route.
+    // The protocol sees a loss. A run with offload is sent again datagram by datagram: only if that succeeds was
+    // offload the cause (kernels return EINVAL also for segments that are too large for the interface), and it is
+    // switched off.
     ++stats_.send_errors;
     const ltp::Transmit& run = runs_[flushed_];
     bool offload = (errno == EIO || errno == EINVAL) && run.size != run.segment;
@@ -170,12 +104,13 @@ bool UdpSocket::send_one_by_one(const ltp::Transmit& run, const std::uint8_t* by
   std::uint64_t before = stats_.datagrams_sent;
   for (std::size_t at = 0; at < run.size; at += run.segment) {
     std::size_t size = std::min(run.segment, run.size - at);
-    if (::sendto(fd_.get(), bytes + at, size, 0, reinterpret_cast<sockaddr*>(&name), length) >= 0) ++stats_.datagrams_sent;
+    if (::sendto(fd_.get(), bytes + at, size, 0, reinterpret_cast<sockaddr*>(&name), length) >= 0)
+      ++stats_.datagrams_sent;
   }
   return stats_.datagrams_sent > before;
 }
 
-bool UdpSocket::receive(const std::function<void(const ltp::Address&, ltp::MutableBytes)>& take) {
+bool UdpSocket::receive(const std::function<void(const Address&, MutableBytes)>& take) {
   mmsghdr messages[kReceives];
   iovec pieces[kReceives];
   sockaddr_storage names[kReceives];
@@ -193,7 +128,7 @@ bool UdpSocket::receive(const std::function<void(const ltp::Address&, ltp::Mutab
   }
   ++stats_.receive_calls;
   int count = ::recvmmsg(fd_.get(), messages, kReceives, MSG_DONTWAIT, nullptr);
-  // Errors here are old ICMP answers or nothing to read; either way there is no datagram.
+  // Errors here are earlier ICMP messages or an empty socket; in both cases there is no datagram.
   for (int i = 0; i < count; ++i) {
     std::size_t size = messages[i].msg_len, segment = size;
     if (messages[i].msg_hdr.msg_flags & MSG_TRUNC) continue;
@@ -203,7 +138,7 @@ bool UdpSocket::receive(const std::function<void(const ltp::Address&, ltp::Mutab
         std::memcpy(&value, CMSG_DATA(c), sizeof value);
         if (value > 0) segment = static_cast<std::size_t>(value);
       }
-    ltp::Address from = from_kernel(names[i]);
+    Address from = from_kernel(names[i]);
     auto* bytes = static_cast<std::uint8_t*>(pieces[i].iov_base);
     if (size == 0) take(from, {bytes, 0});
     for (std::size_t at = 0; at < size; at += segment, ++stats_.datagrams_received)
@@ -212,4 +147,4 @@ bool UdpSocket::receive(const std::function<void(const ltp::Address&, ltp::Mutab
   return count == static_cast<int>(kReceives);
 }
 
-}  // namespace gradwire::io
+}  // namespace gradwire::ltp_io
