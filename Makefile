@@ -13,7 +13,7 @@ NATIVE := $(shell find native -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-.PHONY: help check unit-tests-1 unit-tests-2 demo test setup stubs lint types build-native test-native test-python dashboard dashboard-check formal fuzz docs clean
+.PHONY: help check unit-tests-1 unit-tests-2 demo test setup stubs lint types format-native tidy build-native test-native test-python dashboard dashboard-check formal fuzz docs clean
 
 demo: setup ## train the built-in example, plain DDP and gradwire side by side
 	$(BIN)/gradwire demo
@@ -58,6 +58,14 @@ stubs: setup ## generate the native module's type stub
 lint: setup ## check style and format
 	$(BIN)/ruff check src tests benchmarks examples scripts
 	$(BIN)/ruff format --check src tests benchmarks examples scripts
+	$(BIN)/clang-format --dry-run -Werror $(filter %.cpp %.h,$(NATIVE))
+
+format-native: setup ## format the C++ code
+	$(BIN)/clang-format -i $(filter %.cpp %.h,$(NATIVE))
+
+# Not part of lint: it takes minutes. `pip install clang-tidy==19.1.0` into the environment first; needs build-native.
+tidy: build-native ## check the C++ code with clang-tidy
+	$(BIN)/clang-tidy -p build/native-tests --quiet $(filter-out native/bindings/% native/tests/%,$(filter %.cpp,$(NATIVE)))
 
 types: setup ## check types
 	$(BIN)/mypy
