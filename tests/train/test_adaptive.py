@@ -80,7 +80,7 @@ class ChangingController:
 
 
 def train_with_changes(rank: int, world: int) -> dict[str, Any]:
-    registry._OURS["changing"] = ChangingController  # type: ignore[index]
+    registry._BUILT_IN["changing"] = ChangingController  # type: ignore[index]
     return jobs.train_small(rank, world, "changing", 30)
 
 
