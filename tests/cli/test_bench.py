@@ -61,6 +61,6 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 
 def test_list_names_them_all() -> None:
-    told = CliRunner().invoke(bench_command, ["list"])
-    assert told.exit_code == 0
-    assert all(name in told.output for name in CLAIMS)
+    listed = CliRunner().invoke(bench_command, ["list"])
+    assert listed.exit_code == 0
+    assert all(name in listed.output for name in CLAIMS)

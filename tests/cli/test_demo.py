@@ -1,4 +1,4 @@
-"""The demo: wrong settings are named at once; a short run trains both ways on the shipped digits."""
+"""The demo: wrong settings are reported at once; a short run trains both ways on the included digits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""gradwire lab as a user meets it: help, lists, pictures, and one clear line for each mistake."""
+"""gradwire lab for a user: help, lists, drawings, and one clear line for each error."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_loopback_run_prefixes_output_and_gives_json_and_the_exit_code(tmp_pat
 
 
 @pytest.mark.parametrize("result", ["missing/result.json", "file/result.json", "."])
-def test_a_result_that_cannot_be_written_is_told_before_the_run(result: str, tmp_path: Path) -> None:
+def test_a_result_that_cannot_be_written_is_reported_before_the_run(result: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     words = ["lab", "run", "--hosts", "2", "--mode", "loopback", "--json", str(tmp_path / result), "--"]
     done = gradwire(*words, "touch", str(tmp_path / "ran"))

@@ -1,4 +1,4 @@
-"""Commands as they are mistyped, or pointed at what is not there: one message that names the fix, exit code 2."""
+"""Mistyped commands and missing files: one message with the fix, exit code 2."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_json_of_a_run_that_is_followed_is_refused(tmp_path: Path) -> None:
     ("typed", "meant"),
     [(["wach"], "watch"), (["reprot"], "report"), (["lab", "rnu"], "run"), (["dahsboard"], "dashboard")],
 )
-def test_a_mistyped_command_is_told_with_the_one_that_was_meant(typed: list[str], meant: str) -> None:
+def test_a_mistyped_command_is_reported_with_the_intended_one(typed: list[str], meant: str) -> None:
     done = invoke(*typed)
     assert done.exit_code == 2
     assert f"did you mean '{meant}'?" in done.output

@@ -1,4 +1,4 @@
-"""`gradwire plan` and `gradwire simulate`, as a person types them."""
+"""`gradwire plan` and `gradwire simulate` on the command line."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gradwire.cli.main import main
 from gradwire.cli.plan import plan_command
 from gradwire.cli.simulate import simulate_command
 
-Told = Callable[..., str]
+RunMistake = Callable[..., str]
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Told:
+def mistake(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> RunMistake:
     """What `gradwire WORDS` says of a mistake, which is one line, with exit code 2."""
 
     def run(*words: str) -> str:
@@ -80,8 +80,8 @@ def test_compression_makes_it_faster() -> None:
         ("plan --net netstorm9 --svg /no/dir/plan.svg", "plan --svg: cannot write /no/dir/plan.svg"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_two(words: str, says: str, told: Told) -> None:
-    assert says in told(*words.split())
+def test_a_mistake_is_one_line_and_exit_code_two(words: str, says: str, mistake: RunMistake) -> None:
+    assert says in mistake(*words.split())
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,10 @@ def test_a_mistake_is_one_line_and_exit_code_two(words: str, says: str, told: To
     ],
 )
 def test_a_file_that_makes_no_network_is_named(
-    name: str, content: bytes, says: str, told: Told, tmp_path: Path
+    name: str, content: bytes, says: str, mistake: RunMistake, tmp_path: Path
 ) -> None:
     net = tmp_path / name
     net.write_bytes(content)
-    line = told("simulate", "--net", str(net))
+    line = mistake("simulate", "--net", str(net))
     assert str(net) in line
     assert says in line

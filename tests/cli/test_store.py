@@ -1,4 +1,4 @@
-"""`gradwire store`: serves until told to stop, where it was told to and nowhere else."""
+"""`gradwire store`: serves until it is stopped, on the given address only."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ def served() -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
-def test_a_store_serves_until_it_is_told_to_stop(
-    served: tuple[subprocess.Popen[str], str], stop: signal.Signals
-) -> None:
+def test_a_store_serves_until_it_is_stopped(served: tuple[subprocess.Popen[str], str], stop: signal.Signals) -> None:
     process, place = served
     host, port = place.split(":")
     writer = TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=30))

@@ -1,4 +1,4 @@
-"""Training scripts of other people's making run on gradwire, unchanged or with two changed lines."""
+"""Training scripts of other projects run on gradwire, unchanged or with two changed lines."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def run(command: list[str], home: Path, **settings: str) -> str:
     return done.stdout
 
 
-def losses(told: str) -> list[float]:
-    return [float(value) for value in re.findall(r"loss ([\d.]+)", told)]
+def losses(output: str) -> list[float]:
+    return [float(value) for value in re.findall(r"loss ([\d.]+)", output)]
 
 
 def code_of(script: Path) -> str:
@@ -47,7 +47,7 @@ def code_of(script: Path) -> str:
     return script.read_text().split('"""', 2)[2]
 
 
-def test_an_unchanged_gpt_script_trains_stops_and_goes_on(tmp_path: Path) -> None:
+def test_an_unchanged_gpt_script_trains_stops_and_continues(tmp_path: Path) -> None:
     script = CLIENTS / "minigpt.py"
     assert "gradwire" not in code_of(script)
     command = [*TORCHRUN, "-m", "gradwire.run", str(script), "--out", str(tmp_path / "out"), "--rate", "1e-2"]
@@ -73,12 +73,12 @@ def test_a_framework_takes_two_lines(name: str) -> None:
     assert "gradwire.attach(" in lines[1]
 
 
-def trained(told: str, steps: int) -> None:
+def trained(output: str, steps: int) -> None:
     """The loss fell, and every optimiser step, not every micro-batch, was synchronised by gradwire."""
-    heard = losses(told)
-    assert heard[-1] < 1.2, "chance is 1.6"
-    assert f"{steps} steps, 11,781 parameters" in told
-    assert f"int8 x{steps}" in told
+    values = losses(output)
+    assert values[-1] < 1.2, "chance is 1.6"
+    assert f"{steps} steps, 11,781 parameters" in output
+    assert f"int8 x{steps}" in output
 
 
 def test_accelerate_with_accumulation_clipping_and_bfloat16(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a page shows, and what the log says: the two sides that tests of the views compare."""
+"""Reads values from a page and events from a recording, for tests that compare both."""
 
 from __future__ import annotations
 

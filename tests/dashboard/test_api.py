@@ -1,4 +1,4 @@
-"""What the interface answers is what the recording says, and as its own description promises."""
+"""The API returns what was recorded, in the form of its OpenAPI description."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ def test_links_and_transfers_are_those_of_the_log(served: Served, records: list[
     shown = {(link["source"], link["destination"]): link for link in ask(served, "one/links")["links"]}
     assert shown.keys() == last.keys()
     assert all(shown[pair]["rate"] == last[pair].rate and shown[pair]["rtt"] == last[pair].rtt for pair in last)
-    transport, told = ask(served, "one/transport"), events(records, Transferred)
-    assert transport["missing"] == sum(event.missing for event in told)
-    assert transport["closes"]["complete"] == sum(event.closes.get("complete", 0) for event in told)
-    assert sum(pair["nbytes"] for pair in transport["pairs"]) == sum(event.nbytes for event in told)
+    transport, recorded = ask(served, "one/transport"), events(records, Transferred)
+    assert transport["missing"] == sum(event.missing for event in recorded)
+    assert transport["closes"]["complete"] == sum(event.closes.get("complete", 0) for event in recorded)
+    assert sum(pair["nbytes"] for pair in transport["pairs"]) == sum(event.nbytes for event in recorded)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_wrong_parameter_is_named(served: Served, query: dict[str, str], word:
     assert answer.json()["error"].startswith(word)
 
 
-def test_every_answer_has_the_shape_that_its_struct_promises(served: Served) -> None:
+def test_every_response_matches_its_struct(served: Served) -> None:
     for route in ROUTES:
         query = {"name": "seconds@0"} if route.name == "series" else {}
         answer = httpx.get(f"{served.address}/api/runs/hour/{route.name}", params=query)
@@ -112,7 +112,7 @@ def test_every_answer_has_the_shape_that_its_struct_promises(served: Served) -> 
         msgspec.json.decode(answer.content, type=route.returns)
 
 
-def test_the_interface_keeps_to_its_own_description(served: Served) -> None:
+def test_the_api_matches_its_openapi_description(served: Served) -> None:
     """Requests made up from the description, right and wrong: no answer outside it, and never a 5xx."""
     description = document()
     del description["paths"]["/api/live"]  # a stream without an end

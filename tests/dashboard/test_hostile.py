@@ -1,4 +1,4 @@
-"""Recordings that lie, end early, never end, or come from tomorrow: what can be shown is, and the rest is said."""
+"""Damaged, truncated, endless or newer recordings: what can be read is shown, the rest is reported."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_huge_line_fills_no_memory(serve: Callable[..., Served], tmp_path: Pat
     assert peak < 20 << 20
 
 
-def test_numbers_beyond_reason_break_no_answer(serve: Callable[..., Served], tmp_path: Path) -> None:
+def test_impossible_numbers_break_no_response(serve: Callable[..., Served], tmp_path: Path) -> None:
     far = Stepped(1e300, 1, *ONE_STEP)
     odd = Stepped(2.0, -5, 1e308, -1e308, 0.0, 0.0, 0.0, -1, 2**62, 1)
     links = LinksSensed(3.0, 0, (LinkSample(-1, 2**40, 1e308, -1.0), LinkSample(0, 1, 0.0, 0.0)))

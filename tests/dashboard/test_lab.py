@@ -1,4 +1,4 @@
-"""Four hosts of a lab train over LTP and a plan; a browser watches them, and afterwards every view is the log's."""
+"""Four hosts of a lab train over LTP and a plan; in a browser every view shows what was recorded."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def opened(watched: Watched) -> Callable[..., Any]:
     return show
 
 
-def test_every_rank_told_all_of_its_steps(watched: Watched) -> None:
+def test_every_rank_recorded_all_of_its_steps(watched: Watched) -> None:
     assert watched.state.steps > watched.seen_live
     assert len(watched.state.ranks) == 4
     noted = {rank: len(events(watched.records, Noted, rank)) for rank in range(4)}
@@ -176,11 +176,11 @@ def test_the_links(watched: Watched, opened: Callable[..., Any]) -> None:
 
 def test_the_transport(watched: Watched, opened: Callable[..., Any]) -> None:
     page = opened("transport", "[data-test=transfers] .value")
-    told = events(watched.records, Transferred)
+    recorded = events(watched.records, Transferred)
     value = page.locator("[data-test=transfers] .value").inner_text()
-    assert number(value) == sum(event.transfers for event in told)
+    assert number(value) == sum(event.transfers for event in recorded)
     complete = page.locator("[data-close=complete] b").inner_text()
-    assert number(complete) == sum(event.closes.get("complete", 0) for event in told)
+    assert number(complete) == sum(event.closes.get("complete", 0) for event in recorded)
     assert page.locator("[data-pair]").count() == 12
     came = sum(
         record.event.nbytes
@@ -193,10 +193,10 @@ def test_the_transport(watched: Watched, opened: Callable[..., Any]) -> None:
 
 def test_the_faults(watched: Watched, opened: Callable[..., Any]) -> None:
     page = opened("faults", "li")
-    told = events(watched.records, Faulted)
+    recorded = events(watched.records, Faulted)
     assert page.locator("main li").count() == sum(watched.state.faults.values())
     # On a busy machine others may be late too; rank 3 is the one that the job makes wait.
-    late = next(event for event in told if (event.kind, event.peer) == ("late_rank", 3))
+    late = next(event for event in recorded if (event.kind, event.peer) == ("late_rank", 3))
     assert late.detail in page.locator("main ul").inner_text()
 
 

@@ -1,4 +1,4 @@
-"""Which runs are found below a directory, and what becomes of directories that cannot be read."""
+"""Which runs are found in a directory, and how unreadable directories are handled."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def names(library: Library) -> list[str]:
     return [run.name for run in library.runs.values()]
 
 
-def test_runs_are_found_two_levels_down_and_called_by_their_way(tmp_path: Path) -> None:
+def test_runs_are_found_two_levels_down_and_named_by_their_path(tmp_path: Path) -> None:
     record(tmp_path / "first")
     for run in ("gradwire", "plain-DDP"):
         record(tmp_path / "demo-1" / run)

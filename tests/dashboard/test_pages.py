@@ -1,4 +1,4 @@
-"""Every view in a real browser: its values are the log's, zoom and hover work, nobody complains."""
+"""Every view in a real browser: values are those of the recording, zoom and hover work, the console has no errors."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_dragging_zooms_and_double_click_shows_all(served: Served, tab: Callable
     seen.page.wait_for_function("() => !location.hash.includes('from=')")
 
 
-def test_keys_move_the_stretch_and_choose_the_view(served: Served, tab: Callable[..., Tab]) -> None:
+def test_keys_move_the_time_range_and_choose_the_view(served: Served, tab: Callable[..., Tab]) -> None:
     seen = tab()
     seen.open(f"{served.address}/#/timeline?run=one")
     seen.page.locator("[data-test=network] .u-over").wait_for()
@@ -109,7 +109,7 @@ def test_keys_move_the_stretch_and_choose_the_view(served: Served, tab: Callable
     seen.page.wait_for_selector("[data-view=links] [data-link]")
 
 
-def test_hovering_tells_the_decision_in_force(served: Served, tab: Callable[..., Tab], records: list[Record]) -> None:
+def test_hovering_shows_the_decision(served: Served, tab: Callable[..., Tab], records: list[Record]) -> None:
     seen = tab()
     seen.open(f"{served.address}/#/timeline?run=one")
     plot = seen.page.locator("[data-test=decision] .u-over")
@@ -169,17 +169,17 @@ def test_the_links_matrix_shows_each_link(served: Served, tab: Callable[..., Tab
 def test_the_transport_page_adds_up(served: Served, tab: Callable[..., Tab], records: list[Record]) -> None:
     seen = tab()
     seen.open(f"{served.address}/#/transport?run=one")
-    told = events(records, Transferred)
+    recorded = events(records, Transferred)
     value = seen.page.locator("[data-test=transfers] .value").inner_text()
-    assert number(value) == sum(event.transfers for event in told)
+    assert number(value) == sum(event.transfers for event in recorded)
     shown = seen.page.locator("[data-close=complete] b").inner_text()
-    assert number(shown) == sum(event.closes.get("complete", 0) for event in told)
+    assert number(shown) == sum(event.closes.get("complete", 0) for event in recorded)
     each = [(record.rank, record.event) for record in records if isinstance(record.event, Transferred)]
     came, went = {(event.peer, rank) for rank, event in each}, {(rank, e.peer) for rank, e in each if e.returned}
     assert seen.page.locator("[data-pair]").count() == len(came | went)
 
 
-def test_two_runs_lie_over_each_other(served: Served, tab: Callable[..., Tab]) -> None:
+def test_two_runs_are_compared_in_one_chart(served: Served, tab: Callable[..., Tab]) -> None:
     seen = tab()
     seen.open(f"{served.address}/#/timeline?run=one")
     seen.page.select_option("[data-test=with]", "two")
@@ -211,18 +211,18 @@ def test_an_hour_of_sixteen_ranks_is_drawn_soon(served: Served, tab: Callable[..
     decide(draw)
 
 
-def test_links_that_nobody_measured_show_no_made_up_scale(
+def test_links_without_measurements_show_no_scale(
     serve: Callable[..., Served], tab: Callable[..., Tab], tmp_path: Path
 ) -> None:
     """Round trips come with the first pulses, rates later or never."""
-    told = [
+    recorded = [
         Opened(1.0, FORMAT, VERSION, 0, 2, 50.0, "quiet"),
         Attached(1.0, 0, 2, 10, {}, "host0"),
         LinksSensed(2.0, 1, (LinkSample(0, 1, rtt=0.01), LinkSample(1, 0, rtt=0.01))),
     ]
     folder = tmp_path / "a-run-with-quite-a-long-name-of-its-own"
     folder.mkdir()
-    segment_path(folder, 0, 0).write_bytes(msgspec.json.Encoder().encode_lines(told))
+    segment_path(folder, 0, 0).write_bytes(msgspec.json.Encoder().encode_lines(recorded))
     running = serve(tmp_path)
     seen = tab()
     for view in ("links", "topology"):

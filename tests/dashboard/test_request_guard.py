@@ -1,4 +1,4 @@
-"""Who may ask, and what a browser is told to refuse."""
+"""Which requests are allowed, and what the security headers forbid."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def guarded(serve: Callable[..., Served], tmp_path: Path) -> Served:
     return serve(tmp_path, TOKEN)
 
 
-def test_without_the_token_nothing_is_answered(guarded: Served) -> None:
+def test_requests_without_the_token_are_refused(guarded: Served) -> None:
     for path in ("/", "/app.js", "/api/runs", "/api/openapi.json", "/api/live", "/nothing"):
         assert httpx.get(guarded.address + path).status_code == 401
     wrong = {"authorization": "Bearer wrong"}, {"cookie": "gradwire-token=wrong"}, {"cookie": '"=;,'}
@@ -59,12 +59,12 @@ def test_on_loopback_a_foreign_host_name_is_refused(served: Served) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
-def test_nothing_but_reading_is_answered(served: Served, method: str) -> None:
+def test_only_get_and_head_are_allowed(served: Served, method: str) -> None:
     assert httpx.request(method, served.address + "/api/runs").status_code == 405
 
 
 @pytest.mark.parametrize("path", ["/", "/app.js", "/api/runs", "/nothing", "/api/runs/none/overview"])
-def test_every_answer_carries_the_policy(served: Served, path: str) -> None:
+def test_every_response_has_the_content_security_policy(served: Served, path: str) -> None:
     headers = httpx.get(served.address + path).headers
     assert headers["content-security-policy"] == POLICY
     assert "unsafe" not in POLICY

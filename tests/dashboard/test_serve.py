@@ -1,4 +1,4 @@
-"""gradwire dashboard as a program: says where it is, ends on Ctrl-C, gives its port back."""
+"""gradwire dashboard as a program: prints its address, ends on Ctrl-C, releases its port."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def start(*arguments: str) -> tuple[subprocess.Popen[str], str]:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-def test_it_says_where_it_is_and_ends_with_ctrl_c_while_a_page_is_open(tmp_path: Path, host: str) -> None:
+def test_it_prints_its_address_and_ends_with_ctrl_c_while_a_page_is_open(tmp_path: Path, host: str) -> None:
     write(tmp_path / "run", SampleShape(ranks=2, seconds=5.0))
     process, said = start(str(tmp_path), "--host", host, "--port", "0")
     try:

@@ -1,4 +1,4 @@
-"""Each usual mistake is found, blamed on the right host, and a healthy job has none."""
+"""Each common mistake is found on the right host; a healthy job has no findings."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_closed_port_behind_an_open_store_is_a_firewall() -> None:
     assert "rank 0, 1" in finding.text
 
 
-def test_large_packets_that_vanish_are_a_black_hole() -> None:
+def test_lost_large_packets_are_an_mtu_black_hole() -> None:
     hosts, reaches, flows = healthy()
     reaches[0] = msgspec.structs.replace(reaches[0], mtu=1400)
     (finding,) = find(hosts, reaches, flows)

@@ -1,4 +1,4 @@
-"""The doctor in the lab: it finds the network it was put into, and the mistake that was made there."""
+"""The doctor in the lab: it measures the network and finds the mistake that was made."""
 
 from __future__ import annotations
 

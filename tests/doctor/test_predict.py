@@ -64,7 +64,7 @@ def test_plain_ddp_is_recommended_on_a_fast_network() -> None:
     assert recommend(predict(work, FAST, 4, COSTS), [], work, FAST).startswith("Plain DDP is good enough")
 
 
-def test_a_slow_network_gets_a_level_that_pays() -> None:
+def test_a_level_is_recommended_on_a_slow_network() -> None:
     work = parse_model("resnet18")
     predictions = predict(work, SLOW, 4, COSTS)
     sentence = recommend(predictions, [], work, SLOW)
@@ -86,7 +86,7 @@ def test_a_mistake_comes_before_any_level() -> None:
     assert recommend(predict(work, SLOW, 4, COSTS), [wrong], work, SLOW) == f"Fix the set-up first: {wrong.fix}."
 
 
-def test_the_recommendation_names_smaller_buckets_where_the_default_spoils_the_overlap() -> None:
+def test_smaller_buckets_are_recommended_if_the_default_reduces_the_overlap() -> None:
     work = Workload("resnet18", 11_174_000, Seconds(0.075))
     path = NetworkPath(Rate.from_mbit(10_000), Seconds(0.0001))  # dense just hides behind backward, in small pieces
     assert "bucket_cap_mb=" in recommend(predict(work, path, 4, COSTS), [], work, path)

@@ -1,4 +1,4 @@
-"""Probes against a responder on loopback: they agree with each other, and strangers get nothing."""
+"""Probes against a responder on loopback; connections without the token are closed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_transfer_stops_at_its_bytes_and_reports_a_rate(me: HostFacts, peer: H
     assert flow.rate > 0
 
 
-def test_a_stranger_without_the_token_is_dropped(peer: HostFacts) -> None:
+def test_a_connection_without_the_token_is_closed(peer: HostFacts) -> None:
     with pytest.raises(LinkError, match="connection ended"):
         probe.connect("127.0.0.1", peer.tcp_port, ProbeRequest("00" * 16, "echo"), 1)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:

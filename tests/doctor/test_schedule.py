@@ -1,4 +1,4 @@
-"""Rounds of transfers: everyone meets everyone once each way, and nobody is in two places."""
+"""Rounds of transfers: every pair once in each direction, and no host twice in a round."""
 
 from __future__ import annotations
 

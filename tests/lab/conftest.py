@@ -1,4 +1,4 @@
-"""These tests make real networks. Without privileges they are skipped with the reason; in CI that is a failure."""
+"""These tests create real networks. Without privileges they are skipped with the reason; in CI that is a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs on the hosts in these tests, as source text; each rank gets torchrun's variables."""
+"""Scripts that run on the hosts in these tests, as source text; each rank gets torchrun's variables."""
 
 PROBE = """
 import os, socket, sys, time

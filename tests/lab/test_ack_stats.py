@@ -1,4 +1,4 @@
-"""Over LTP the View is what acknowledgements say: of a network whose rate, delay and loss are known."""
+"""Over LTP the View has the values of acknowledgements, on a network with known rate, delay and loss."""
 
 from __future__ import annotations
 

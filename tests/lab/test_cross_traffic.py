@@ -1,4 +1,4 @@
-"""Cross traffic comes and goes on time and takes its share; netem, where there is one, agrees with the emulator."""
+"""Cross traffic starts and stops on time and takes its share; netem, if available, agrees with the emulator."""
 
 from __future__ import annotations
 

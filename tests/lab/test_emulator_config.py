@@ -1,4 +1,4 @@
-"""What the emulator is told is what the network says."""
+"""The emulator's commands contain the network's values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lab is what was asked for: rate, delay, loss, queue, schedule, each asserted by ratio or by statistics."""
+"""The lab has the set rate, delay, loss, queue and schedule, each asserted by ratio or by statistics."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def receiver_overflows(lab: Lab, host: str) -> int:
 
 
 @pytest.mark.parametrize("loss", [0.001, 0.01, 0.05])
-def test_udp_loses_what_was_asked_within_statistics(loss: float) -> None:
+def test_udp_loss_is_the_set_loss_within_statistics(loss: float) -> None:
     def trial(run: Trial) -> None:
         with Lab(pair(100, loss=loss)) as lab, run.measures_in(lab):
             before = lab.stats()
@@ -111,7 +111,7 @@ def in_order_of_arrival(spec: LinkSpec, count: int, ready: Path) -> tuple[list[i
     return [int(number) for number in result.hosts[1].output.split()], result.stats.links[0]
 
 
-def test_packets_that_are_held_back_are_overtaken(tmp_path: Path) -> None:
+def test_delayed_packets_are_overtaken(tmp_path: Path) -> None:
     """Held back for 20 ms, while a packet comes every half millisecond or, on a busy machine, a few of them at once."""
     spec = LinkSpec(Rate.from_mbit(100), Seconds(0.001), reorder=0.05, reorder_by=Seconds(0.02))
     came, link = in_order_of_arrival(spec, 1000, tmp_path / "ready")

@@ -28,7 +28,7 @@ def run_case(trial: Trial, name: str, folder: Path) -> Outcome:
 
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("name", [name for name in QUICK if "firewall" not in name])
-def test_what_is_promised_of_a_fault_comes_true(name: str, tmp_path: Path) -> None:
+def test_a_fault_has_the_promised_outcome(name: str, tmp_path: Path) -> None:
     def measure(trial: Trial) -> None:
         outcome = run_case(trial, name, tmp_path)
         # Neither takes longer on a busy machine: no trial may break them.
@@ -40,7 +40,7 @@ def test_what_is_promised_of_a_fault_comes_true(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.timeout(500)
-def test_behind_a_firewall_training_goes_on_and_only_what_was_measured_is_told(tmp_path: Path) -> None:
+def test_behind_a_firewall_training_continues_and_only_measured_values_are_recorded(tmp_path: Path) -> None:
     def measure(trial: Trial) -> None:
         outcome = run_case(trial, "firewall drops UDP, ltp", tmp_path)
         assert outcome.good, outcome

@@ -1,4 +1,4 @@
-"""Ctrl-C at every line that a lab runs from its opening to its end: it is never lost, and nothing is left behind."""
+"""Ctrl-C at every line of a lab from its opening to its end: it is never lost, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_ctrl_c_at_any_line_ends_the_lab(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("_ctrl_c")
-def test_a_signal_is_acted_on_when_the_first_block_ends() -> None:
+def test_a_signal_is_handled_when_the_first_block_ends() -> None:
     reached: list[object] = []
 
     def blocks() -> None:

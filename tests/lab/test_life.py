@@ -1,4 +1,4 @@
-"""Labs end: with their commands, by Ctrl-C, by kill -9; and leave neither processes nor namespaces behind."""
+"""Labs end with their commands, by Ctrl-C and by kill -9, and leave neither processes nor namespaces behind."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_an_emulator_that_did_not_read_for_a_while_counts_that_as_lateness() -> 
     assert stats.lateness_max_us > 100_000
 
 
-def test_two_labs_at_once_do_not_meet() -> None:
+def test_two_labs_at_once_are_isolated() -> None:
     def trial(run: Trial) -> None:
         with Lab(pair(100, 5)) as one, Lab(pair(100, 20)) as two, run.measures_in(one), run.measures_in(two):
             assert one.address("b") == two.address("b")

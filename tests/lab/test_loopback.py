@@ -1,4 +1,4 @@
-"""The mode without privileges: TCP is slowed to the rate, the output names it, ports are looked at first."""
+"""The mode without privileges: TCP is limited to the rate, the output names the mode, ports are checked first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of labs: the living are left alone, the dead are swept away."""
+"""Records of labs: open labs are left alone, dead ones are removed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_lab_of_ours_is_open_until_it_is_removed(folder: Path) -> None:
     assert not list(folder.iterdir())
 
 
-def test_the_emulator_of_a_dead_lab_is_ended_and_its_record_forgotten(folder: Path) -> None:
+def test_the_emulator_of_a_dead_lab_is_ended_and_its_record_removed(folder: Path) -> None:
     emulator = subprocess.Popen(["sleep", "300"])
     owner = subprocess.Popen(["true"])
     record = {
@@ -56,13 +56,13 @@ def test_a_process_that_only_has_the_same_number_is_not_touched(folder: Path) ->
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1, 2]", "null"])
-def test_a_broken_record_is_swept(folder: Path, text: str) -> None:
+def test_a_broken_record_is_removed(folder: Path, text: str) -> None:
     (folder / "broken.json").write_text(text)
     assert len(remove_dead_labs()) == 1
     assert not list(folder.iterdir())
 
 
-def test_a_folder_of_somebody_else_is_not_believed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_another_user_is_ignored(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = subprocess.Popen(["sleep", "300"])
     try:
         record = {"pid": 1, "started": -1, "emulator": other.pid, "emulator_started": started_at(other.pid)}

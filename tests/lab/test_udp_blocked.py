@@ -1,4 +1,4 @@
-"""Hosts whose UDP goes nowhere: the job says so once and trains over TCP, in a real network."""
+"""Hosts whose UDP is blocked: the job warns once and trains over TCP, in a real network."""
 
 from __future__ import annotations
 

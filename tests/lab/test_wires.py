@@ -1,4 +1,4 @@
-"""The backend's wire between hosts: TCP where every path is short, LTP where one is long."""
+"""The backend's wire between hosts: TCP if every path is short, LTP if one is long."""
 
 from __future__ import annotations
 

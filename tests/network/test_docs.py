@@ -1,4 +1,4 @@
-"""The guide says what is true: its example parses, its list of presets is complete."""
+"""The guide is correct: its example parses, its list of presets is complete."""
 
 from __future__ import annotations
 

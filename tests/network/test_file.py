@@ -1,4 +1,4 @@
-"""Network files: what is written is what is made, and each mistake is answered with its place and a way out."""
+"""Network files: all fields are read, and each error names its position and the fix."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_mistake_is_named_with_its_place(text: str, says: str) -> None:
         parse_network(text, "net")
 
 
-def test_hosts_by_name_cannot_be_counted_anew() -> None:
+def test_a_number_of_hosts_cannot_replace_named_hosts() -> None:
     with pytest.raises(ConfigError, match="lists its hosts by name"):
         parse_network('hosts = ["a", "b"]\n[access]\nrate = 1', hosts=4)
 
@@ -151,7 +151,7 @@ def test_what_is_neither_preset_nor_file_lists_the_presets() -> None:
         load_network("/nowhere/x.toml")
 
 
-def test_a_file_in_another_encoding_is_named_with_the_way_out(tmp_path: Path) -> None:
+def test_a_file_in_another_encoding_is_named_with_the_fix(tmp_path: Path) -> None:
     path = tmp_path / "old.toml"
     path.write_bytes('about = "Zürich"'.encode("latin-1"))
     with pytest.raises(ConfigError, match=r"old\.toml is not valid TOML: .*; save it as UTF-8"):

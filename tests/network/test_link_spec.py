@@ -1,4 +1,4 @@
-"""A LinkSpec that cannot be is refused with the name of the value."""
+"""An impossible LinkSpec is refused with the name of the value."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_mean_loss_joins_bursts_and_single_losses() -> None:
     assert spec.mean_loss == pytest.approx(1 - 0.9 * (1 - 0.8 * 0.25))
 
 
-def test_reordering_and_duplication_are_told_in_a_links_line() -> None:
+def test_reordering_and_duplication_are_in_a_links_description() -> None:
     spec = LinkSpec(Rate.from_mbit(100), reorder=0.01, reorder_by=Seconds(0.002), duplicate=0.001)
     assert str(spec) == "100 Mbit/s, 1.00% reordered by 2 ms, 0.10% duplicated"
 

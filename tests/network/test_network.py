@@ -1,4 +1,4 @@
-"""Networks: shape, routes, changes; what cannot be is refused with the part that is wrong."""
+"""Networks: shape, routes, changes; impossible ones are refused with the part that is wrong."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def pair(**values: object) -> Network:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_joins_every_pair_and_draws(name: str) -> None:
+def test_every_preset_connects_every_pair_and_can_be_drawn(name: str) -> None:
     network = preset(name)
     ways = routes(network)
     assert len(ways) == len(network.hosts) * (len(network.hosts) - 1)
@@ -60,7 +60,7 @@ def test_hosts_do_not_forward_unless_they_say_so() -> None:
     assert len(way) == 2
 
 
-def test_a_one_way_link_leaves_no_way_back() -> None:
+def test_a_one_way_link_leaves_no_return_route() -> None:
     with pytest.raises(ConfigError, match="'a' cannot be reached from 'b'"):
         routes(Network("x", as_hosts("ab"), (Link("a", "b", FAST),)))
 

@@ -1,4 +1,4 @@
-"""Traces: what a file says is what the link carries."""
+"""Traces: a link has the rates of the file."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load_trace(tmp_path / "nowhere", "link.trace")
 
 
-def test_a_truncated_gzip_is_an_error_of_ours(tmp_path: Path) -> None:
+def test_a_truncated_gzip_is_a_config_error(tmp_path: Path) -> None:
     path = tmp_path / "x.gz"
     path.write_bytes(gzip.compress(b"1\n" * 1000)[:-20])
     with pytest.raises(ConfigError, match="cannot read"):

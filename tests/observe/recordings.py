@@ -1,4 +1,4 @@
-"""Recordings that tests share: made up from a seed in virtual time."""
+"""Recordings that tests share: generated from a seed in virtual time."""
 
 from __future__ import annotations
 

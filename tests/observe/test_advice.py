@@ -1,4 +1,4 @@
-"""The summary passes on what another bucket size would gain."""
+"""The summary reports the gain of another bucket size."""
 
 from gradwire.events import Advised, Attached
 from gradwire.observe.summary import SummarySink

@@ -1,4 +1,4 @@
-"""A site's name tells where it is, if it is the name of somewhere."""
+"""A site's name gives its coordinates if it is a known place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prometheus: names by convention, bounded labels, values from the fold; a dashboard that asks for what there is."""
+"""Prometheus metrics: names by convention, bounded labels, values of the run state; the Grafana dashboard uses them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def samples(text: str) -> dict[tuple[str, str], float]:
     return {(s.name, str(sorted(s.labels.items()))): s.value for family in families for s in family.samples}
 
 
-def test_values_are_the_folds(tmp_path: Path) -> None:
+def test_values_are_those_of_the_run_state(tmp_path: Path) -> None:
     state, _ = fold(small(tmp_path))
     text = exposition({"small": state}).decode()
     found = samples(text)
@@ -58,7 +58,7 @@ def test_labels_are_bounded_and_hostile_names_are_escaped() -> None:
     assert not any(name == "fake" for name, _ in found)
 
 
-def test_an_exporter_serves_what_it_heard_and_releases_its_port() -> None:
+def test_an_exporter_serves_its_events_and_releases_its_port() -> None:
     exporter = Exporter()
     try:
         exporter.emit(Attached(1.0, 3, 4, 10, {}))

@@ -1,4 +1,4 @@
-"""Reading: hostile files end in clear errors or partial results, never in a crash."""
+"""Reading: hostile files give clear errors or partial results, never a crash."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_file_of_another_kind_is_named(tmp_path: Path, body: bytes, complaint:
     assert complaint in str(follower.damage)
 
 
-def test_no_recording_at_all_is_said(tmp_path: Path) -> None:
+def test_a_missing_recording_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="contains no recording"):
         list(read(tmp_path))
     with pytest.raises(ConfigError, match="no such recording"):

@@ -1,4 +1,4 @@
-"""The recorder: nothing lost in order, nothing waits, and no trouble of the disk reaches training."""
+"""The recorder keeps events in order, never blocks, and keeps disk errors away from training."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_buckets_are_left_out_unless_asked_for(tmp_path: Path) -> None:
         assert any(isinstance(record.event, Synchronised) for record in read(folder)) is buckets
 
 
-def test_a_full_ring_drops_and_says_how_many(tmp_path: Path) -> None:
+def test_a_full_buffer_drops_events_and_counts_them(tmp_path: Path) -> None:
     recorder = Recorder(RecorderConfig(tmp_path, 0, 1, capacity=10), MonotonicClock(), interval=60.0)
     for step in range(25):
         recorder.emit(noted(step))
@@ -83,7 +83,7 @@ def test_segments_rotate_are_compressed_and_each_stands_alone(tmp_path: Path) ->
         assert second == ATTACHED
 
 
-def test_a_second_attempt_in_the_same_folder_goes_on_behind_the_first(tmp_path: Path) -> None:
+def test_a_second_attempt_in_the_same_folder_continues_after_the_first(tmp_path: Path) -> None:
     for attempt in range(2):
         recorder = Recorder(RecorderConfig(tmp_path, 0, 1), MonotonicClock())
         recorder.emit(noted(attempt))

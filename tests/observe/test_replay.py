@@ -1,4 +1,4 @@
-"""Replay: every view of a recording, at a pace; tables in Parquet."""
+"""Replay: every view of a recording, at any speed; Parquet tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_json_gives_every_record(tmp_path: Path) -> None:
     assert json.loads(lines[-1])["rank"] == records[-1].rank
 
 
-def test_the_log_tells_each_decision_once(tmp_path: Path) -> None:
+def test_the_log_has_each_decision_once(tmp_path: Path) -> None:
     folder = small(tmp_path)
     state, _ = fold(folder)
     text = CliRunner().invoke(cli, ["replay", "--view", "log", "--speed", "0", str(folder)]).output
@@ -38,7 +38,7 @@ def test_the_summary_is_the_terminal_view_at_the_end(tmp_path: Path) -> None:
     assert "ended" in text
 
 
-def test_damage_is_told_on_standard_error(tmp_path: Path) -> None:
+def test_damage_is_reported_on_standard_error(tmp_path: Path) -> None:
     folder = small(tmp_path)
     with (folder / "rank00000.0000.jsonl").open("ab") as file:
         file.write(b"half a li")

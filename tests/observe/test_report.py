@@ -1,4 +1,4 @@
-"""Reports: the numbers are the fold's, the page asks nobody for anything, and strings stay strings."""
+"""Reports: numbers of the run state, a page without external requests, escaped strings."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def evil_run(folder: Path) -> Path:
     return run
 
 
-def test_the_json_holds_the_folds_numbers(tmp_path: Path) -> None:
+def test_the_json_has_the_run_states_numbers(tmp_path: Path) -> None:
     run = small(tmp_path)
     state, _ = fold(run)
     [facts] = json.loads(to_json(load([run])))["runs"]
@@ -91,7 +91,7 @@ def test_markdown_carries_no_markup_from_a_recording(tmp_path: Path) -> None:
     assert text.startswith("# gradwire report")
 
 
-def test_the_command_writes_the_forms_asked_for(tmp_path: Path) -> None:
+def test_the_command_writes_the_requested_formats(tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     result = CliRunner().invoke(cli, ["report", str(small(tmp_path)), "-o", str(out), "--also", "md", "--also", "json"])
     assert result.exit_code == 0, result.output

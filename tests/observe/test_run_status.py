@@ -1,4 +1,4 @@
-"""How a run stands, by what its ranks recorded; never by a guess where there is a record."""
+"""The status of a run follows from what its ranks recorded."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def stepped(step: int) -> Stepped:
     return Stepped(0.0, step, 0.1, 0.1, 0, 0, 0, 100, 50, 100)
 
 
-def run_of(*told: tuple[int, Event]) -> RunState:
-    """Three ranks that attached and made a step of a hundred, and what they told then."""
+def run_of(*reported: tuple[int, Event]) -> RunState:
+    """Three ranks that attached and made a step of a hundred, and what they reported then."""
     state = RunState()
     for rank in range(3):
         state.take(Record(rank, 1.0, Attached(0.0, rank, 3, 10, {}, f"host{rank}")))
         state.take(Record(rank, 2.0, stepped(1)))
     state.take(Record(0, 2.0, Noted(0.0, 1, total_steps=100)))
-    for number, (rank, event) in enumerate(told):
+    for number, (rank, event) in enumerate(reported):
         state.take(Record(rank, 3.0 + number, event))
     return state
 
@@ -59,7 +59,7 @@ def test_a_rank_that_was_killed_before_its_first_events_were_written_is_missing(
     assert state.missing == [3]
 
 
-def test_one_failure_that_every_rank_tells_of_for_every_bucket_is_one_incident() -> None:
+def test_one_failure_that_every_rank_records_for_every_bucket_is_one_incident() -> None:
     state = killed()
     (incident,) = state.incidents
     assert incident.ranks == (0, 2)
@@ -67,13 +67,13 @@ def test_one_failure_that_every_rank_tells_of_for_every_bucket_is_one_incident()
     assert state.faults == {"failed": 1}
 
 
-def test_an_error_of_a_rank_s_own_is_the_incident_not_what_the_others_saw_of_it() -> None:
+def test_the_cause_on_a_rank_is_the_incident_not_its_consequences_on_others() -> None:
     state = run_of((0, Failed(0.0, 2, GONE)), (1, Failed(0.0, 2, "MemoryError: no room")), (2, Failed(0.0, 2, GONE)))
     (incident,) = state.incidents
     assert (incident.rank, incident.detail, incident.ranks) == (1, "MemoryError: no room", (0, 1, 2))
 
 
-def test_the_terminal_shows_a_failure_whole_and_names_the_rank_that_recorded_no_end() -> None:
+def test_the_terminal_shows_a_whole_failure_and_names_the_rank_that_recorded_no_end() -> None:
     text = shown(killed())
     assert "failed" in text
     assert "left" not in text
@@ -90,7 +90,7 @@ def test_a_run_that_made_steps_after_a_failure_runs_and_its_next_failure_is_anot
     assert len(state.incidents) == 2
 
 
-def test_a_rank_that_the_others_go_on_without_does_not_keep_the_run_from_ending() -> None:
+def test_a_lost_rank_does_not_keep_the_run_from_ending() -> None:
     lost = (0, Faulted(0.0, 2, "peer_lost", "the others go on", 1))
     back = (0, Faulted(0.0, 3, "peer_back", "rank 1 is back", 1))
     ended = ((0, Ended(0.0, 4)), (2, Ended(0.0, 4)))
@@ -107,15 +107,15 @@ def test_a_run_that_nobody_ended_and_nobody_writes_is_failed(silence: float, sta
 
 
 def test_a_recording_that_is_not_written_to_any_more_shows_as_failed(tmp_path: Path) -> None:
-    tape = Recorder(RecorderConfig(tmp_path, 0, 2), MonotonicClock(), wall=lambda: time.time() - 3600, interval=0.01)
-    tape.emit(Attached(MonotonicClock().now(), 0, 2, 10, {}))
-    tape.flush()
+    rank0 = Recorder(RecorderConfig(tmp_path, 0, 2), MonotonicClock(), wall=lambda: time.time() - 3600, interval=0.01)
+    rank0.emit(Attached(MonotonicClock().now(), 0, 2, 10, {}))
+    rank0.flush()
     following = FollowedRun(tmp_path)
     following.poll()
     assert following.state.status == "running"
     (segment,) = segments(tmp_path)
-    tape._stop.set()
-    tape._thread.join()
+    rank0._stop.set()
+    rank0._thread.join()
     os.utime(segment.path, (1.0, 1.0))
     later = FollowedRun(tmp_path)
     later.poll()
@@ -126,11 +126,11 @@ def test_the_recorder_touches_its_file_while_there_is_nothing_to_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "TOUCH_INTERVAL", 0.0)
-    tape = Recorder(RecorderConfig(tmp_path, 0, 1), MonotonicClock(), interval=0.01)
+    rank0 = Recorder(RecorderConfig(tmp_path, 0, 1), MonotonicClock(), interval=0.01)
     (segment,) = segments(tmp_path)
     os.utime(segment.path, (1.0, 1.0))
     deadline = time.monotonic() + 30
     while segment.path.stat().st_mtime < 2.0 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert segment.path.stat().st_mtime > 2.0
-    tape.close()
+    rank0.close()

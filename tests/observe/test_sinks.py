@@ -1,4 +1,4 @@
-"""Other people's tools get the numbers under stable names."""
+"""Other tools get the numbers under stable names."""
 
 from __future__ import annotations
 
@@ -23,41 +23,41 @@ STEP = Stepped(1.0, 7, 0.5, 0.3, 0.05, 0.1, 0.05, 400, 100, 600, "int8", residua
 
 
 class Pad:
-    """What TensorBoard's writer would have been told."""
+    """What TensorBoard's writer would have been logged."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, float, int]] = []
+        self.logged: list[tuple[str, float, int]] = []
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
-        self.told.append((tag, scalar_value, global_step))
+        self.logged.append((tag, scalar_value, global_step))
 
 
 def test_scalars_have_names_values_and_steps() -> None:
-    pad = Pad()
-    sink = Scalars(pad)
+    writer = Pad()
+    sink = Scalars(writer)
     sink.emit(STEP)
     sink.emit(Noted(1.0, 8, accuracy=0.9, values={"mine": 3.0}))
     sink.emit(Ended(1.0, 9))
-    assert ("gradwire/step/wire", 0.1, 7) in pad.told
-    assert ("gradwire/bytes/times_less", 6.0, 7) in pad.told
-    assert ("gradwire/noted/mine", 3.0, 8) in pad.told
-    assert not any(tag == "gradwire/noted/loss" for tag, _, _ in pad.told)
+    assert ("gradwire/step/wire", 0.1, 7) in writer.logged
+    assert ("gradwire/bytes/times_less", 6.0, 7) in writer.logged
+    assert ("gradwire/noted/mine", 3.0, 8) in writer.logged
+    assert not any(tag == "gradwire/noted/loss" for tag, _, _ in writer.logged)
 
 
 def test_dictionaries_never_go_back_in_steps(tmp_path: Path) -> None:
-    told: list[tuple[dict[str, float], int]] = []
+    logged: list[tuple[dict[str, float], int]] = []
 
     def log(values: dict[str, float], step: int) -> None:
-        told.append((values, step))
+        logged.append((values, step))
 
     sink = Dictionaries(log)
     _, records = fold(small(tmp_path))
     for record in records:
         sink.emit(record.event)
     sink.emit(STEP)
-    steps = [step for _, step in told]
+    steps = [step for _, step in logged]
     assert steps == sorted(steps)
-    assert len(told) > 100
+    assert len(logged) > 100
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_logging_uses_levels_by_weight(caplog: pytest.LogCaptureFixture, event: 
     assert words in record.getMessage()
 
 
-def test_a_sink_added_late_hears_how_the_session_was_attached_and_one_that_raises_is_left_out() -> None:
-    watch, heard = EventBus(VirtualClock()), list[Any]()
+def test_a_sink_added_late_receives_attached_and_one_that_raises_is_removed() -> None:
+    watch, received = EventBus(VirtualClock()), list[Any]()
     watch.emit(Attached(1.0, 0, 1, 5, {}))
     calls: list[Event] = []
 
@@ -87,17 +87,17 @@ def test_a_sink_added_late_hears_how_the_session_was_attached_and_one_that_raise
         raise RuntimeError("no")
 
     watch.add(broken)
-    watch.add(heard.append)
+    watch.add(received.append)
     watch.note(3, UserNote(float("nan"), values={"good": 1.0, "bad": float("inf")}))
     watch.close(4)
     assert len(calls) == 1
-    assert [type(event) for event in heard] == [Attached, Noted, Ended]
-    assert heard[1].loss is None
-    assert heard[1].values == {"good": 1.0}
+    assert [type(event) for event in received] == [Attached, Noted, Ended]
+    assert received[1].loss is None
+    assert received[1].values == {"good": 1.0}
 
 
 @pytest.mark.parametrize("number", [np.float64, np.float32, np.int64, torch.tensor])
-def test_what_a_user_calls_a_number_is_one_in_the_recording(tmp_path: Path, number: Callable[[int], Any]) -> None:
+def test_tensors_and_numpy_scalars_are_numbers_in_the_recording(tmp_path: Path, number: Callable[[int], Any]) -> None:
     clock = VirtualClock()
     watch = EventBus(clock, Recorder(RecorderConfig(tmp_path, 0, 1), clock))
     two = number(2)

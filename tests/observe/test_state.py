@@ -1,4 +1,4 @@
-"""The fold: sums agree with the events, and memory stays bounded."""
+"""The run state: sums agree with the events, and memory stays bounded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradwire.observe.step_split import RECENT
 from tests.observe.recordings import fold, hour, small
 
 
-def test_the_fold_agrees_with_the_events(tmp_path: Path) -> None:
+def test_the_run_state_agrees_with_the_events(tmp_path: Path) -> None:
     state, records = fold(small(tmp_path))
     stepped = [record for record in records if isinstance(record.event, Stepped)]
     own = [record.event for record in stepped if record.rank == 0]
@@ -27,9 +27,9 @@ def test_the_fold_agrees_with_the_events(tmp_path: Path) -> None:
     assert len(state.links) == 12
     assert state.plan is not None
     assert state.ended
-    told = [record.event for record in records if record.rank == 0 and isinstance(record.event, Decided)]
-    assert [event.reason for _, event in state.decisions] == [event.reason for event in told]
-    assert state.changes == len(told) - 1
+    decided = [record.event for record in records if record.rank == 0 and isinstance(record.event, Decided)]
+    assert [event.reason for _, event in state.decisions] == [event.reason for event in decided]
+    assert state.changes == len(decided) - 1
 
 
 def test_the_predicted_gain_is_that_of_the_last_steps_not_of_one() -> None:
@@ -64,7 +64,7 @@ def test_a_series_stays_bounded_and_keeps_its_mean() -> None:
 
 
 @pytest.mark.slow
-def test_an_hour_of_sixteen_ranks_folds_into_bounded_memory(tmp_path: Path) -> None:
+def test_an_hour_of_sixteen_ranks_fits_into_bounded_memory(tmp_path: Path) -> None:
     state, records = fold(hour(tmp_path))
     assert len(records) > 50_000
     assert all(len(series) < 2048 for series in state.series.values())
@@ -92,8 +92,8 @@ def test_the_time_left_follows_the_pace() -> None:
 
 def test_the_jobs_steps_are_rank_0s_in_whatever_order_files_are_read() -> None:
     """Rank 1 tells each of its steps a little earlier than rank 0 does."""
-    told = Stepped(10.0, 0, 0.5, 0.4, 0.0, 0.1, 0.0, 100, 50, 100, "int8")
-    whole = [Record(rank, 10.0 * step - rank, told) for step in range(6) for rank in (1, 0)]
+    stepped = Stepped(10.0, 0, 0.5, 0.4, 0.0, 0.1, 0.0, 100, 50, 100, "int8")
+    whole = [Record(rank, 10.0 * step - rank, stepped) for step in range(6) for rank in (1, 0)]
     for first in (None, 1, 0):
         state = RunState()
         for record in whole if first is None else sorted(whole, key=lambda record: record.rank != first):

@@ -1,4 +1,4 @@
-"""What a terminal shows: the right values, inside 80 columns, and nothing that a hostile file could smuggle in."""
+"""The terminal view: correct values, within 80 columns, and no control characters from hostile files."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_escapes_in_strings_do_not_reach_the_terminal() -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_words() -> None:
+def test_numbers_and_durations_are_formatted() -> None:
     assert spark([]) == ""
     assert spark([1.0, 1.001]) == "▄▄"
     assert spark([0, 1, 2, 3]) == "▁▃▆█"
@@ -99,7 +99,7 @@ def test_following_shows_what_was_written_since(tmp_path: Path) -> None:
     assert following.state.step > before > 0
 
 
-def test_watch_prints_once_where_it_is_asked_to_or_there_is_no_terminal(tmp_path: Path) -> None:
+def test_watch_prints_once_with_once_or_without_a_terminal(tmp_path: Path) -> None:
     folder = str(small(tmp_path))
     runner = CliRunner()
     once = runner.invoke(cli, ["watch", "--once", folder])

@@ -1,4 +1,4 @@
-"""Packet by packet: agrees with the flow simulator on clean links, pays for loss, and repeats itself to the bit."""
+"""The packet simulator agrees with the flow simulator on clean links, shows the cost of loss, and is deterministic."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_first_synchronisation_pays_for_finding_the_rate() -> None:
     assert first > max(later)
 
 
-def test_loss_costs_what_is_sent_again_and_not_much_more() -> None:
+def test_loss_costs_the_retransmissions_and_not_much_more() -> None:
     plan, job = planned("loadaware")
     clean = simulate_packets(uneven(), plan, job, steps=3)
     lossy = simulate_packets(uneven(loss=0.02), plan, job, steps=3)
