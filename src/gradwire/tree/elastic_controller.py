@@ -66,9 +66,8 @@ class ElasticController:
     def lose(self, error: LostPeerError, closing: bool = False) -> None:
         """Expect nothing more from this peer; the membership protocol decides who continues."""
         peer, now = error.peer, self._frame_io.now()
-        self._frame_io.drop(peer)
-        self._frame_io.disconnected.add(peer)
-        self._membership.connected.discard(peer)
+        self._frame_io.disconnect(peer)
+        self._membership.disconnected(peer)
         if closing:
             return
         if self._membership.rejoin.enabled and not error.left:
@@ -107,10 +106,10 @@ class ElasticController:
         for peer in self._reconnector.moved(self._frame_io.left - set(member.members)):
             # It left or stopped, and a new process replaces it.
             self._frame_io.left.discard(peer)
-            membership.left.pop(peer, None)
+            membership.replaced(peer)
             self._reconnector.reconnect(peer, now + self._rejoin)
         for peer in self._reconnector.poll(now):
-            self._frame_io.disconnected.discard(peer)
+            self._frame_io.reconnected(peer)
             self._channel.restart(peer)
             membership.reconnected(peer)
         for peer in self._frame_io.disconnected & membership.alive:

@@ -39,7 +39,7 @@ class _PendingTransfer:
 
 
 class FrameIO:
-    """Transfers under way on one wire."""
+    """Pending transfers on one wire, and which peers are gone."""
 
     def __init__(self, wire: Any, clock: Clock, timeout: float, allow_leaving: bool = True) -> None:
         self.wire = wire
@@ -173,6 +173,14 @@ class FrameIO:
         self.queued.clear()
         self._early.clear()
         self._ready.clear()
+
+    def disconnect(self, peer: int) -> None:
+        """Use this peer no more, until `reconnected`."""
+        self.drop(peer)
+        self.disconnected.add(peer)
+
+    def reconnected(self, peer: int) -> None:
+        self.disconnected.discard(peer)
 
     @property
     def idle(self) -> bool:

@@ -127,7 +127,7 @@ class PieceReduction:
             self._post(Phase.UP, child, self._up_layout.nbytes, self._add_child)
         accumulator.begin()
         if not self._missing_children:
-            self._summed()
+            self._send_sum()
 
     def _add_child(self, frame: Tensor, delivery: Delivery) -> None:
         assert self._accumulator is not None
@@ -142,9 +142,9 @@ class PieceReduction:
         self._frame_io.release_buffer(frame)
         self._missing_children -= 1
         if not self._missing_children:
-            self._summed()
+            self._send_sum()
 
-    def _summed(self) -> None:
+    def _send_sum(self) -> None:
         assert self._accumulator is not None
         up, layout = self._role.up, self._up_layout
         if up is None:

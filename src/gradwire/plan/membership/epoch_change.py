@@ -35,7 +35,7 @@ class EpochChange:
     def lost(self, rank: int, now: float) -> None:
         """The transport lost this peer."""
         self._membership.alive.discard(rank)
-        self._membership.connected.discard(rank)
+        self._membership.disconnected(rank)
         if rank in self._membership.members or (self._regroup and rank in self._regroup.members):
             self._start_regroup(now)
 

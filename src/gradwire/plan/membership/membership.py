@@ -71,9 +71,17 @@ class Membership:
         holder, present = self.missing[0] if self.missing else None, self.present
         return [rank for rank, leave in self.left.items() if rank in present and (begun > leave.step or rank == holder)]
 
+    def disconnected(self, rank: int) -> None:
+        """The transport is no longer connected to this rank; whether it is lost is decided elsewhere."""
+        self.connected.discard(rank)
+
     def reconnected(self, rank: int) -> None:
         """The transport is connected to this rank again."""
         self.connected.add(rank)
+
+    def replaced(self, rank: int) -> None:
+        """A new process replaces one that left."""
+        self.left.pop(rank, None)
 
     # ---- transitions ---------------------------------------------------------------------------------------------
     def promise(self, epoch: int) -> None:
