@@ -184,8 +184,7 @@ def packed_bound(count: int, numel: int) -> int:
 def pack_indices(indices: Tensor, count: int, numel: int, out: Tensor) -> int:
     """Pack strictly increasing indices below numel into `out` (uint8); returns the bytes used.
 
-    Tensors of other devices are copied to the CPU: a bit stream is not worth parallel passes. (Likewise unpacking and
-    checksum.)
+    Other devices are copied to the CPU: a bit stream is not worth parallel passes. (Also unpacking and checksum.)
     """
     _within(count, indices)
     bound = packed_bound(count, numel)
