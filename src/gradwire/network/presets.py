@@ -1,7 +1,7 @@
 """Presets: the networks included in gradwire, each a function of the number of hosts, with a short description.
 
 Sources: netsense-* and degrading/fluctuating follow NetSenseML's settings, netstorm9 NetStorm's 9 sites, 13 links and
-20..155 Mbit/s; geo-aws10 is measured data (data/aws10.csv, MIT licence beside it, from the DT-FM project). The rest
+20..155 Mbit/s; geo-aws10 is measured data (data/aws10.csv, MIT licence included, from the DT-FM project). The rest
 are typical values; `lte` and `starlink-like` are synthetic, with the parameters given here.
 """
 

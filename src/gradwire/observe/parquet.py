@@ -1,4 +1,4 @@
-"""Parquet: a recording as tables, one for each kind of event, with `rank` and `time` beside the event's own fields.
+"""Parquet: a recording as tables, one for each kind of event, with `rank` and `time` before the event's own fields.
 
 Nested values (configurations, trees, links) become JSON text, so that all columns are scalar. Rows are written in
 groups of BATCH; memory does not grow with the recording.
