@@ -22,6 +22,7 @@ import gradwire
 from gradwire.demo.data import load
 from gradwire.demo.train import ConvNet, accuracy
 from gradwire.integrations.rejoin import rejoining
+from tests.train.instruments import train_with_broken_encoder
 
 
 def small_net() -> nn.Module:
@@ -203,28 +204,9 @@ def resume(rank: int, world: int, level: Any) -> tuple[Tensor, Tensor]:
 
 def fail_in_encoder(rank: int, world: int) -> str:
     """Rank 1's encoder breaks at step 3: which error reaches its training loop, and rank 0's?"""
-    from gradwire.compress import dense
-
-    net = small_net()
-    model = DistributedDataParallel(net, bucket_cap_mb=0.02)
+    model = DistributedDataParallel(small_net(), bucket_cap_mb=0.02)
     handle = gradwire.attach(model, {"level": "int8", "transport": {"timeout": 3}})
-    original = dense.DenseCodec.encode
-
-    def broken(self: Any, *args: Any, **kwargs: Any) -> Any:
-        raise MemoryError("the encoder failed")
-
-    try:
-        for step in range(6):
-            if rank == 1 and step == 3:
-                dense.DenseCodec.encode = broken  # type: ignore[method-assign]
-            inputs, labels = batch(rank, step)
-            F.cross_entropy(model(inputs), labels).backward()
-    except (MemoryError, gradwire.LinkError) as error:
-        return f"{type(error).__name__} at step {step}"
-    finally:
-        dense.DenseCodec.encode = original  # type: ignore[method-assign]
-        handle.close()
-    return "no error"
+    return train_with_broken_encoder(model, handle, (batch(rank, step) for step in range(6)), 3 if rank == 1 else -1)
 
 
 def detach_half_way(rank: int, world: int) -> tuple[bool, dict[str, int]]:

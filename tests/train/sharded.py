@@ -14,9 +14,8 @@ from torch.distributed.fsdp._fully_shard import _fsdp_collectives as collectives
 from torch.nn import functional as F
 
 import gradwire
-from gradwire.compress import dense
 from gradwire.integrations.fsdp_unit import FsdpUnit
-from gradwire.runtime.session import Session
+from tests.train.instruments import recorded_settles, train_with_broken_encoder
 from tests.train.jobs import batch, small_net
 from tests.train.test_backwards import Checkpointed
 
@@ -129,21 +128,12 @@ def settles(rank: int, world: int, level: str | None, reentrant: bool) -> tuple[
         fully_shard(block, mesh=mesh_of(world))
     fully_shard(net, mesh=mesh_of(world))
     handle = gradwire.attach_fsdp(net, level) if level else None
-    in_flight: list[int] = []
-    gradients, original = [], Session.settle
-
-    def settle(self: Session) -> None:
-        in_flight.append(len(self._in_flight))
-        original(self)
-
-    Session.settle = settle  # type: ignore[method-assign]
-    try:
+    gradients = []
+    with recorded_settles() as in_flight:
         for step in range(3):
             net.zero_grad()
             net(batch(rank, step)[0].requires_grad_()).pow(2).sum().backward()
             gradients.append(torch.cat([p.grad.to_local().flatten().clone() for p in net.parameters()]))  # type: ignore[union-attr]
-    finally:
-        Session.settle = original  # type: ignore[method-assign]
     steps = handle.step if handle else 0
     if handle:
         handle.close()
@@ -208,23 +198,7 @@ def fail_in_encoder(rank: int, world: int) -> str:
     """Rank 1's encoder breaks at step 2: which error reaches its training loop, and rank 0's?"""
     net = wrap(small_net(), mesh_of(world))
     handle = gradwire.attach_fsdp(net, {"level": "int8", "transport": {"timeout": 3}})
-    original = dense.DenseCodec.encode
-
-    def broken(self: Any, *args: Any, **kwargs: Any) -> Any:
-        raise MemoryError("the encoder failed")
-
-    try:
-        for step in range(4):
-            if rank == 1 and step == 2:
-                dense.DenseCodec.encode = broken  # type: ignore[method-assign]
-            inputs, labels = batch(rank, step)
-            F.cross_entropy(net(inputs), labels).backward()
-    except (MemoryError, gradwire.LinkError) as error:
-        return f"{type(error).__name__} at step {step}"
-    finally:
-        dense.DenseCodec.encode = original  # type: ignore[method-assign]
-        handle.close()
-    return "no error"
+    return train_with_broken_encoder(net, handle, (batch(rank, step) for step in range(4)), 2 if rank == 1 else -1)
 
 
 def mistakes(rank: int, world: int) -> list[str]:

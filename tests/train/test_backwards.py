@@ -11,8 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import gradwire
-from gradwire.runtime.session import Session
 from tests.train import jobs
+from tests.train.instruments import recorded_settles
 from tests.train.ranks import Ranks
 
 BLOCKS = 4
@@ -39,15 +39,8 @@ def _settles(
     """Buckets in flight whenever the session settles, and the gradients of three steps."""
     model = DistributedDataParallel(Checkpointed(reentrant), bucket_cap_mb=0.006, **ddp)
     handle = gradwire.attach(model, level) if level else None
-    in_flight: list[int] = []
-    gradients, original = [], Session.settle
-
-    def settle(self: Session) -> None:
-        in_flight.append(len(self._in_flight))
-        original(self)
-
-    Session.settle = settle  # type: ignore[method-assign]
-    try:
+    gradients = []
+    with recorded_settles() as in_flight:
         for step in range(3):
             inputs = jobs.batch(rank, step)[0].requires_grad_()
             model.zero_grad()
@@ -56,8 +49,6 @@ def _settles(
                     model(inputs).pow(2).sum().backward()
             model(inputs).pow(2).sum().backward()
             gradients.append(torch.cat([p.grad.flatten().clone() for p in model.parameters()]))
-    finally:
-        Session.settle = original  # type: ignore[method-assign]
     assert handle is None or handle.step == 3
     if handle:
         handle.close()

@@ -6,32 +6,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import pytest
 import torch
 
 from gradwire.errors import ConfigError, LinkError
 from gradwire.transport.wires.ltp import Contract, Endpoint, LtpConfig
+from tests.tree.grid import ltp_wires
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 LIMIT = 60.0
-
-
-@contextmanager
-def mesh(count: int, config: LtpConfig | None = None) -> Iterator[list[Endpoint]]:
-    with ExitStack() as stack:
-        ends = [stack.enter_context(Endpoint(rank, SECRET, config)) for rank in range(count)]
-        # Connect all first, then wait: both sides of a pair must call connect.
-        for end in ends:
-            for other in ends:
-                if other is not end:
-                    end.loop.connect(other.rank, end.config.host, other.port)
-        for end in ends:
-            for other in ends:
-                if other is not end:
-                    assert end.loop.wait_connected(other.rank, LIMIT) == "connected"
-        yield ends
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
@@ -39,7 +24,7 @@ def mesh(count: int, config: LtpConfig | None = None) -> Iterator[list[Endpoint]
 def test_a_tensor_arrives_bit_for_bit(host: str, encrypt: bool) -> None:
     source = torch.randn(1_000_003)
     target = torch.full_like(source, float("nan"))
-    with mesh(2, LtpConfig(host=host, encrypt=encrypt)) as (a, b):
+    with ltp_wires(2, LtpConfig(host=host, encrypt=encrypt)) as (a, b):
         inbound = b.post(0, target, tag=3)
         outbound = a.send(1, source, tag=3)
         delivery = inbound.wait(LIMIT)

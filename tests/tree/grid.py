@@ -15,7 +15,7 @@ from gradwire.level import Level
 from gradwire.plan.matrix import Matrix
 from gradwire.plan.membership.awareness import KnownNetwork
 from gradwire.plan.membership.member import Member
-from gradwire.transport.wires.ltp import RELIABLE, Contract, Delivery, Endpoint
+from gradwire.transport.wires.ltp import RELIABLE, Contract, Delivery, Endpoint, LtpConfig
 from gradwire.tree.build import TreeParts, build_executor
 from gradwire.tree.executor_config import ExecutorConfig
 from gradwire.tree.membership_listener import MembershipListener
@@ -106,17 +106,16 @@ class FakeWire:
 
 
 @contextmanager
-def ltp_wires(count: int) -> Iterator[list[Endpoint]]:
+def ltp_wires(count: int, config: LtpConfig | None = None) -> Iterator[list[Endpoint]]:
+    """Endpoints of `count` ranks, every two of them connected."""
     with ExitStack() as stack:
-        ends = [stack.enter_context(Endpoint(rank, SECRET)) for rank in range(count)]
-        for end in ends:
-            for other in ends:
-                if other is not end:
-                    end.loop.connect(other.rank, end.config.host, other.port)
-        for end in ends:
-            for other in ends:
-                if other is not end:
-                    assert end.loop.wait_connected(other.rank, LIMIT) == "connected"
+        ends = [stack.enter_context(Endpoint(rank, SECRET, config)) for rank in range(count)]
+        pairs = [(end, other) for end in ends for other in ends if other is not end]
+        # Connect all first, then wait: both sides of a pair must call connect.
+        for end, other in pairs:
+            end.loop.connect(other.rank, end.config.host, other.port)
+        for end, other in pairs:
+            assert end.loop.wait_connected(other.rank, LIMIT) == "connected"
         yield ends
 
 
