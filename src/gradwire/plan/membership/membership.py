@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gradwire.errors import IntegrityError
 from gradwire.plan.membership.member_state import TRANSITIONS, MembershipEvent, MemberState
 from gradwire.plan.membership.messages import Attempt, Install, Leave
 from gradwire.plan.membership.rejoin import RejoinRequests
@@ -112,4 +113,10 @@ class Membership:
         self.newcomers.clear()
 
     def _change(self, event: MembershipEvent) -> None:
-        self.state = TRANSITIONS[self.state, event]
+        after = TRANSITIONS.get((self.state, event))
+        if after is None:
+            raise IntegrityError(
+                f"membership: member {self.rank} {event.value} while it is {self.state.value}; "
+                "run the same gradwire version on every rank"
+            )
+        self.state = after
