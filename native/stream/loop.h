@@ -134,7 +134,7 @@ class Loop {
   void on_timers(Time now);
   void keep_alive(Time now, Peer& peer);
 
-  // Sockets in the handshake (loop_pending.cpp).
+  // Sockets in the handshake (endpoint_handshake.cpp).
   void on_listener(Time now);
   void evict_oldest(const Address& from);
   bool on_pending(Time now, PendingSocket& pending);
@@ -147,7 +147,7 @@ class Loop {
                                           const std::optional<Protection>& protection, const Greeting& other);
   void drop_pending(int fd);
 
-  // Peers (loop_peers.cpp).
+  // Peers (endpoint_peers.cpp).
   Peer* find(std::uint32_t rank);
   void start_connect(Time now, Peer& peer);
   void promote(Time now, Peer& peer, Candidate candidate);

@@ -1,5 +1,5 @@
 // Loop: peers: connecting, promoting candidates, sending and receiving, timeouts. Sockets in the handshake:
-// loop_pending.cpp.
+// endpoint_handshake.cpp.
 #include <sys/epoll.h>
 
 #include <algorithm>
