@@ -1,70 +1,18 @@
-// Loop: sockets that are not authenticated yet: accepting and limiting them, and the handshake of both sides.
-#include <sys/epoll.h>
+// Endpoint: the handshake of both sides, up to a connection.
+#include <poll.h>
 #include <sys/socket.h>
 
-#include <algorithm>
-#include <cerrno>
 #include <stdexcept>
-#include <system_error>
 
 #include "core/random.h"
-#include "stream/loop.h"
+#include "stream/endpoint.h"
 
 namespace gradwire::stream {
 namespace {
 
-// Incoming sockets held at once. A handshake needs one for a round trip; a peer whose socket is closed connects again.
-constexpr std::size_t kPendingMost = 256;
-// From one address: a quarter, so that one host cannot evict the sockets of others.
-constexpr std::size_t kPendingPerAddress = kPendingMost / 4;
-// A HELLO follows the challenge after one round trip; this allows one retransmission on a path of 500 ms.
-constexpr Time kPendingLife = 2 * kSecond;
 // Accepted connections of one rank without a frame yet. A correct rank has one, plus those that it abandoned without
 // our notice.
 constexpr std::size_t kCandidatesMost = 4;
-
-bool send_with(int socket, Bytes bytes, std::initializer_list<int> descriptors) {
-  iovec piece{const_cast<std::uint8_t*>(bytes.data()), bytes.size()};
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
-  if (descriptors.size()) {
-    message.msg_control = control;
-    message.msg_controllen = CMSG_SPACE(descriptors.size() * sizeof(int));
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(descriptors.size() * sizeof(int));
-    std::memcpy(CMSG_DATA(header), descriptors.begin(), descriptors.size() * sizeof(int));
-  }
-  // A greeting always fits an empty socket buffer.
-  return ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(bytes.size());
-}
-
-// Reads into `bytes`; descriptors that arrive go to `offer`: the last is the doorbell, one before it the memory.
-std::ptrdiff_t receive_with(int socket, MutableBytes bytes, RingOffer& offer) {
-  iovec piece{bytes.data(), bytes.size()};
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  alignas(cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))];
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  ssize_t count = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  if (count < 0) return errno == EAGAIN || errno == EINTR ? 0 : -1;
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-    std::size_t descriptors = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (std::size_t i = 0; i < descriptors; ++i) {
-      int fd;
-      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
-      if (offer.bell.get() >= 0) offer.memory = std::move(offer.bell);
-      offer.bell.reset(fd);
-    }
-  }
-  return count == 0 ? -1 : count;
-}
 
 Nonce fresh_nonce() {
   Nonce nonce;
@@ -74,85 +22,25 @@ Nonce fresh_nonce() {
 
 }  // namespace
 
-void Loop::on_listener(Time now) {
-  for (int accepted = 0; accepted < 16; ++accepted) {
-    PendingSocket pending;
-    pending.socket = accept_from(listener_, pending.from);
-    int fd = pending.socket.get();
-    if (fd < 0) return;
-    if (config_.local && !same_user(fd)) {
-      ++counters_.dropped;
-      continue;
-    }
-    ++counters_.accepted;
-    evict_oldest(pending.from);
-    Greeting challenge;
-    challenge.kind = Greeting::Kind::challenge;
-    challenge.nonce = fresh_nonce();
-    pending.sent = greeter_.write(challenge);
-    if (!send_with(fd, pending.sent, {})) continue;
-    pending.deadline = now + kPendingLife;
-    watch(fd, EPOLLIN, false);
-    pending_[fd] = std::move(pending);
-  }
+bool Endpoint::send_challenge(PendingSocket& pending) {
+  Greeting challenge;
+  challenge.kind = Greeting::Kind::challenge;
+  challenge.nonce = fresh_nonce();
+  pending.sent = greeter_.write(challenge);
+  return pending.send(pending.sent);
 }
 
-// Closes the oldest incoming socket when there are too many: of the same address when that has its share, else of all.
-void Loop::evict_oldest(const Address& from) {
-  std::size_t all = 0, same = 0;
-  std::pair<Time, int> oldest{kNever, -1}, oldest_same = oldest;
-  for (auto& [fd, pending] : pending_) {
-    if (pending.rank) continue;  // outgoing
-    ++all;
-    oldest = std::min(oldest, {pending.deadline, fd});
-    if (pending.from != from) continue;
-    ++same;
-    oldest_same = std::min(oldest_same, {pending.deadline, fd});
-  }
-  bool crowded = !config_.local && same >= kPendingPerAddress;
-  if (!crowded && all < kPendingMost) return;
-  ++counters_.dropped;
-  drop_pending(crowded ? oldest_same.second : oldest.second);
-}
-
-void Loop::drop_pending(int fd) {
-  auto found = pending_.find(fd);
-  if (found == pending_.end()) return;
-  if (found->second.rank)
-    if (Peer* peer = find(*found->second.rank); peer && peer->pending == fd) {
-      peer->pending = -1;
-      if (peer->state == Peer::State::waiting) peer->next_try = monotonic_now() + kRetry;
-    }
-  pending_.erase(found);
-}
-
-// False: the socket can be closed.
-bool Loop::on_pending(Time now, PendingSocket& pending) {
-  if (pending.rank && pending.stage == PendingSocket::Stage::connecting) return on_connected(pending);
-  std::ptrdiff_t count =
-      receive_with(pending.socket.get(), MutableBytes(pending.bytes).subspan(pending.got), pending.offer);
-  if (count < 0) return false;
-  pending.got += static_cast<std::size_t>(count);
-  if (pending.got < kGreeting) return true;
-  if (pending.rank && pending.stage == PendingSocket::Stage::connected) return on_challenge(pending);
-  if (pending.rank)
-    on_answer(now, pending);
-  else
-    on_hello(now, pending);
-  return false;
-}
-
-bool Loop::on_connected(PendingSocket& pending) {
+bool Endpoint::on_connected(PendingSocket& pending) {
   int error = 0;
   socklen_t size = sizeof error;
   if (::getsockopt(pending.socket.get(), SOL_SOCKET, SO_ERROR, &error, &size) < 0 || error) return false;
   pending.stage = PendingSocket::Stage::connected;
-  watch(pending.socket.get(), EPOLLIN, true);
+  poller_.watch(pending.socket.get(), POLLIN, true);
   return !config_.local || same_user(pending.socket.get());
 }
 
 // The challenge's own tag is not checked: the HELLO's tag covers it, and the responder must know the secret to answer.
-bool Loop::on_challenge(PendingSocket& pending) {
+bool Endpoint::on_challenge(PendingSocket& pending) {
   auto challenge = Greeter::parse(pending.bytes);
   if (!challenge || challenge->kind != Greeting::Kind::challenge) {
     ++counters_.malformed;
@@ -169,17 +57,16 @@ bool Loop::on_challenge(PendingSocket& pending) {
   pending.sent = greeter_.write(hello, pending.bytes);
   pending.stage = PendingSocket::Stage::greeted;
   pending.got = 0;
-  if (!config_.local) return send_with(pending.socket.get(), pending.sent, {});
+  if (!config_.local) return pending.send(pending.sent);
   pending.offer = {make_ring_memory(config_.ring), {}};
-  return send_with(pending.socket.get(), pending.sent, {pending.offer.memory.get(), event_.get()});
+  return pending.send(pending.sent, {pending.offer.memory.get(), poller_.bell()});
 }
 
 // 1. Without the secret the answer says only that, and the attempt is kept as a hint for the error message. The same
-// holds for
-//    a HELLO that answers another challenge than ours: it is a recording.
+//    holds for a HELLO that answers another challenge than ours: it is a recording.
 // 2. A wrong rank, and a second process of one rank, are refused with a reason.
 // 3. A HELLO before our connect() is dropped; the peer connects again.
-void Loop::on_hello(Time now, PendingSocket& pending) {
+void Endpoint::on_hello(Time now, PendingSocket& pending) {
   auto hello = Greeter::parse(pending.bytes);
   if (!hello || hello->kind != Greeting::Kind::hello || hello->rings != config_.local)
     return void(++counters_.malformed);
@@ -188,7 +75,7 @@ void Loop::on_hello(Time now, PendingSocket& pending) {
     answer.kind = Greeting::Kind::refuse;
     answer.refusal = why;
     ++counters_.refused;
-    send_with(pending.socket.get(), greeter_.write(answer, pending.bytes), {});
+    pending.send(greeter_.write(answer, pending.bytes));
   };
   Peer* peer = find(hello->rank);
   if (!greeter_.authentic(pending.bytes, pending.sent)) {
@@ -205,7 +92,7 @@ void Loop::on_hello(Time now, PendingSocket& pending) {
   fail(*peer, peer->epoch == hello->epoch ? Failure::half_open : Failure::restarted);
 }
 
-void Loop::accept(Time now, PendingSocket& pending, Peer& peer, const Greeting& hello) {
+void Endpoint::accept(Time now, PendingSocket& pending, Peer& peer, const Greeting& hello) {
   Greeting answer;
   answer.kind = Greeting::Kind::accept;
   answer.encrypt = hello.encrypt || config_.encrypt;
@@ -216,8 +103,7 @@ void Loop::accept(Time now, PendingSocket& pending, Peer& peer, const Greeting& 
   answer.credit = config_.credit;
   answer.nonce = fresh_nonce();
   GreetingBytes accept = greeter_.write(answer, pending.bytes);
-  bool sent = config_.local ? send_with(pending.socket.get(), accept, {event_.get()})
-                            : send_with(pending.socket.get(), accept, {});
+  bool sent = config_.local ? pending.send(accept, {poller_.bell()}) : pending.send(accept);
   if (!sent) return;
   StreamSecrets secrets = greeter_.secrets(pending.bytes, accept);
   std::optional<Protection> protection;
@@ -228,7 +114,7 @@ void Loop::accept(Time now, PendingSocket& pending, Peer& peer, const Greeting& 
   peer.candidates.push_back(std::move(*candidate));
 }
 
-void Loop::on_answer(Time now, PendingSocket& pending) {
+void Endpoint::on_answer(Time now, PendingSocket& pending) {
   Peer* peer = find(*pending.rank);
   if (!peer || peer->state != Peer::State::waiting || peer->pending != pending.socket.get()) return;
   auto answer = Greeter::parse(pending.bytes);
@@ -257,9 +143,8 @@ void Loop::on_answer(Time now, PendingSocket& pending) {
 }
 
 // The connection after a successful handshake; none when the other side's shared memory is not valid.
-std::optional<Loop::Candidate> Loop::make_candidate(Time now, Peer& peer, PendingSocket& pending,
-                                                    const std::optional<Protection>& protection,
-                                                    const Greeting& other) {
+std::optional<Candidate> Endpoint::make_candidate(Time now, Peer& peer, PendingSocket& pending,
+                                                  const std::optional<Protection>& protection, const Greeting& other) {
   int fd = pending.socket.get();
   Candidate made;
   made.epoch = other.epoch;
@@ -277,7 +162,7 @@ std::optional<Loop::Candidate> Loop::make_candidate(Time now, Peer& peer, Pendin
   made.connection = std::make_unique<Connection>(*made.channel, peer.outbox, peer.inbox, peer.control, protection);
   made.connection->mark_received(now);
   streams_[fd] = peer.number;
-  watch(fd, EPOLLIN | EPOLLRDHUP, true);
+  poller_.watch(fd, POLLIN | POLLRDHUP, true);
   return made;
 }
 

@@ -1,64 +1,19 @@
-// Loop: peers: connecting, promoting candidates, sending and receiving, timeouts. Sockets in the handshake:
-// endpoint_handshake.cpp.
-#include <sys/epoll.h>
+// Endpoint: peers: promoting candidates, sending and receiving, keepalive, rings.
+#include <poll.h>
 
 #include <algorithm>
-#include <system_error>
 
-#include "stream/loop.h"
+#include "stream/endpoint.h"
 
 namespace gradwire::stream {
 
-void Loop::start_connect(Time now, Peer& peer) {
-  peer.next_try = now + kRetry;
-  try {
-    PendingSocket pending;
-    pending.socket = config_.local ? connect_local(peer.address.port) : connect_tcp(own_address_, peer.address);
-    pending.rank = peer.number;
-    pending.deadline = peer.deadline;
-    int fd = pending.socket.get();
-    watch(fd, EPOLLIN | EPOLLOUT, false);
-    pending_[fd] = std::move(pending);
-    peer.pending = fd;
-    peer.next_try = kNever;
-  } catch (const std::system_error&) {
-    // The peer does not listen yet, or the network is not up yet; the deadline decides.
-  }
-}
-
-void Loop::on_ready(Time now, int fd, std::uint32_t events) {
-  if (fd == event_.get()) {
-    std::uint64_t drained;
-    [[maybe_unused]] ssize_t count = ::read(fd, &drained, sizeof drained);
-    return;
-  }
-  if (fd == listener_.socket.get()) return on_listener(now);
-  if (auto pending = pending_.find(fd); pending != pending_.end()) {
-    // When the system refuses resources (descriptors, memory), this handshake ends, not the loop.
-    bool stays = false;
-    try {
-      stays = on_pending(now, pending->second);
-    } catch (const std::system_error&) {
-    }
-    if (!stays) drop_pending(fd);
-    return;
-  }
-  auto stream = streams_.find(fd);
-  if (stream == streams_.end()) return;
-  Peer& peer = *find(stream->second);
-  if (!peer.channel || peer.channel->fd() != fd) return on_candidate(now, peer, fd, events);
-  if (events & EPOLLOUT) flush(now, peer);
-  if (peer.ring) {
-    // The socket of a pair of rings only signals its end; what is left in the rings is read first.
-    while (peer.ring && peer.ring->readable()) on_stream(now, peer);
-    if (peer.ring && (events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP | EPOLLIN))) fail(peer, Failure::vanished);
-  } else if (peer.connection && (events & (EPOLLIN | EPOLLHUP | EPOLLERR))) {
-    on_stream(now, peer);
-  }
+Peer* Endpoint::find(std::uint32_t rank) {
+  auto found = peers_.find(rank);
+  return found == peers_.end() ? nullptr : found->second.get();
 }
 
 // The candidate becomes the peer's connection; the other candidates are closed.
-void Loop::promote(Time now, Peer& peer, Candidate candidate) {
+void Endpoint::promote(Time now, Peer& peer, Candidate candidate) {
   while (!peer.candidates.empty()) drop_candidate(peer, peer.candidates.back().channel->fd());
   peer.channel = std::move(candidate.channel);
   peer.ring = candidate.ring;
@@ -70,15 +25,15 @@ void Loop::promote(Time now, Peer& peer, Candidate candidate) {
   peer.state = Peer::State::connected;
   // To a responder, the first frame proves that the initiator is live.
   peer.control.push_front({FrameType::ping, 0, 0, 0, static_cast<std::uint64_t>(now), 0});
-  changed_.notify_all();
+  report(EventType::connected, peer);
 }
 
-void Loop::drop_candidate(Peer& peer, int fd) {
+void Endpoint::drop_candidate(Peer& peer, int fd) {
   if (std::erase_if(peer.candidates, [&](const Candidate& one) { return one.channel->fd() == fd; })) streams_.erase(fd);
 }
 
 // The first candidate with a valid frame becomes the peer's connection. Nothing is written to any of them before that.
-void Loop::on_candidate(Time now, Peer& peer, int fd, std::uint32_t events) {
+void Endpoint::on_candidate(Time now, Peer& peer, int fd, std::uint32_t events) {
   using Status = Connection::Status;
   auto found =
       std::find_if(peer.candidates.begin(), peer.candidates.end(), [&](auto& one) { return one.channel->fd() == fd; });
@@ -103,18 +58,18 @@ void Loop::on_candidate(Time now, Peer& peer, int fd, std::uint32_t events) {
   drop_candidate(peer, fd);
 }
 
-void Loop::flush(Time now, Peer& peer) {
+void Endpoint::flush(Time now, Peer& peer) {
   if (!peer.connection) return;
   if (!peer.connection->flush(now)) return;  // reading finds the reason
   bool wanted = peer.connection->blocked() && peer.channel->polled_for_writable();
   if (wanted == peer.watching_writable) return;
   peer.watching_writable = wanted;
-  watch(peer.channel->fd(), EPOLLIN | EPOLLRDHUP | (wanted ? static_cast<std::uint32_t>(EPOLLOUT) : 0u), true);
+  poller_.watch(peer.channel->fd(), POLLIN | POLLRDHUP | (wanted ? POLLOUT : 0), true);
 }
 
-void Loop::on_stream(Time now, Peer& peer) { handle_status(now, peer, peer.connection->receive(now)); }
+void Endpoint::on_stream(Time now, Peer& peer) { handle_status(now, peer, peer.connection->receive(now)); }
 
-void Loop::handle_status(Time now, Peer& peer, Connection::Status status) {
+void Endpoint::handle_status(Time now, Peer& peer, Connection::Status status) {
   using Status = Connection::Status;
   switch (status) {
     case Status::closed: return fail(peer, Failure::vanished);
@@ -125,7 +80,7 @@ void Loop::handle_status(Time now, Peer& peer, Connection::Status status) {
   }
 }
 
-void Loop::disconnect(Peer& peer) {
+void Endpoint::disconnect(Peer& peer) {
   while (!peer.candidates.empty()) drop_candidate(peer, peer.candidates.back().channel->fd());
   if (peer.channel) streams_.erase(peer.channel->fd());
   peer.control.clear();
@@ -134,7 +89,7 @@ void Loop::disconnect(Peer& peer) {
   peer.channel.reset();
 }
 
-void Loop::fail(Peer& peer, Failure failure) {
+void Endpoint::fail(Peer& peer, Failure failure) {
   if (peer.state == Peer::State::failed) return;
   peer.state = Peer::State::failed;
   peer.failure = failure;
@@ -142,45 +97,10 @@ void Loop::fail(Peer& peer, Failure failure) {
   peer.inbox.fail_all(failure);
   if (peer.pending >= 0) pending_.erase(std::exchange(peer.pending, -1));
   disconnect(peer);
-  changed_.notify_all();
+  report(EventType::failed, peer);
 }
 
-Time Loop::next_timer() const {
-  Time next = kNever;
-  for (auto& [rank, peer] : peers_) {
-    if (peer->state == Peer::State::waiting) next = std::min({next, peer->deadline, peer->next_try});
-    if (peer->connection)
-      next = std::min({next, peer->connection->last_sent() + config_.keepalive,
-                       peer->connection->last_received() + config_.dead_after});
-    for (const Candidate& one : peer->candidates)
-      next = std::min(next, one.connection->last_received() + config_.dead_after);
-  }
-  for (auto& [fd, pending] : pending_) next = std::min(next, pending.deadline);
-  return next;
-}
-
-void Loop::on_timers(Time now) {
-  for (auto& [rank, peer] : peers_) {
-    if (peer->state == Peer::State::waiting) {
-      if (now >= peer->deadline)
-        fail(*peer, peer->candidates.empty() ? peer->hint : Failure::half_open);
-      else if (now >= peer->next_try)
-        start_connect(now, *peer);
-    }
-    if (peer->connection) keep_alive(now, *peer);
-    auto silent = [&](const Candidate& one) { return now - one.connection->last_received() >= config_.dead_after; };
-    for (auto& candidates = peer->candidates; !candidates.empty() && silent(candidates.front());) {
-      peer->hint = Failure::half_open;
-      drop_candidate(*peer, candidates.front().channel->fd());
-    }
-  }
-  std::vector<int> late;
-  for (auto& [fd, pending] : pending_)
-    if (now >= pending.deadline) late.push_back(fd);
-  for (int fd : late) drop_pending(fd);
-}
-
-void Loop::keep_alive(Time now, Peer& peer) {
+void Endpoint::keep_alive(Time now, Peer& peer) {
   if (now - peer.connection->last_received() >= config_.dead_after) return fail(peer, Failure::vanished);
   if (now - peer.connection->last_sent() < config_.keepalive) return;
   peer.connection->mark_sent(now);
@@ -190,6 +110,44 @@ void Loop::keep_alive(Time now, Peer& peer) {
   peer.channel->describe(seen);
   peer.control.push_back({FrameType::ping, 0, 0, 0, static_cast<std::uint64_t>(now), 0});
   flush(now, peer);
+}
+
+bool Endpoint::rings_ready() const {
+  for (auto& [rank, peer] : peers_) {
+    if (peer->ring && (peer->ring->readable() || (peer->connection->blocked() && peer->ring->writable()))) return true;
+    for (const Candidate& candidate : peer->candidates)
+      if (candidate.ring && candidate.ring->readable()) return true;
+  }
+  return false;
+}
+
+bool Endpoint::handle_rings(Clock now) {
+  bool any = false;
+  auto readable = [](const Candidate& candidate) { return candidate.ring && candidate.ring->readable(); };
+  for (auto& [rank, peer] : peers_) {
+    if (peer->ring && peer->ring->readable()) {
+      any = true;
+      on_stream(now(), *peer);
+    }
+    if (peer->ring && peer->connection->blocked() && peer->ring->writable()) {
+      any = true;
+      flush(now(), *peer);
+    }
+    auto found = std::find_if(peer->candidates.begin(), peer->candidates.end(), readable);
+    if (found != peer->candidates.end()) {
+      any = true;
+      on_candidate(now(), *peer, found->channel->fd(), 0);
+    }
+  }
+  return any;
+}
+
+void Endpoint::set_asleep(bool asleep) {
+  for (auto& [rank, peer] : peers_) {
+    if (peer->ring) peer->ring->set_asleep(asleep);
+    for (const Candidate& candidate : peer->candidates)
+      if (candidate.ring) candidate.ring->set_asleep(asleep);
+  }
 }
 
 }  // namespace gradwire::stream
