@@ -158,7 +158,7 @@ def test_a_program_is_interrupted_once_and_waited_for(tmp_path: Path) -> None:
 def test_a_program_that_does_not_end_is_killed_with_the_processes_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(signals, "PATIENCE", 0.2)
+    monkeypatch.setattr(signals, "EXIT_WAIT", 0.2)
     ready = tmp_path / "ready"
     os.mkfifo(held := tmp_path / "held")
     code = (
