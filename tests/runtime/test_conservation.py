@@ -43,6 +43,7 @@ def difference(world: Sessions, given: list[Tensor], applied: list[Tensor]) -> f
     return (missing / whole) ** 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", LEVELS)
 def test_every_change_of_level_keeps_applied_plus_residual_equal_to_the_gradient(first: str, world: Sessions) -> None:
     """One job that goes from `first` to the levels after it in the list and back, checked at every step."""
