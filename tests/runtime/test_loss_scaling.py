@@ -85,6 +85,7 @@ def follow(world: Sessions) -> list[Scaler]:
 MOMENTUM = [(level, 0.0) for level in LEVELS] + [("topk:0.03", 0.9), ("off", 0.9)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bucket", range(len(SHAPES)))
 @pytest.mark.parametrize(("level", "world"), MOMENTUM, indirect=["world"])
 def test_an_overflow_reaches_every_rank_and_leaves_residuals_as_they_were(
@@ -101,6 +102,7 @@ def test_an_overflow_reaches_every_rank_and_leaves_residuals_as_they_were(
         assert torch.equal(tensor, world.codecs[2].factors()[level][name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS)
 def test_applied_plus_residual_is_the_gradient_of_the_steps_that_were_not_skipped(level: str, world: Sessions) -> None:
     """Also while the scale changes: everything is counted in units of the true gradient."""
