@@ -288,7 +288,12 @@ README_ROWS: Final = (
         "accuracy.py",
     ),
     Row("planned trees over nine sites (NetStorm's network, scaled)", "plan-lab", nine, "plan_lab.py nine"),
-    Row("8 workers and a server over LTP, worst and best of thirty cells", "ltp-grid", ltp, "ltp_lab.py grid"),
+    Row(
+        "8 workers and a server over LTP, worst and best of fifteen cells of random loss",
+        "ltp-grid",
+        ltp,
+        "ltp_lab.py grid",
+    ),
 )
 
 
