@@ -55,7 +55,7 @@ $(VENV)/.extras: $(VENV)/.deps scripts/extras
 stubs: setup ## generate the native module's type stub
 	$(BIN)/python -m nanobind.stubgen -q -m gradwire._native -o src/gradwire/_native.pyi
 
-lint: setup ## check style and format
+lint: setup tidy ## check style, format and likely mistakes
 	$(BIN)/ruff check src tests benchmarks examples scripts
 	$(BIN)/ruff format --check src tests benchmarks examples scripts
 	$(BIN)/clang-format --dry-run -Werror $(filter %.cpp %.h,$(NATIVE))
@@ -63,9 +63,19 @@ lint: setup ## check style and format
 format-native: setup ## format the C++ code
 	$(BIN)/clang-format -i $(filter %.cpp %.h,$(NATIVE))
 
-# Not part of lint: it takes minutes. Needs `$(PIP) install clang-tidy==19.1.0`.
-tidy: setup ## check the C++ code with clang-tidy
-	$(BIN)/clang-tidy --quiet $(filter-out native/bindings/% native/tests/%,$(filter %.cpp,$(NATIVE))) -- -std=c++20 -Inative
+# clang-tidy reads the sources of a folder as one, because the headers take most of its time: this is four times faster
+# than file by file, but names in anonymous namespaces must be unique in a folder. A folder is checked again when one of its
+# sources, a header or the configuration has changed. Tests and bindings are left out: they would triple the time.
+TIDIED := $(filter-out tests bindings,$(patsubst native/%/CMakeLists.txt,%,$(wildcard native/*/CMakeLists.txt)))
+TIDY_HEADERS := $(filter-out native/tests/% native/bindings/%,$(filter %.h,$(NATIVE)))
+tidy: $(TIDIED:%=build/tidy/%.ok) ## check the C++ code with clang-tidy
+
+.SECONDEXPANSION:
+build/tidy/%.ok: $$(wildcard native/$$*/*.cpp) $(TIDY_HEADERS) .clang-tidy | setup
+	@mkdir -p build/tidy
+	@printf '#include "%s"  // NOLINT(bugprone-suspicious-include)\n' $(patsubst native/%,%,$(filter %.cpp,$^)) > build/tidy/$*.cpp
+	$(BIN)/clang-tidy --quiet build/tidy/$*.cpp -- -std=c++20 -Inative 2> build/tidy/$*.log || { cat build/tidy/$*.log; exit 1; }
+	@touch $@
 
 types: setup ## check types
 	$(BIN)/mypy

@@ -20,7 +20,7 @@ constexpr Time kReverseMost = 8, kReverseLeast = 8;
 constexpr double kGrowth = 1.25;  // the path is full when the rate grows less than this for three rounds
 constexpr Time kRtpropWindow = 10 * kSecond;
 constexpr Time kProbeRttTime = 200 * kMillisecond;
-constexpr double kLeastPackets = 4;
+constexpr double kLeastWindowPackets = 4;
 // What a round trip takes beyond RTprop without any queue: the peer's ACK delay, collecting a burst, scheduling of two
 // threads. Without it the window starves the sender on short round trips: it measures its own rate, and rate and window
 // shrink together (with 0.75 ms, incast at 1 ms went from 25 to 800 ms a transfer within twelve transfers).
@@ -60,7 +60,7 @@ double Bbr::product(double gain) const { return gain * best_rate() * static_cast
 double Bbr::pacing_rate() const { return pacing_gain_ * best_rate(); }
 
 std::uint64_t Bbr::window() const {
-  double least = kLeastPackets * packet_;
+  double least = kLeastWindowPackets * packet_;
   // With so little in flight, flows that probe together see the true RTprop; at half a product the later flow keeps a
   // larger one.
   if (mode_ == Mode::probe_rtt) return static_cast<std::uint64_t>(least);

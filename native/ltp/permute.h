@@ -10,7 +10,7 @@ namespace gradwire::ltp {
 class Permutation {
  public:
   Permutation(std::uint64_t size, std::uint64_t seed) : size_(size), seed_(seed) {
-    int bits = size > 1 ? std::bit_width(size - 1) : 1;
+    int bits = size > 1 ? static_cast<int>(std::bit_width(size - 1)) : 1;
     half_ = (bits + 1) / 2;
     mask_ = (std::uint64_t{1} << half_) - 1;
   }

@@ -101,6 +101,7 @@ void Endpoint::handle_ready(Time now, int fd, std::uint32_t events) {
     try {
       stays = on_pending(now, pending->second);
     } catch (const std::system_error&) {
+      stays = false;
     }
     if (!stays) drop_pending(now, fd);
     return;

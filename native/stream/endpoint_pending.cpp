@@ -22,7 +22,6 @@ constexpr Time kRetry = 50 * kMillisecond;
 }  // namespace
 
 void Endpoint::start_connect(Time now, Peer& peer) {
-  peer.next_try = now + kRetry;
   try {
     PendingSocket pending;
     pending.socket = config_.local ? connect_local(peer.address.port) : connect_tcp(own_address_, peer.address);
@@ -35,6 +34,7 @@ void Endpoint::start_connect(Time now, Peer& peer) {
     peer.next_try = kNever;
   } catch (const std::system_error&) {
     // The peer does not listen yet, or the network is not up yet; the deadline decides.
+    peer.next_try = now + kRetry;
   }
 }
 

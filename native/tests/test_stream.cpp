@@ -11,8 +11,10 @@
 #include "ltp_io/loop.h"
 #include "stream/loop.h"
 #include "tests/check.h"
+#include "tests/requests.h"
 
 using namespace gradwire;
+using test::sending;
 
 namespace {
 
@@ -39,14 +41,6 @@ struct Two {
   }
   stream::Loop a, b;
 };
-
-SendRequest sending(const std::vector<std::uint8_t>& bytes, std::uint64_t tag) {
-  SendRequest request;
-  request.data = bytes.data();
-  request.size = bytes.size();
-  request.tag = tag;
-  return request;
-}
 
 void threads_share_a_loop(bool local, bool encrypt) {
   Two two(local, encrypt);

@@ -5,8 +5,10 @@
 
 #include "stream/endpoint.h"
 #include "tests/check.h"
+#include "tests/requests.h"
 
 using namespace gradwire;
+using test::sending;
 
 namespace {
 
@@ -91,15 +93,6 @@ struct Two {
   }
   Side a, b;
 };
-
-SendRequest sending(const std::vector<std::uint8_t>& bytes, std::uint64_t tag, std::uint64_t token) {
-  SendRequest request;
-  request.token = token;
-  request.data = bytes.data();
-  request.size = bytes.size();
-  request.tag = tag;
-  return request;
-}
 
 // Both ways; the large one is more than a ring or a socket buffer holds.
 void messages_arrive(bool local) {

@@ -11,11 +11,13 @@
 
 #include "stream/connection.h"
 #include "stream/greeting.h"
+#include "tests/requests.h"
 
 using namespace gradwire;
 using stream::Connection;
 using stream::Frame;
 using stream::FrameType;
+using test::sending;
 
 namespace {
 
@@ -83,15 +85,6 @@ struct End {
   PipeChannel channel;
   Connection connection;
 };
-
-SendRequest sending(const std::vector<std::uint8_t>& bytes, std::uint64_t tag, std::uint64_t token) {
-  SendRequest request;
-  request.token = token;
-  request.data = bytes.data();
-  request.size = bytes.size();
-  request.tag = tag;
-  return request;
-}
 
 void greeting(Bytes bytes) {
   stream::Greeter greeter(Bytes{});
