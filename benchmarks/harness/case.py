@@ -67,6 +67,7 @@ def options_of(case: Case, arguments: Sequence[str] | None = None) -> argparse.N
     parser.add_argument("--compute-ms", type=float, default=case.compute_ms, help="paced: compute time of a step")
     parser.add_argument("--batch", type=int, default=16, help="real: samples a rank and step")
     parser.add_argument("--data", default=None, help="real: directory with cifar10/, tinyshakespeare/, fashion-mnist/")
+    parser.add_argument("--dilate", type=float, help="stretch the lab's time by this factor (docs/lab.md)")
     parser.add_argument("--port", type=int, default=29500)
     parser.add_argument("--out", type=Path, default=None, help="write NAME.json, NAME.md, NAME.png here")
     return parser.parse_args(arguments)
@@ -94,7 +95,7 @@ def measure(case: Case, options: argparse.Namespace, console: Console) -> dict[s
             label = network.name if len(workloads) == 1 else f"{network.name}, {workload.model}"
             console.print(f"[bold]{label}[/bold]")
             job = Job(workload, blocks, seconds, fewest, port=options.port)
-            reports = run(network, job, lambda text: console.print(f"[dim]{text}[/dim]"), case.mode)
+            reports = run(network, job, lambda text: console.print(f"[dim]{text}[/dim]"), case.mode, options.dilate)
             rows += rows_of(replace(network, name=label), workload, names, reports)
     machine["load_after"] = round(os.getloadavg()[0], 2)
     return {
@@ -105,6 +106,7 @@ def measure(case: Case, options: argparse.Namespace, console: Console) -> dict[s
         "networks": [{"name": n.name, "hosts": len(n.ranks), "links": str(n.links[0].spec)} for n in networks],
         "congestion": sorted({network.congestion for network in networks}),
         "repeat": repeat,
+        "dilate": 1.0 if options.dilate is None else options.dilate,
         "machine": machine,
         "rows": rows,
     }

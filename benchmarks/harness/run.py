@@ -61,11 +61,13 @@ class _ReportCollector:
             self.reports.append(BlockReport(Block(message["contestant"], message["repeat"])))
 
 
-def run(network: Network, job: Job, note: Note, mode: Mode = "namespaces") -> list[BlockReport]:
-    """Reports of all blocks; failed blocks have `error` set."""
+def run(
+    network: Network, job: Job, note: Note, mode: Mode = "namespaces", dilate: float | None = None
+) -> list[BlockReport]:
+    """Reports of all blocks, in undilated seconds; failed blocks have `error` set."""
     done: list[BlockReport] = []
     world = len(network.ranks)
-    with tempfile.TemporaryDirectory() as folder, Lab(network, note, mode) as lab:
+    with tempfile.TemporaryDirectory() as folder, Lab(network, note, mode, dilate) as lab:
         path = Path(folder) / "job.json"
         while job.blocks:
             job.write(path)

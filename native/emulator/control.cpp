@@ -83,9 +83,9 @@ void Description::apply(const std::string& line) {
   const std::vector<std::string> words = split(line);
   if (words.empty()) return;
   const std::string& verb = words[0];
-  if (verb == "host" && words.size() == 6) {
+  if (verb == "host" && words.size() >= 6) {
     const auto prefix = static_cast<int>(whole(words[3])), mtu = static_cast<int>(whole(words[4]));
-    hosts_.push_back({words[1], words[2], words[5], prefix, mtu});
+    hosts_.push_back({words[1], words[2], words[5], prefix, mtu, from(words, 6)});
   } else if (verb == "link" && words.size() >= 3) {
     LinkLine link{{}, whole(words[1]), static_cast<uint32_t>(whole(words[2]))};
     parse_values(from(words, 3))(link.values);

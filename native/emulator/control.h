@@ -1,6 +1,7 @@
 // The emulator's plain-text commands, one a line, sent by gradwire.lab over standard input and output.
 //
-//   host NAME ADDRESS PREFIX MTU CONGESTION        link SEED OVERHEAD key=value...     (numbered in order, from 0)
+//   host NAME ADDRESS PREFIX MTU CONGESTION [setting=value...], settings below /proc/sys/net/ipv4
+//   link SEED OVERHEAD key=value...                   (numbered in order, from 0)
 //   trace LINK PERIOD_NS AT_NS:RATE...             route SOURCE TARGET LINK...
 //   change AT_NS LINK key=value...                 start       -> "ok user|root FD FD ..." (namespaces, one a host)
 //   begin    restart traces and schedule           set LINK key=value...

@@ -160,6 +160,14 @@ void choose_congestion(const std::string& name, int home, int network) {
   }
 }
 
+void apply_settings(const std::vector<std::string>& settings) {
+  for (const std::string& setting : settings) {
+    const size_t equals = setting.find('=');
+    if (equals == std::string::npos) throw std::runtime_error(setting + ": is not NAME=VALUE");
+    if (!write_file("/proc/sys/net/ipv4/" + setting.substr(0, equals), setting.substr(equals + 1))) fail(setting);
+  }
+}
+
 int open_device(bool& segmentation) {
   const int fd = open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) fail("open /dev/net/tun");
@@ -203,6 +211,7 @@ HostDevice open_host(const HostConfig& config) {
   host.device = open_device(host.segmentation);
   configure(config);
   choose_congestion(config.congestion, guard.home(), host.network);
+  apply_settings(config.settings);
   in_addr address{};
   inet_pton(AF_INET, config.address.c_str(), &address);
   host.address = ntohl(address.s_addr);

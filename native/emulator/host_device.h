@@ -4,12 +4,14 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace gradwire::emulator {
 
 struct HostConfig {
   std::string name, address, congestion;  // congestion may be "-": the kernel's default
   int prefix = 16, mtu = 1500;
+  std::vector<std::string> settings = {};  // "name=value" below /proc/sys/net/ipv4 of its namespace
 };
 
 struct HostDevice {

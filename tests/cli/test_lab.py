@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -58,6 +59,9 @@ def test_show_draws_every_shape(name: str, tmp_path: Path) -> None:
         (["show", "--svg", "/no/dir/net.svg"], "show --svg: cannot write /no/dir/net.svg"),
         (["run", "--net", "lan100"], "Missing argument 'COMMAND...'"),
         (["run", "--net", "lan100", "--port", "0", "--", "true"], "not in the range"),
+        (["run", "--dilate", "0", "--", "true"], "dilate: must be a number from 1"),
+        (["run", "--dilate", "nan", "--", "true"], "dilate: must be a number from 1"),
+        (["check", "--dilate", "1e9"], "dilate: must be a number from 1"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_two(words: list[str], says: str) -> None:
@@ -79,6 +83,19 @@ def test_a_loopback_run_prefixes_output_and_gives_json_and_the_exit_code(tmp_pat
     assert report["mode"] == "loopback"
     assert report["code"] == 5
     assert "not for measurements" in report["verdict"]
+
+
+def test_a_dilated_run_reports_its_factor_and_undilated_seconds(tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    words = ["lab", "run", "--hosts", "2", "--mode", "loopback", "--dilate", "2", "--json", str(result), "--"]
+    began = time.monotonic()
+    done = gradwire(*words, sys.executable, "-c", "import time; time.sleep(0.2)")
+    real = time.monotonic() - began
+    assert done.returncode == 0, done.stderr
+    assert "all times are undilated" in done.stderr
+    report = json.loads(result.read_text())
+    assert report["dilate"] == 2
+    assert 0.2 <= report["seconds"] <= real / 2
 
 
 @pytest.mark.parametrize("result", ["missing/result.json", "file/result.json", "."])

@@ -53,7 +53,14 @@ def network_options(command: click.Command) -> click.Command:
     return command
 
 
+def dilate_option(command: click.Command) -> click.Command:
+    text = "Stretch time by this factor: eight ranks on two cores need 4. Times are given and reported undilated."
+    command.params.insert(0, click.Option(["--dilate"], type=float, metavar="FACTOR", help=text))
+    return command
+
+
 @network_options
+@dilate_option
 @lab.command(cls=LabCommand, context_settings={"allow_interspersed_args": False})
 @click.option("--congestion", help="TCP congestion control of every host: cubic, bbr, reno.")
 @click.option("--timeout", type=float, help="End all ranks after this many seconds (exit code 124).")
@@ -68,6 +75,7 @@ def network_options(command: click.Command) -> click.Command:
 def run(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     net: str,
     hosts: int | None,
+    dilate: float | None,
     congestion: str | None,
     timeout: float | None,
     port: int | None,
@@ -92,10 +100,12 @@ def run(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     with (
         Interrupts(),
         LabView(shown=not no_watch and not to_stderr) as view,
-        Lab(network, on_note=view.note, mode=mode) as running,
+        Lab(network, on_note=view.note, mode=mode, dilate=dilate) as running,
     ):
         used = running.mode
-        view.note(f"{network.name}: {len(network.ranks)} ranks, TCP {network.congestion}, mode {used}")
+        view.note(
+            f"{network.name}: {len(network.ranks)} ranks, TCP {network.congestion}, mode {used}{_stretched(running)}"
+        )
         result = running.run(
             command,
             env=view.environment,
@@ -110,6 +120,11 @@ def run(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
             json_path, {"network": network.name, "mode": used, "verdict": result.stats.verdict, **_plain(result)}
         )
     return result.code
+
+
+def _stretched(running: Lab) -> str:
+    factor = running.dilation.factor
+    return "" if factor == 1 else f", dilated: a second takes {factor:g} s here, all times are undilated"
 
 
 def _plain(value: object) -> dict[str, object]:
@@ -138,9 +153,11 @@ def _adjusted(network: Network, congestion: str | None, seed: int | None) -> Net
 def _report(network: Network, result: RunResult) -> None:
     stats = result.stats
     carried = Bytes(sum(link.delivered_bytes for link in stats.links))
+    real = result.seconds * result.dilate
+    stretched = "" if result.dilate == 1 else f" ({real:.1f} s on this machine)"
     note(
-        f"{result.seconds:.1f} s, {carried} over all links, drops: {stats.queue_drops} full queue, "
-        f"{stats.loss_drops} random loss; emulator {stats.cpu_seconds / max(result.seconds, 1e-9):.2f} core"
+        f"{result.seconds:.1f} s{stretched}, {carried} over all links, drops: {stats.queue_drops} full queue, "
+        f"{stats.loss_drops} random loss; emulator {stats.cpu_seconds / max(real, 1e-9):.2f} core"
     )
     if stats.problems and result.stolen > 0.02:
         note(
@@ -196,13 +213,14 @@ def show(net: str, hosts: int | None, svg: str | None, as_json: bool) -> None:
 
 
 @network_options
+@dilate_option
 @lab.command(cls=LabCommand)
 @click.option("--pairs", type=click.IntRange(1), default=4, show_default=True, help="Number of host pairs to measure.")
 @click.option(
     "--seconds", type=click.FloatRange(1, 60), default=3.0, show_default=True, help="Length of each iperf3 run."
 )
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def check(net: str, hosts: int | None, pairs: int, seconds: float, as_json: bool) -> int:
+def check(net: str, hosts: int | None, dilate: float | None, pairs: int, seconds: float, as_json: bool) -> int:
     """Measure a network with ping and iperf3: expected against measured. Exit code 1 if a value is out of tolerance."""
     from gradwire.lab.measure import measure
 
@@ -210,7 +228,7 @@ def check(net: str, hosts: int | None, pairs: int, seconds: float, as_json: bool
     leave_cleanly()
     names = [host.name for host in network.ranks]
     chosen = [(a, b) for step in range(1, len(names)) for a, b in zip(names, names[step:] + names[:step], strict=True)]
-    with Interrupts(), Lab(network, on_note=note) as running:
+    with Interrupts(), Lab(network, on_note=note, dilate=dilate) as running:
         before = running.stats()
         rows = [measure(running, a, b, seconds) for a, b in chosen[:pairs]]
         stats = running.stats().since(before)

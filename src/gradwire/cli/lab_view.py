@@ -17,6 +17,8 @@ from gradwire.network import CrossTraffic, Host, Link, Network
 def draw_network(network: Network) -> RenderableType:
     """A tree of routers and their neighbours; a full mesh as matrices of delay and rate."""
     parts: list[RenderableType] = [Text(network.name, style="bold"), Text(network.about or "a custom network")]
+    if network.dilate != 1:
+        parts.append(Text(f"the lab stretches its time by {network.dilate:g}; values here are undilated"))
     parts.append(_mesh(network) if _is_mesh(network) else _tree(network))
     if network.changes:
         parts.append(_changes(network))

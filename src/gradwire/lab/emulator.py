@@ -15,10 +15,12 @@ from pathlib import Path
 import msgspec
 
 from gradwire.errors import ConfigError, IntegrityError
+from gradwire.lab.dilation import Dilation
 from gradwire.lab.emulator_config import address, change_values, compile_network, matching_links
 from gradwire.lab.program import installed_program
 from gradwire.lab.stats import EmulatorStats
 from gradwire.network import Change, Network
+from gradwire.network.dilate import dilated_change
 
 START_TIMEOUT = 30.0
 REPLY_TIMEOUT = 10.0
@@ -35,11 +37,12 @@ class Emulator:
     mode = "namespaces"
     interface = "eth0"
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, dilation: Dilation | None = None) -> None:
         self.network = network
+        self._dilation = dilation or Dilation()
         self.hosts_file: Path | None = None  # mounted for commands as /etc/hosts
         self._program = installed_program()
-        lines = compile_network(network)
+        lines = compile_network(network, self._dilation.factor, self._dilation.tcp_settings())
         # A separate session: the terminal's Ctrl-C must not end the network before the ranks.
         self._process = subprocess.Popen(
             [self._program, "emulate"],
@@ -62,6 +65,10 @@ class Emulator:
             reason = reply.removeprefix("error ")
             if "congestion" in reason:
                 raise ConfigError(f"{reason.partition(';')[0]}; this machine has {', '.join(congestion_controls())}")
+            if reason.startswith("tcp_"):
+                raise ConfigError(
+                    f"dilate: this machine refuses the setting {reason}; run as root, or without dilation"
+                )
             raise NoPrivilegesError(
                 f"lab: this machine does not allow network namespaces ({reason}); run as root, allow unprivileged "
                 "user namespaces and access to /dev/net/tun, or use --mode loopback"
@@ -97,7 +104,7 @@ class Emulator:
         links = matching_links(self.network, change)
         if not links:
             raise ConfigError(f"change.link: {change.link!r} matches no link; see `gradwire lab show`")
-        values = change_values(change)
+        values = change_values(dilated_change(change, self._dilation.factor))
         for index in links:
             self._command(f"set {index} {values}")
 
@@ -108,7 +115,8 @@ class Emulator:
 
     def stats(self) -> EmulatorStats:
         self._send("stats")
-        return msgspec.json.decode(self._reply(REPLY_TIMEOUT), type=EmulatorStats)
+        stats = msgspec.json.decode(self._reply(REPLY_TIMEOUT), type=EmulatorStats)
+        return msgspec.structs.replace(stats, dilate=self._dilation.factor)
 
     def _command(self, line: str) -> None:
         self._send(line)

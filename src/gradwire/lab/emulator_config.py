@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from gradwire.errors import ConfigError
-from gradwire.network import Burst, Change, LinkSpec, Network, RateTrace, routes
+from gradwire.network import Burst, Change, LinkSpec, Network, RateTrace, dilated, routes
 
 PREFIX = 16
 MAX_HOSTS = 200
+# Seconds after which a link's jitter is another.
+JITTER_MEMORY = 0.05
 
 
 def address(index: int) -> str:
@@ -16,27 +19,34 @@ def address(index: int) -> str:
     return f"10.77.{index // 250}.{index % 250 + 1}"
 
 
-def compile_network(network: Network) -> list[str]:
-    """All commands up to `start`; ConfigError if the lab cannot run the network."""
+def compile_network(network: Network, factor: float = 1.0, settings: Mapping[str, int] | None = None) -> list[str]:
+    """All commands up to `start`, in time stretched by `factor`; ConfigError if the lab cannot run the network.
+
+    `settings` are names below /proc/sys/net/ipv4 with their values on every host.
+    """
     if len(network.hosts) > MAX_HOSTS:
         raise ConfigError(
             f"hosts: the lab runs {MAX_HOSTS} at most, not {len(network.hosts)}; use `gradwire simulate` instead"
         )
+    extra = "".join(f" {name}={value}" for name, value in (settings or {}).items())
+    stretched = dilated(network, factor)
     index_of = {host.name: index for index, host in enumerate(network.hosts)}
     lines = [
-        f"host {host.name} {address(i)} {PREFIX} {network.mtu_of(host.name)} {network.congestion_of(host)}"
+        f"host {host.name} {address(i)} {PREFIX} {network.mtu_of(host.name)} {network.congestion_of(host)}{extra}"
         for i, host in enumerate(network.hosts)
     ]
-    for index, link in enumerate(network.links):
+    memory = "" if factor == 1 else f" jitter_memory={_ns(JITTER_MEMORY * factor)}"
+    for index, link in enumerate(stretched.links):
         # Each link has its own generator: its losses do not depend on the traffic of other links.
         seed = network.seed * 1_000_003 + index
-        lines.append(f"link {seed} {network.overhead} {spec_values(link.spec)}")
-    for index, link in enumerate(network.links):
+        lines.append(f"link {seed} {network.overhead} {spec_values(link.spec)}{memory}")
+    for index, link in enumerate(stretched.links):
         if link.spec.trace:
             lines.append(f"trace {index} {_trace(link.spec.trace)}")
+    # Routes are those of the undilated network: stretched delays could prefer others where hops count.
     for (source, target), path in routes(network).items():
         lines.append(f"route {index_of[source]} {index_of[target]} {' '.join(map(str, path))}")
-    for change in network.changes:
+    for change in stretched.changes:
         lines += [f"change {_ns(change.at)} {i} {change_values(change)}" for i in matching_links(network, change)]
     return lines
 

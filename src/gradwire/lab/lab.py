@@ -4,6 +4,7 @@
         result = lab.run(["python", "train.py"])
         print(result.code, result.stats.verdict)
 
+With `dilate`, time is stretched (lab/dilation.py); all times given and returned here are undilated.
 Each rank gets torchrun's variables. `RunResult.stats` has the network's counters and whether the lab kept up.
 """
 
@@ -13,12 +14,13 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Literal, Self
 
 from gradwire.errors import ConfigError
 from gradwire.lab.cross_traffic import CrossFlows
+from gradwire.lab.dilation import Dilation
 from gradwire.lab.emulator import Emulator, NoPrivilegesError
 from gradwire.lab.interrupts import Interrupts
 from gradwire.lab.loopback import LOOPBACK_LIMITS, LoopbackLab
@@ -26,7 +28,7 @@ from gradwire.lab.machine_load import MachineUse
 from gradwire.lab.open_labs import LabRecord, remove_dead_labs
 from gradwire.lab.process import HostProcess, HostResult, OnLine, ProcessWatcher
 from gradwire.lab.stats import EmulatorStats
-from gradwire.network import Change, Network
+from gradwire.network import Change, Network, dilated
 
 # Seconds that the other ranks may run after one failed, to report their own errors.
 GRACE = 5.0
@@ -41,7 +43,10 @@ MODES: tuple[Mode, ...] = ("auto", "namespaces", "loopback")
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """One command on all ranks: `code` is that of the first rank to fail, 0 if none failed."""
+    """One command on all ranks: `code` is that of the first rank to fail, 0 if none failed.
+
+    `seconds` are undilated; on this machine they took `dilate` times as long.
+    """
 
     code: int
     seconds: float
@@ -50,15 +55,26 @@ class RunResult:
     timed_out: bool = False
     stolen: float = 0.0  # cores that the hypervisor gave to others; explains late packets
     others: float = 0.0  # cores that other programs and other virtual machines used; explains slow ranks
+    dilate: float = 1.0
 
 
 class Lab:
-    """Creates the network on entering and removes everything on leaving."""
+    """Creates the network on entering and removes everything on leaving.
 
-    def __init__(self, network: Network, on_note: OnNote | None = None, mode: Mode = "namespaces") -> None:
+    `dilate` is the factor by which its time is stretched; None takes the network's own.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        on_note: OnNote | None = None,
+        mode: Mode = "namespaces",
+        dilate: float | None = None,
+    ) -> None:
         if mode not in MODES:
             raise ConfigError(f"mode: unknown {mode!r}; use one of {', '.join(MODES)}")
         self.network = network
+        self.dilation = Dilation(network.dilate if dilate is None else dilate)
         self._requested_mode = mode
         self._note = on_note or (lambda text: None)
         self._emulator: Emulator | LoopbackLab | None = None
@@ -74,11 +90,14 @@ class Lab:
             raise
 
     def _open(self) -> None:
+        self._preload()  # fails before anything is open
         for leftover in remove_dead_labs():
             self._note(f"removed lab {leftover}, which was killed")
         self._emulator = self._make()
         self._record = LabRecord.create(self.network.name, self._emulator.pid, self._hosts_text())
         self._emulator.hosts_file = self._record.hosts_file
+        if self.dilation.factor != 1 and "tcp_rto_min_us" not in self.dilation.tcp_settings():
+            self._note("dilate: this kernel cannot stretch TCP's least retransmission timeout; Linux 6.11 can")
         if self._emulator.unprivileged:
             self._note("not root: running in an unprivileged user namespace, without real-time priority")
 
@@ -90,15 +109,15 @@ class Lab:
     def _make(self) -> Emulator | LoopbackLab:
         if self._requested_mode == "loopback":
             self._note(LOOPBACK_LIMITS)
-            return LoopbackLab(self.network)
+            return LoopbackLab(dilated(self.network, self.dilation.factor))
         try:
-            return Emulator(self.network)
+            return Emulator(self.network, self.dilation)
         except NoPrivilegesError as error:
             if self._requested_mode != "auto":
                 raise
             self._note(str(error).removeprefix("lab: "))
             self._note(LOOPBACK_LIMITS)
-            return LoopbackLab(self.network)
+            return LoopbackLab(dilated(self.network, self.dilation.factor))
 
     def close(self) -> None:
         with Interrupts():
@@ -159,8 +178,17 @@ class Lab:
             "GRADWIRE_LAB": self.mode,
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
-            **self.emulator.env(self._index(ranks[rank].name)),
+            **self.dilation.environment(),
+            **self._preload(self.emulator.env(self._index(ranks[rank].name))),
         }
+
+    def _preload(self, env: Mapping[str, str] | None = None) -> dict[str, str]:
+        """`env` with the libraries of dilated time, of `env` and of this process in LD_PRELOAD."""
+        env = dict(env or {})
+        own = (self.dilation.library(), env.get("LD_PRELOAD", ""))
+        if any(own):
+            env["LD_PRELOAD"] = ":".join(filter(None, (*own, os.environ.get("LD_PRELOAD", ""))))
+        return env
 
     def run(
         self,
@@ -170,17 +198,20 @@ class Lab:
         on_line: OnLine | None = None,
         port: int | None = None,
     ) -> RunResult:
-        """Run `command` on every rank until all end, one fails (the others get GRACE seconds), or `timeout`."""
+        """Run `command` on every rank until all end, one fails (the others get GRACE seconds), or `timeout`.
+
+        `timeout` is in undilated seconds, GRACE in this machine's.
+        """
         if not command:
             raise ConfigError("lab: no command to run; write for example: gradwire lab run -- python train.py")
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + self.dilation.real(timeout)
         chosen_port = self.emulator.port(port)
         before = self.emulator.stats()
         machine = MachineUse.now()
         start = time.monotonic()  # the schedule's zero; all namespaces share this clock
-        shared = {"GRADWIRE_LAB_START": f"{start:.6f}", **(env or {})}
+        shared = {"GRADWIRE_LAB_START": f"{self.dilation.clock(start):.6f}", **(env or {})}
         self.emulator.begin()
-        flows = CrossFlows(self, self.network.cross, start)
+        flows = CrossFlows(self, dilated(self.network, self.dilation.factor).cross, start)
         watcher = ProcessWatcher([], on_line)
         with Interrupts() as interrupts:
             try:
@@ -195,10 +226,15 @@ class Lab:
                 watcher.close()
         after = self.emulator.stats()
         code = watcher.failed[0].process.returncode if watcher.failed else 124 if timed_out else 0
-        results = tuple(entry.result() for entry in watcher.processes)
+        results = tuple(
+            replace(result, seconds=self.dilation.seconds(result.seconds))
+            for result in (entry.result() for entry in watcher.processes)
+        )
         used = MachineUse.now()
         stolen, others = used.stolen_since(machine), used.others_since(machine)
-        return RunResult(code, time.monotonic() - start, results, after.since(before), timed_out, stolen, others)
+        seconds = self.dilation.seconds(time.monotonic() - start)
+        between = after.since(before)
+        return RunResult(code, seconds, results, between, timed_out, stolen, others, self.dilation.factor)
 
     def _follow(
         self, watcher: ProcessWatcher, flows: CrossFlows, deadline: float | None, interrupts: Interrupts

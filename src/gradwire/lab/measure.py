@@ -1,7 +1,8 @@
 """Measure: checks the network with ping and iperf3 between hosts: expected against measured values.
 
 Expected values follow from the path's links: delays add, the slowest link limits the rate, delivery shares multiply.
-TCP's goodput is the wire rate without headers: 1448 of 1538 bytes in a full Ethernet packet.
+TCP's goodput is the wire rate without headers: 1448 of 1538 bytes in a full Ethernet packet. In a dilated lab ping and
+iperf3 measure in the machine's time; `measure` converts, the other functions do not.
 """
 
 from __future__ import annotations
@@ -117,21 +118,22 @@ def measure(lab: Lab, source: str, target: str, seconds: float = 3.0) -> Measure
     # Transmission time of a ping's 122 bytes on each link.
     wanted_rtt += sum(0.0 if math.isinf(s.mean_rate) else 122 / float(s.mean_rate) * 1e3 for s in forward + backward)
     jitter_ms = math.sqrt(sum(float(spec.jitter) ** 2 for spec in forward + backward)) * 1e3
+    factor = lab.dilation.factor
     times = sorted(ping_ms(lab, source, target))
-    rtt = times[len(times) // 2]
+    rtt = lab.dilation.seconds(times[len(times) // 2])
     loss = 1 - math.prod(1 - spec.mean_loss for spec in forward)
     # TCP takes reordered packets for lost and slows down.
     steady = not (loss or lab.network.cross or any(spec.trace or spec.reorder or spec.duplicate for spec in forward))
     wanted = wanted_mbit(forward, lab.network.overhead)
     # The first second is left out: it is TCP's slow start.
-    options = ["-O", "1"]
-    got = tcp_mbit(lab, source, target, *options, seconds=seconds)
+    options = ["-O", str(math.ceil(factor))]
+    got = tcp_mbit(lab, source, target, *options, seconds=seconds * factor) * factor
     limit = DELAY_TOLERANCE_MS + DELAY_SHARE * wanted_rtt + 2 * jitter_ms
     return Measurement(
         source,
         target,
         round(wanted_rtt, 3),
-        rtt,
+        round(rtt, 3),
         None if any(spec.trace for spec in forward + backward) else abs(rtt - wanted_rtt) <= limit,
         round(wanted, 2),
         round(got, 2),
@@ -152,7 +154,9 @@ def _loss(
     lab: Lab, source: str, target: str, specs: Sequence[LinkSpec], wanted: float, seconds: float
 ) -> tuple[float, bool]:
     slowest = min(spec.mean_rate.mbit for spec in specs)
-    lost, sent = udp_loss(lab, source, target, min(10.0, slowest / 5), seconds)
+    lost, sent = udp_loss(
+        lab, source, target, min(10.0, slowest / 5) / lab.dilation.factor, seconds * lab.dilation.factor
+    )
     # Losses in bursts vary more: a burst of mean length 1/leave is one event, not 1/leave events.
     length = max((1 / spec.burst.leave for spec in specs if spec.burst), default=1.0)
     sigma = math.sqrt(max(sent, 1) * wanted * (1 - wanted) * (2 * length if length > 1 else 1))

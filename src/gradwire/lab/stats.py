@@ -47,6 +47,7 @@ class EmulatorStats(msgspec.Struct, frozen=True):
     lateness_mean_us: float
     device_drops: list[int]
     links: list[LinkStats]
+    dilate: float = 1.0  # the lab's factor; the times here are the machine's, `problems` states undilated ones
     limits: str = ""  # what this lab does not emulate
 
     def since(self, before: EmulatorStats) -> EmulatorStats:
@@ -65,12 +66,17 @@ class EmulatorStats(msgspec.Struct, frozen=True):
 
     @property
     def late_share(self) -> float:
-        """Share of packets that left the emulator more than a millisecond late."""
+        """Share of packets that left the emulator more than an undilated millisecond late."""
         return self._late / max(1, sum(self.lateness))
 
     @property
     def _late(self) -> int:
-        return sum(self.lateness[self.lateness_bounds_us.index(LATE_MICROSECONDS) + 1 :])
+        return sum(self.lateness[self.lateness_bounds_us.index(self._limit_us) + 1 :])
+
+    @property
+    def _limit_us(self) -> int:
+        """The largest bound that is at most an undilated millisecond."""
+        return max(bound for bound in self.lateness_bounds_us if bound <= LATE_MICROSECONDS * self.dilate)
 
     @property
     def queue_drops(self) -> int:
@@ -90,8 +96,8 @@ class EmulatorStats(msgspec.Struct, frozen=True):
             found.append(f"{self.write_errors} packets were refused by the kernel")
         if self.late_share > LATE_SHARE and self._late >= LATE_FEWEST:
             found.append(
-                f"{self.late_share:.1%} of the packets left more than {LATE_MICROSECONDS / 1000:g} ms late "
-                f"(worst {self.lateness_max_us / 1000:.1f} ms)"
+                f"{self.late_share:.1%} of the packets left more than {self._limit_us / 1000 / self.dilate:g} ms late "
+                f"(worst {self.lateness_max_us / 1000 / self.dilate:.1f} ms)"
             )
         return tuple(found)
 

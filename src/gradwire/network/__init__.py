@@ -1,5 +1,6 @@
 """Network: hosts, routers, links, rate traces and changes over time. Pure; used by the lab and the simulator."""
 
+from gradwire.network.dilate import dilated
 from gradwire.network.draw import to_svg
 from gradwire.network.file import load_network, parse_network
 from gradwire.network.link_spec import Burst, LinkSpec
@@ -19,6 +20,7 @@ __all__ = [
     "Network",
     "RateTrace",
     "Routes",
+    "dilated",
     "load_network",
     "load_trace",
     "parse_network",

@@ -10,6 +10,7 @@ between = ["a", "r1"]
 [matrix]                                   # or a link for every pair
 rtt_ms = [[0, 20], [20, 0]]
 rate_mbit = [[0, 100], [50, 0]]
+dilate = 4                                 # the lab stretches time by this factor
 [[change]]                                 # at = "10s", link = "a->b" | "a-b" | "*", new values
 [[cross]]                                  # from, to, start, stop, flows, congestion, protocol, rate
 """
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from gradwire.errors import ConfigError
+from gradwire.network.dilate import checked_factor
 from gradwire.network.fields import Fields, read_spec
 from gradwire.network.link_spec import LinkSpec
 from gradwire.network.network import (
@@ -83,6 +85,7 @@ def parse_network(text: str, name: str = "network", base: Path | None = None, ho
         congestion=fields.take("congestion", str, "cubic"),
         overhead=fields.take("overhead", int, 38),
         seed=fields.take("seed", int, 1),
+        dilate=_dilate(fields),
     )
     fields.finish()
     routes(network)
@@ -98,6 +101,11 @@ def _inside(where: str) -> Iterator[None]:
         if str(error).startswith(where):
             raise
         raise ConfigError(f"{where}: {error}") from error
+
+
+def _dilate(fields: Fields) -> float:
+    value: float = fields.take("dilate", lambda given: given, 1.0)
+    return checked_factor(value, f"{fields.where}.dilate")
 
 
 def _names(value: Any) -> tuple[str, ...]:

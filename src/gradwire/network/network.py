@@ -110,7 +110,10 @@ class CrossTraffic:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The whole network; `congestion` is TCP's default on its hosts, `seed` fixes all random draws of its links."""
+    """The whole network; `congestion` is TCP's default on its hosts, `seed` fixes all random draws of its links.
+
+    `dilate` is the factor by which the lab stretches time when it runs the network; all values here are undilated.
+    """
 
     name: str
     hosts: tuple[Host, ...]
@@ -122,6 +125,7 @@ class Network:
     overhead: int = ETHERNET_OVERHEAD
     seed: int = 1
     about: str = ""
+    dilate: float = 1.0
 
     def __post_init__(self) -> None:
         self._check_names()
