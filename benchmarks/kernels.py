@@ -54,6 +54,7 @@ class Arena:
         self.brain = torch.zeros(n, dtype=torch.bfloat16)
         self.q8, self.s8 = torch.zeros(n, dtype=torch.int8), torch.zeros(-(-n // 256))
         self.q4, self.s4 = torch.zeros((n + 1) // 2, dtype=torch.uint8), torch.zeros(-(-n // 64))
+        self.q2, self.s2 = torch.zeros((n + 3) // 4, dtype=torch.uint8), torch.zeros(-(-n // 64))
         self.indices = torch.zeros(n // 5, dtype=torch.int32)
         self.values = torch.zeros(n // 5)
         self.packed = torch.zeros(kernels.packed_bound(n // 100, n) + n // 50, dtype=torch.uint8)
@@ -111,10 +112,14 @@ class Arena:
             Contestant(
                 "encode int8, stochastic, 2 threads", lambda: k.encode_int8(g, r, self.q8, self.s8, 1, threads=2)
             ),
+            Contestant("encode int4", lambda: k.encode_int4(g, r, self.q4, self.s4)),
             Contestant("encode int4, stochastic", lambda: k.encode_int4(g, r, self.q4, self.s4, 1)),
+            Contestant("encode int2", lambda: k.encode_int2(g, r, self.q2, self.s2)),
+            Contestant("encode int2, stochastic", lambda: k.encode_int2(g, r, self.q2, self.s2, 1)),
             Contestant("decode fp16, add", lambda: k.decode_half(self.half, self.out, 0.5, True)),
             Contestant("decode int8, add", lambda: k.decode_int8(self.q8, self.s8, self.out, 0.5, True)),
             Contestant("decode int4, add", lambda: k.decode_int4(self.q4, self.s4, self.out, 0.5, True)),
+            Contestant("decode int2, add", lambda: k.decode_int2(self.q2, self.s2, self.out, 0.5, True)),
             Contestant("gather 1 %", lambda: k.gather(g, r, self.sorted, self.values, self.count)),
             Contestant("scatter_add 1 %", lambda: k.scatter_add(self.sorted, self.values, self.count, self.out)),
             Contestant("threshold 1 %", lambda: k.threshold(g, r, n // 100)),
@@ -174,6 +179,9 @@ RATIOS = [
     ("int8, two threads against one", "encode int8, stochastic", "encode int8, stochastic, 2 threads", None),
     ("int8 against torch's", "torch int8 feedback", "encode int8", None),
     ("fp16 against torch's", "torch fp16 feedback", "encode fp16", None),
+    ("encode int2 against int4", "encode int4", "encode int2", 1.0),
+    ("encode int2 against int4, both stochastic", "encode int4, stochastic", "encode int2, stochastic", 1.0),
+    ("decode int2 against int4", "decode int4, add", "decode int2, add", 1.0),
 ]
 
 

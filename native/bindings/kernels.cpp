@@ -67,6 +67,12 @@ void bind_dense(nb::module_& m) {
       },
       "g"_a, "r"_a, "q"_a, "scales"_a, "n"_a, "seed"_a.none(), "threads"_a, Released());
   m.def(
+      "encode_int2",
+      [](Address g, Address r, Address q, Address scales, int64_t n, Optional64 seed, int threads) {
+        return encode_int2({at<float>(g), at<float>(r), n, seed, threads}, at<uint8_t>(q), at<float>(scales));
+      },
+      "g"_a, "r"_a, "q"_a, "scales"_a, "n"_a, "seed"_a.none(), "threads"_a, Released());
+  m.def(
       "decode_int8",
       [](Address q, Address scales, Address out, int64_t n, float weight, bool add, int threads) {
         decode_int8(at<int8_t>(q), at<float>(scales), at<float>(out), n, weight, add, threads);
@@ -76,6 +82,12 @@ void bind_dense(nb::module_& m) {
       "decode_int4",
       [](Address q, Address scales, Address out, int64_t n, float weight, bool add, int threads) {
         decode_int4(at<uint8_t>(q), at<float>(scales), at<float>(out), n, weight, add, threads);
+      },
+      "q"_a, "scales"_a, "out"_a, "n"_a, "weight"_a, "add"_a, "threads"_a, Released());
+  m.def(
+      "decode_int2",
+      [](Address q, Address scales, Address out, int64_t n, float weight, bool add, int threads) {
+        decode_int2(at<uint8_t>(q), at<float>(scales), at<float>(out), n, weight, add, threads);
       },
       "q"_a, "scales"_a, "out"_a, "n"_a, "weight"_a, "add"_a, "threads"_a, Released());
 }

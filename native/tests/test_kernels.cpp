@@ -71,16 +71,19 @@ Bytes dense(const Case& c, int threads) {
     append_floats(bytes, wide);
   }
   for (std::optional<uint64_t> seed : {std::optional<uint64_t>(), std::optional<uint64_t>(9)}) {
-    Floats r = c.r, s8((c.g.size() + 255) / 256), s4((c.g.size() + 63) / 64), wide(c.g.size(), 0.5f);
+    Floats r = c.r, s8((c.g.size() + 255) / 256), s4((c.g.size() + 63) / 64), s2(s4.size()), wide(c.g.size(), 0.5f);
     std::vector<int8_t> q8(c.g.size());
-    std::vector<uint8_t> q4((c.g.size() + 1) / 2);
+    std::vector<uint8_t> q4((c.g.size() + 1) / 2), q2((c.g.size() + 3) / 4);
     encode_int8({c.g.data(), r.data(), n, seed, threads}, q8.data(), s8.data());
     encode_int4({c.g.data(), r.data(), n, seed, threads}, q4.data(), s4.data());
+    encode_int2({c.g.data(), r.data(), n, seed, threads}, q2.data(), s2.data());
     decode_int8(q8.data(), s8.data(), wide.data(), n, 0.3f, false, threads);
     decode_int4(q4.data(), s4.data(), wide.data(), n, 0.3f, true, threads);
+    decode_int2(q2.data(), s2.data(), wide.data(), n, 0.7f, true, threads);
     append(bytes, q8);
+    append(bytes, q2);
     append(bytes, q4);
-    for (const Floats* f : {&r, &s8, &s4, &wide}) append_floats(bytes, *f);
+    for (const Floats* f : {&r, &s8, &s4, &s2, &wide}) append_floats(bytes, *f);
   }
   return bytes;
 }

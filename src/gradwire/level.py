@@ -13,10 +13,10 @@ from typing import Final, Literal
 from gradwire.errors import ConfigError
 from gradwire.suggest import did_you_mean
 
-Values = Literal["fp32", "fp16", "bf16", "int8", "int4"]
+Values = Literal["fp32", "fp16", "bf16", "int8", "int4", "int2"]
 Select = Literal["all", "topk", "exactk", "sharedk", "randk", "lowrank"]
 
-VALUES: Final[tuple[Values, ...]] = ("fp32", "fp16", "bf16", "int8", "int4")
+VALUES: Final[tuple[Values, ...]] = ("fp32", "fp16", "bf16", "int8", "int4", "int2")
 SPARSE: Final[tuple[Select, ...]] = ("topk", "exactk", "sharedk", "randk")
 STAGES: Final = ("off", "prune", *SPARSE, "lowrank", *VALUES[1:], "zstd")
 
@@ -69,7 +69,7 @@ class Level:
             if position <= order:
                 raise ConfigError(
                     f"{setting}: {stage!r} is repeated or in the wrong order in {text!r}; "
-                    "the order is prune, topk/exactk/sharedk/randk/lowrank, fp16/bf16/int8/int4, zstd"
+                    "the order is prune, topk/exactk/sharedk/randk/lowrank, fp16/bf16/int8/int4/int2, zstd"
                 )
             order = position
             level |= fields
@@ -92,7 +92,7 @@ def _parse_stage(stage: str, setting: str, text: str) -> tuple[int, dict[str, ob
         return 3, {"lossless": True}
     raise ConfigError(
         f"{setting}: {stage!r} in {text!r} is not a stage; {did_you_mean(name, STAGES)}allowed are off, prune:P, "
-        "topk:R, exactk:R, sharedk:R, randk:R, lowrank:N, fp16, bf16, int8, int4, zstd"
+        "topk:R, exactk:R, sharedk:R, randk:R, lowrank:N, fp16, bf16, int8, int4, int2, zstd"
     )
 
 

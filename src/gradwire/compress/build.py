@@ -31,7 +31,8 @@ def check_chain(level: Level, setting: str = "level") -> None:
         )
     if level.select == "sharedk" and (level.prune or level.lossless):
         raise ConfigError(
-            f"{setting}: sharedk can be combined with fp16, bf16, int8 or int4 only; remove prune and zstd from {level}"
+            f"{setting}: sharedk can be combined with fp16, bf16, int8, int4 or int2 only; "
+            f"remove prune and zstd from {level}"
         )
 
 

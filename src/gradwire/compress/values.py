@@ -1,4 +1,4 @@
-"""Value formats of a frame: fp32, fp16, bf16, int8 or int4, the last two with one scale per block.
+"""Value formats of a frame: fp32, fp16, bf16, int8, int4 or int2, the last three with one scale per block.
 
 A value codec gives the exact number of bytes for any count, encodes float32 values (adding the residual and leaving the
 rounding error in it), and decodes them, weighted, by writing or adding.
@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from gradwire.compress import kernels
-from gradwire.compress.kernels import INT4_BLOCK, INT8_BLOCK
+from gradwire.compress.kernels import INT2_BLOCK, INT4_BLOCK, INT8_BLOCK
 from gradwire.level import Values
 
 # Shards of an exchange and pieces of a tree begin at multiples of the largest quantisation block, so that no block
 # belongs to two of them.
-ALIGN: Final = max(INT8_BLOCK, INT4_BLOCK)
+ALIGN: Final = max(INT8_BLOCK, INT4_BLOCK, INT2_BLOCK)
 # Byte ranges (offset, length) of a frame.
 Ranges = tuple[tuple[int, int], ...]
 
@@ -150,6 +150,39 @@ class Int4:
         return data[:cut].view(torch.float32), data[cut : cut + (count + 1) // 2]
 
 
+@dataclass(frozen=True, slots=True)
+class Int2:
+    """Blocks of 64 whole numbers in -2..1, four to a byte, with one signed float32 scale each: 0.31 bytes a value.
+
+    The sign of the scale gives the wider side to the block's largest element. Compared with error feedback on a small
+    GPT and a CNN with four levels without zero and with three levels (scales from the largest, the mean, the mean
+    square or a least squares fit): with SGD it ends where int4 ends, and most of those well above; with AdamW it is
+    within the noise of the best of them, 0.02 nats above uncompressed (int4: 0.004). Blocks of 128 were no better on
+    the CNN and worse in one run of the GPT with SGD. A residual is never larger than the largest gradient of its block.
+    """
+
+    bits: int = 2
+
+    def head(self, count: int) -> int:
+        return 4 * _blocks(count, INT2_BLOCK)
+
+    def nbytes(self, count: int) -> int:
+        return self.head(count) + (count + 3) // 4
+
+    def encode(self, values: Tensor, residual: Tensor | None, out: Tensor, seed: int | None) -> int:
+        scales, numbers = self._split(out, values.numel())
+        return kernels.encode_int2(values, residual, numbers, scales, seed=seed)
+
+    def decode(self, data: Tensor, out: Tensor, weight: float, add: bool) -> None:
+        scales, numbers = self._split(data, out.numel())
+        kernels.decode_int2(numbers, scales, out, weight=weight, add=add)
+
+    @staticmethod
+    def _split(data: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        cut = 4 * _blocks(count, INT2_BLOCK)
+        return data[:cut].view(torch.float32), data[cut : cut + (count + 3) // 4]
+
+
 def unreadable(codec: ValueCodec, values: Tensor, data: Tensor) -> Tensor:
     """The finite values that share a block with a NaN or infinity and cannot be read from `data`; zero elsewhere."""
     carried = torch.empty_like(values)
@@ -178,4 +211,5 @@ CODECS: Final[dict[Values, ValueCodec]] = {
     "bf16": Half(torch.bfloat16),
     "int8": Int8(),
     "int4": Int4(),
+    "int2": Int2(),
 }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gradwire.compress.kernels import native, reference
-from gradwire.compress.kernels.base import INT4_BLOCK, INT8_BLOCK, Selection
+from gradwire.compress.kernels.base import INT2_BLOCK, INT4_BLOCK, INT8_BLOCK, Selection
 from gradwire.errors import IntegrityError
 
 if TYPE_CHECKING:
@@ -23,15 +23,18 @@ if TYPE_CHECKING:
     from gradwire.compress.kernels.base import Kernels
 
 __all__ = [
+    "INT2_BLOCK",
     "INT4_BLOCK",
     "INT8_BLOCK",
     "Selection",
     "accumulate",
     "checksum",
     "decode_half",
+    "decode_int2",
     "decode_int4",
     "decode_int8",
     "encode_half",
+    "encode_int2",
     "encode_int4",
     "encode_int8",
     "gather",
@@ -89,6 +92,19 @@ def encode_int4(
     return _pick(_fast(g, r, scales) and _flat(q, torch.uint8)).encode_int4(g, r, q, scales, seed, threads)
 
 
+def encode_int2(
+    g: Tensor, r: Tensor | None, q: Tensor, scales: Tensor, seed: int | None = None, *, threads: int = 1
+) -> int:
+    """As `encode_int8`, to -2..1 with one signed scale per 64 elements, four to a byte (the first in the lowest bits).
+
+    The element of largest magnitude in a block is -2 times the scale. The other sign saturates at one scale, so even
+    stochastic rounding is biased there; no residual is larger than one scale.
+    """
+    _blocks(g, r, scales, INT2_BLOCK)
+    _same(packed=(g.numel() + 3) // 4, q=q.numel())
+    return _pick(_fast(g, r, scales) and _flat(q, torch.uint8)).encode_int2(g, r, q, scales, seed, threads)
+
+
 def decode_int8(
     q: Tensor, scales: Tensor, out: Tensor, weight: float = 1.0, add: bool = False, *, threads: int = 1
 ) -> None:
@@ -105,6 +121,15 @@ def decode_int4(
     _blocks(out, None, scales, INT4_BLOCK)
     _same(q=q.numel(), packed=(out.numel() + 1) // 2)
     _pick(_fast(out, scales) and _flat(q, torch.uint8)).decode_int4(q, scales, out, weight, add, threads)
+
+
+def decode_int2(
+    q: Tensor, scales: Tensor, out: Tensor, weight: float = 1.0, add: bool = False, *, threads: int = 1
+) -> None:
+    """Write (or add) weight * (q * scale) to float32 `out`; `q` holds as many values as `out` has elements."""
+    _blocks(out, None, scales, INT2_BLOCK)
+    _same(q=q.numel(), packed=(out.numel() + 3) // 4)
+    _pick(_fast(out, scales) and _flat(q, torch.uint8)).decode_int2(q, scales, out, weight, add, threads)
 
 
 def threshold(g: Tensor, r: Tensor | None, k: int) -> float:

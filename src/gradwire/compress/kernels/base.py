@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 # Elements that share one scale.
 INT8_BLOCK = 256
 INT4_BLOCK = 64
+INT2_BLOCK = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,15 @@ class Kernels(Protocol):
         self, g: Tensor, r: Tensor | None, q: Tensor, scales: Tensor, seed: int | None, threads: int
     ) -> int: ...
 
+    def encode_int2(
+        self, g: Tensor, r: Tensor | None, q: Tensor, scales: Tensor, seed: int | None, threads: int
+    ) -> int: ...
+
     def decode_int8(self, q: Tensor, scales: Tensor, out: Tensor, weight: float, add: bool, threads: int) -> None: ...
 
     def decode_int4(self, q: Tensor, scales: Tensor, out: Tensor, weight: float, add: bool, threads: int) -> None: ...
+
+    def decode_int2(self, q: Tensor, scales: Tensor, out: Tensor, weight: float, add: bool, threads: int) -> None: ...
 
     def threshold(self, g: Tensor, r: Tensor | None, k: int) -> float: ...
 

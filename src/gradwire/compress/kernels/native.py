@@ -41,12 +41,20 @@ def encode_int4(g: Tensor, r: Tensor | None, q: Tensor, scales: Tensor, seed: in
     return _native.encode_int4(_at(g), _at(r), _at(q), _at(scales), g.numel(), _seed(seed), threads)
 
 
+def encode_int2(g: Tensor, r: Tensor | None, q: Tensor, scales: Tensor, seed: int | None, threads: int) -> int:
+    return _native.encode_int2(_at(g), _at(r), _at(q), _at(scales), g.numel(), _seed(seed), threads)
+
+
 def decode_int8(q: Tensor, scales: Tensor, out: Tensor, weight: float, add: bool, threads: int) -> None:
     _native.decode_int8(_at(q), _at(scales), _at(out), out.numel(), weight, add, threads)
 
 
 def decode_int4(q: Tensor, scales: Tensor, out: Tensor, weight: float, add: bool, threads: int) -> None:
     _native.decode_int4(_at(q), _at(scales), _at(out), out.numel(), weight, add, threads)
+
+
+def decode_int2(q: Tensor, scales: Tensor, out: Tensor, weight: float, add: bool, threads: int) -> None:
+    _native.decode_int2(_at(q), _at(scales), _at(out), out.numel(), weight, add, threads)
 
 
 def threshold(g: Tensor, r: Tensor | None, k: int) -> float:

@@ -6,11 +6,13 @@ ignored).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
-from gradwire.compress.kernels.base import INT4_BLOCK, INT8_BLOCK, Selection
+from gradwire.compress.kernels.base import INT2_BLOCK, INT4_BLOCK, INT8_BLOCK, Selection
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,16 +35,24 @@ def decode_half(src: Tensor, out: Tensor, weight: float, add: bool, threads: int
 
 
 def encode_int8(g: Tensor, r: Tensor | None, q: Tensor, scales: Tensor, seed: int | None, threads: int = 1) -> int:
-    whole, count = _quantise(g, r, scales, seed, INT8_BLOCK, 127.0)
+    whole, count = _quantise(g, r, scales, seed, _INT8)
     q.copy_(whole.to(torch.int8))
     return count
 
 
 def encode_int4(g: Tensor, r: Tensor | None, q: Tensor, scales: Tensor, seed: int | None, threads: int = 1) -> int:
-    whole, count = _quantise(g, r, scales, seed, INT4_BLOCK, 7.0)
+    whole, count = _quantise(g, r, scales, seed, _INT4)
     nibbles = torch.zeros(2 * q.numel(), dtype=torch.int32, device=g.device)
     nibbles[: g.numel()] = whole.to(torch.int32) & 15
     q.copy_((nibbles[::2] | nibbles[1::2] << 4).to(torch.uint8))
+    return count
+
+
+def encode_int2(g: Tensor, r: Tensor | None, q: Tensor, scales: Tensor, seed: int | None, threads: int = 1) -> int:
+    whole, count = _quantise(g, r, scales, seed, _INT2)
+    codes = torch.zeros(4 * q.numel(), dtype=torch.int32, device=g.device)
+    codes[: g.numel()] = whole.to(torch.int32) & 3
+    q.copy_((codes[::4] | codes[1::4] << 2 | codes[2::4] << 4 | codes[3::4] << 6).to(torch.uint8))
     return count
 
 
@@ -55,6 +65,13 @@ def decode_int4(q: Tensor, scales: Tensor, out: Tensor, weight: float, add: bool
     nibbles = torch.stack((wide & 15, wide >> 4), dim=1).flatten()[: out.numel()]
     signed = ((nibbles ^ 8) - 8).float()
     _write(out, _weight(weight, out) * (signed * _spread(scales.float(), INT4_BLOCK, out.numel())), add)
+
+
+def decode_int2(q: Tensor, scales: Tensor, out: Tensor, weight: float, add: bool, threads: int = 1) -> None:
+    wide = q.to(torch.int32)
+    codes = torch.stack([wide >> shift & 3 for shift in (0, 2, 4, 6)], dim=1).flatten()[: out.numel()]
+    signed = ((codes ^ 2) - 2).float()
+    _write(out, _weight(weight, out) * (signed * _spread(scales.float(), INT2_BLOCK, out.numel())), add)
 
 
 def threshold(g: Tensor, r: Tensor | None, k: int) -> float:
@@ -181,26 +198,42 @@ def _spread(per_block: Tensor, block: int, n: int) -> Tensor:
     return per_block.repeat_interleave(block)[:n]
 
 
-def _quantise(
-    g: Tensor, r: Tensor | None, scales: Tensor, seed: int | None, block: int, levels: float
-) -> tuple[Tensor, int]:
+class _Code(NamedTuple):
+    """Elements per scale, the least and the largest whole number, and the scale of each row of a matrix."""
+
+    block: int
+    low: float
+    top: float
+    scale: Callable[[Tensor], Tensor]
+
+
+def _even_scale(rows: Tensor, levels: float) -> Tensor:
+    return (rows.abs().amax(dim=1) / levels).clamp(max=_scale_cap(levels))
+
+
+def _signed_scale(rows: Tensor) -> Tensor:
+    """The element of largest magnitude (the positive one of two) is -2 times the scale."""
+    up, down = rows.amax(dim=1), (-rows).amax(dim=1)
+    return torch.where(up >= down, -0.5 * up, 0.5 * down)
+
+
+def _quantise(g: Tensor, r: Tensor | None, scales: Tensor, seed: int | None, code: _Code) -> tuple[Tensor, int]:
     a, nonfinite = _compensated(g, r)
-    n = a.numel()
+    n, block = a.numel(), code.block
     padded = torch.zeros(scales.numel() * block, dtype=torch.float32, device=g.device)
     padded[:n] = a
     rows = padded.view(-1, block)
     bad = ~torch.isfinite(rows).all(dim=1)
-    largest = torch.where(bad, 0.0, rows.abs().amax(dim=1)) if n else rows.new_zeros(0)
-    scale = (largest / levels).clamp(max=_scale_cap(levels))
-    scale = torch.where(scale >= _SMALLEST, scale, 0.0)
-    inverse = torch.where(scale > 0, 1.0 / scale, 0.0)
+    scale = code.scale(torch.where(bad[:, None], 0.0, rows)) if n else rows.new_zeros(0)
+    scale = torch.where(scale.abs() >= _SMALLEST, scale, 0.0)
+    inverse = torch.where(scale != 0, 1.0 / scale, 0.0)
     scales.copy_(torch.where(bad, torch.nan, scale))
     t = a * _spread(inverse, block, n)
     whole = t.round()
     if seed is not None:
         whole = t.floor()
         whole = whole + (noise(seed, n, g.device) < t - whole).float()
-    whole = whole.clamp(-levels, levels)
+    whole = whole.clamp(code.low, code.top)
     bad_element = _spread(bad, block, n)
     _keep(r, a - whole * _spread(scale, block, n), bad_element)
     return torch.where(bad_element, 0.0, whole), int(nonfinite.sum())
@@ -236,3 +269,8 @@ def _emit(
     rest[places] = 0.0
     _keep(r, rest, nonfinite)
     return Selection(places.numel(), int(nonfinite.sum()))
+
+
+_INT8: Final = _Code(INT8_BLOCK, -127.0, 127.0, partial(_even_scale, levels=127.0))
+_INT4: Final = _Code(INT4_BLOCK, -7.0, 7.0, partial(_even_scale, levels=7.0))
+_INT2: Final = _Code(INT2_BLOCK, -2.0, 1.0, _signed_scale)
