@@ -132,7 +132,7 @@ def page(result: dict[str, Any]) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
-        f"A pulse is 256 bytes to every other rank and is a separate packet: {result['rows'][0]['pulses']} "
+        f"A pulse is 384 bytes to every other rank and is a separate packet: {result['rows'][0]['pulses']} "
         "bytes a step here, for any model. Their share of the bytes sent grows as compression reduces the rest.",
     ]
     missed = [row["network"] for row in result["rows"] if row["of_time"] >= 0.005]

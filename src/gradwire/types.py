@@ -12,6 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gradwire.level import Level
 
 
@@ -48,6 +51,11 @@ class LinkView:
     Seconds and bytes per second; None where a value is not measured yet. `bandwidth` is the present delivery rate,
     `best` the highest recent one, `overhead` the time of an exchange besides its bytes; `delay` is the time of a step's
     synchronisation, `variation` its deviation, `queueing` the latency above its minimum.
+
+    `bandwidth` is None, or keeps its last value, where nothing identifies it. `floor` is what the path carries at
+    least: samples of a sender that had no more to send are lower bounds and count here only. `restart` is how much
+    longer a transfer of the path's bandwidth-delay product takes because TCP restarts from its initial window after the
+    idle time between steps; 0 where it does not.
     """
 
     rtprop: float | None = None
@@ -60,20 +68,25 @@ class LinkView:
     loss: float = 0.0
     age: float = 0.0
     confidence: float = 0.0
+    floor: float = 0.0
+    restart: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Acks:
     """Summary of the acknowledgements on all links of one rank; None where a value is not measured yet.
 
-    `rtprop`, `queueing` and `loss` are those of the worst link; `bandwidth` is bytes per second while data was in
-    flight.
+    `rtprop`, `queueing`, `loss` and `restart` (as in LinkView) are those of the worst link. `bandwidth` is what the
+    links carry together, None unless the network and not the sender limited them; `floor` is what they carried, 0 in a
+    step that moved too little to tell.
     """
 
     rtprop: float | None = None
     bandwidth: float | None = None
     queueing: float = 0.0
     loss: float = 0.0
+    floor: float = 0.0
+    restart: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +114,8 @@ class StepFacts:
     `span` from the first bucket ready to the last; `buckets` each bucket's (ready after the first, bytes); `residual`
     the residual's energy relative to the gradient's; `loss` the training loss, if the user reported it. `carrying` and
     `encoding` are the parts of `exposed` with an operation on the network, and with encoding only; `level` is the level
-    of the step, where known.
+    of the step, where known. On rank 0, `sample` has some elements of its own gradient, and `adaptive` says whether the
+    optimizer divides by the root of squared gradients, where that is known.
     """
 
     seconds: float = 0.0
@@ -117,6 +131,8 @@ class StepFacts:
     carrying: float = 0.0
     encoding: float = 0.0
     level: Level | None = None
+    sample: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
+    adaptive: bool | None = None
 
     @property
     def compute(self) -> float:

@@ -112,3 +112,18 @@ def test_errors_come_before_warnings() -> None:
     flows[0] = msgspec.structs.replace(flows[0], rate=RATE / 4)
     hosts[1] = host(1, torch="2.12")
     assert codes(hosts, reaches, flows) == ["torch-versions", "slow-path"]
+
+
+def test_a_restart_after_idle_is_found_where_it_costs_time() -> None:
+    """300 Mbit/s and 80 ms: 3 MB in flight, which a window of 14 kB reaches after eight round trips."""
+    hosts, reaches, flows = healthy()
+    far = [msgspec.structs.replace(one, rtt=0.08) for one in reaches]
+    fast = [msgspec.structs.replace(one, rate=37.5e6) for one in flows]
+    asleep = [msgspec.structs.replace(one, restarts=True) for one in hosts]
+    (finding,) = find(asleep, far, fast)
+    assert (finding.code, finding.severity) == ("slow-start-after-idle", "info")
+    assert "tcp_slow_start_after_idle=0" in finding.fix
+    assert codes(asleep, reaches, flows) == [], "one millisecond away it costs nothing"
+    assert codes(hosts, far, fast) == [], "the setting is off"
+    bbr = [msgspec.structs.replace(one, congestion="bbr") for one in asleep]
+    assert codes(bbr, far, fast) == [], "BBR keeps its window"

@@ -6,14 +6,18 @@ import ipaddress
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Final
 
 from gradwire.doctor.types import Finding, FlowResult, HostFacts, Reach, Severity
-from gradwire.units import Rate
+from gradwire.sense.slow_start import slow_start_seconds
+from gradwire.units import Rate, Seconds
 
 # One lost packet in a hundred halves the rate of loss-based TCP on any path longer than a building.
 LOSSY = 0.01
 # A pair below this share of the median rate delays every step.
 SLOW = 0.5
+# Seconds that TCP's restart after idle must cost on some path before it is worth a setting.
+RESTART: Final = 0.05
 ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "info": 2}
 
 
@@ -26,6 +30,7 @@ def find(hosts: Sequence[HostFacts], reaches: Sequence[Reach], flows: Sequence[F
         *_versions(hosts),
         *_loss(hosts, reaches),
         *_slow(hosts, flows),
+        *_restarts(hosts, reaches, flows),
     ]
     return sorted(found, key=lambda finding: ORDER[finding.severity])
 
@@ -144,3 +149,29 @@ def _slow(hosts: Sequence[HostFacts], flows: Sequence[FlowResult]) -> list[Findi
         f"{_name(hosts, worst.source)} to {_name(hosts, worst.target)} at {Rate(worst.rate or 0.0)}"
     )
     return [Finding("warning", "slow-path", text, "check this path first: every step waits for the slowest path")]
+
+
+def _restarts(hosts: Sequence[HostFacts], reaches: Sequence[Reach], flows: Sequence[FlowResult]) -> list[Finding]:
+    """What TCP's restart from its initial window after a step's compute costs on the path where that is most."""
+    trips = {(reach.source, reach.target): reach.rtt for reach in reaches if reach.rtt}
+    costs = [
+        (slow_start_seconds(flow.rate * trip, trip, flow.rate), flow, trip)
+        for flow in flows
+        if flow.rate and (trip := trips.get((flow.source, flow.target))) and _begins_small(hosts[flow.source])
+    ]
+    cost, flow, trip = max(costs, key=lambda each: each[0], default=(0.0, None, 0.0))
+    if flow is None or cost < RESTART:
+        return []
+    text = (
+        f"after a pause of {Seconds(0.2 + trip)}, as between steps, TCP begins with a small window again: from "
+        f"{_name(hosts, flow.source)} to {_name(hosts, flow.target)} a transfer then takes up to {Seconds(cost)} longer"
+    )
+    fix = (
+        f"sysctl -w net.ipv4.tcp_slow_start_after_idle=0 on all hosts saves up to {Seconds(cost)} for each phase of an "
+        "exchange; transport=ltp and BBR keep their rate over a pause"
+    )
+    return [Finding("info", "slow-start-after-idle", text, fix)]
+
+
+def _begins_small(host: HostFacts) -> bool:
+    return host.restarts and not host.congestion.startswith("bbr")

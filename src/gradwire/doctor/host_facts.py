@@ -63,6 +63,12 @@ def congestion_control() -> str:
     return path.read_text().strip() if path.is_file() else "unknown"
 
 
+def slow_start_after_idle() -> bool:
+    """Whether TCP begins with a small window again after a pause. The setting belongs to the network namespace."""
+    path = Path("/proc/sys/net/ipv4/tcp_slow_start_after_idle")
+    return path.is_file() and path.read_text().strip() != "0"
+
+
 def host_facts(rank: int, master: str, tcp_port: int, udp_port: int) -> HostFacts:
     known = interfaces()
     setting = os.environ.get("GLOO_SOCKET_IFNAME", "")
@@ -78,4 +84,5 @@ def host_facts(rank: int, master: str, tcp_port: int, udp_port: int) -> HostFact
         congestion=congestion_control(),
         tcp_port=tcp_port,
         udp_port=udp_port,
+        restarts=slow_start_after_idle(),
     )

@@ -20,9 +20,9 @@ from gradwire.level import Level
 from gradwire.types import all_reduce_bytes
 from gradwire.units import Bytes, Rate, Seconds
 
-# Mildest first: among levels that are about as fast, the first one is recommended.
+# Least lossy first: among levels that are about as fast, the first one is recommended.
 LADDER = ("off", "fp16", "int8", "topk:0.1+int8", "topk:0.01+int8")
-# A milder level is recommended if its step takes at most this many times the fastest.
+# A less lossy level is recommended if its step takes at most this many times the fastest.
 AS_FAST = 1.1
 HIDDEN = 0.9 * 2 / 3
 # Parameters and milliseconds of compute (forward and backward, batch of 32 to 128) on a V100-class GPU: assumptions.

@@ -21,7 +21,8 @@ class HostFacts(msgspec.Struct, frozen=True):
     """Facts of one rank's host.
 
     `route_address` is the local address of packets to MASTER_ADDR; `gloo_address` the one that gloo publishes (None if
-    its interface does not exist); `gloo_setting` is GLOO_SOCKET_IFNAME.
+    its interface does not exist); `gloo_setting` is GLOO_SOCKET_IFNAME; `restarts` is the kernel's setting
+    net.ipv4.tcp_slow_start_after_idle.
     """
 
     rank: int
@@ -35,6 +36,7 @@ class HostFacts(msgspec.Struct, frozen=True):
     congestion: str
     tcp_port: int
     udp_port: int
+    restarts: bool = False
 
     @property
     def route_interface(self) -> Interface | None:

@@ -52,6 +52,8 @@ class StepSample:
     nbytes: int
     busy: float
     latency: float
+    # By how many seconds a small message's time usually differs from the typical one: the machine's part of the noise.
+    jitter: float = 0.0
 
     @property
     def moving(self) -> float:
@@ -99,13 +101,14 @@ class ChangeDetector:
     def _residual(self, sample: StepSample) -> float:
         alike = [one.moving for one in self._known if _ratio(one.nbytes, sample.nbytes) <= SAME_SIZE]
         if not alike:
-            return self._beyond(sample) / self.noise
+            return self._beyond(sample) / math.hypot(self.noise, sample.jitter / sample.busy)
         expected = statistics.median(alike) + sample.latency
         residual = math.log(sample.busy / expected)
         if len(alike) > 1:  # an outlier counts for at most three deviations
             square = min(residual * residual, 9 * self._variance)
             self._variance = max(LEAST_NOISE**2, self._variance + (square - self._variance) / LEARNT_OVER)
-        return residual / (self.noise * math.sqrt(1 + MEDIAN_ERROR / len(alike)))
+        noise = math.hypot(self.noise, sample.jitter / expected)
+        return residual / (noise * math.sqrt(1 + MEDIAN_ERROR / len(alike)))
 
     def _beyond(self, sample: StepSample) -> float:
         """Log distance from the range that steps of other sizes allow; 0 inside."""

@@ -1,7 +1,7 @@
 """Pulse: the small fixed-size record that every rank sends to all others once a step, off the critical path.
 
 It carries what the rank measured in its last step, the timestamps for round trips and clock offsets, and, from rank 0,
-the level that all ranks use from the next step on. It has 256 bytes, so that its transfer time is latency only.
+the level that all ranks use from the next step on. It has 384 bytes, so that its transfer time is latency only.
 
     offset  bytes  field
     0       2      magic "gp"
@@ -12,10 +12,10 @@ the level that all ranks use from the next step on. It has 256 bytes, so that it
     12      4      bytes of the level's text, then of the reason's
     16      64     8 doubles: seconds, exposed, busy, wire bytes, work, span, residual, loss
     80      32     4 doubles: sent, last bucket ready, echo of the receiver's timestamp, when that arrived (0: none)
-    112     32     4 doubles of its acknowledgements: RTprop, bandwidth (0: unknown), queueing, loss
-    144     4      latencies in a row of the longest exchange
-    148     4      CRC-32 of everything else
-    152     104    the texts, UTF-8
+    112     48     6 doubles of its acknowledgements: RTprop, bandwidth (0: unknown), queueing, loss, floor, restart
+    160     4      latencies in a row of the longest exchange
+    164     4      CRC-32 of everything else
+    168     216    the texts, UTF-8
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from gradwire.errors import IntegrityError
 from gradwire.level import Level
 from gradwire.types import Acks, Decision, StepFacts
 
-SIZE: Final = 256
-VERSION: Final = 2
-_HEAD: Final = struct.Struct("<2sBBIIHH8d4d4dII")
+SIZE: Final = 384
+VERSION: Final = 3
+_HEAD: Final = struct.Struct("<2sBBIIHH8d4d6dII")
 _TEXT: Final = SIZE - _HEAD.size
 
 
@@ -64,7 +64,8 @@ def pack(pulse: Pulse) -> bytes:
     head = (b"gp", VERSION, int(pulse.facts is not None), pulse.number, pulse.decision.version)
     numbers = (facts.seconds, facts.exposed, facts.busy, float(facts.wire_bytes), facts.work, facts.span)
     times = (facts.residual, facts.loss, stamps.sent, stamps.ready, stamps.echo, stamps.arrived)
-    acks = (pulse.acks.rtprop or 0.0, pulse.acks.bandwidth or 0.0, pulse.acks.queueing, pulse.acks.loss)
+    seen = pulse.acks
+    acks = (seen.rtprop or 0.0, seen.bandwidth or 0.0, seen.queueing, seen.loss, seen.floor, seen.restart)
     fields = (*head, len(level), len(reason), *numbers, *times, *acks, facts.hops)
     text = (level + reason).ljust(_TEXT, b"\0")
     return _HEAD.pack(*fields, zlib.crc32(_HEAD.pack(*fields, 0) + text)) + text
@@ -84,7 +85,7 @@ def unpack(data: bytes) -> Pulse:
     level = Level.parse(text[:level_size].decode(errors="replace"), setting="pulse")
     reason = text[level_size : level_size + reason_size].decode(errors="ignore")
     seconds, exposed, busy, wire, work, span, residual, loss, sent, ready, echo, arrived = fields[7:19]
-    rtprop, bandwidth, queueing, lost, hops = fields[19:-1]
+    rtprop, bandwidth, queueing, lost, floor, restart, hops = fields[19:-1]
     facts = StepFacts(seconds, exposed, busy, int(wire), hops, work, span, (), residual, loss) if valid else None
-    acks = Acks(rtprop or None, bandwidth or None, queueing, lost)
+    acks = Acks(rtprop or None, bandwidth or None, queueing, lost, floor, restart)
     return Pulse(number, facts, Stamps(sent, ready, echo, arrived), Decision(level, reason, decided), acks)

@@ -42,6 +42,11 @@ class Carrier(Protocol):
         """The share of a frame's values that its receiver waits for until the deadline."""
         ...
 
+    @property
+    def kernel_tcp(self) -> bool:
+        """Whether the kernel's TCP may carry the lanes: its acknowledgements are read from the sockets."""
+        ...
+
     def open(self, count: int, *, host: bool = False) -> list[Lane]:
         """`host`: for CPU tensors, whatever device the gradients are on."""
         ...
@@ -67,6 +72,7 @@ class GroupCarrier:
     """Lanes over new process groups with the members of the model's one."""
 
     tolerance = 1.0
+    kernel_tcp = True
 
     def __init__(self, group: dist.ProcessGroup, timeout: float, clock: Clock) -> None:
         self._group, self._timeout, self._clock = group, timeout, clock
@@ -96,6 +102,7 @@ class WireCarrier:
         self._config, self._clock = config, clock
         self._opened = 0
         self.tolerance = config.tolerance
+        self.kernel_tcp = isinstance(endpoint, TcpEndpoint)
 
     def open(self, count: int, *, host: bool = False) -> list[Lane]:
         numbers = range(self._opened, self._opened + count)
