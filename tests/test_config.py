@@ -22,6 +22,7 @@ from gradwire.config import (
     with_transport,
 )
 from gradwire.errors import ConfigError
+from gradwire.level import Level
 
 
 def test_argument_overrides_environment_overrides_file(tmp_path: Path) -> None:
@@ -83,7 +84,7 @@ def test_an_error_names_its_setting(given: object, environment: dict[str, str], 
         ),
         (
             {"transports": {}},
-            "configuration: there is no setting 'transports'; did you mean 'transport'? known are level, record, ",
+            "configuration: there is no setting 'transports'; did you mean 'transport'? known are level, lossiest, ",
         ),
         ({"levle": "int8"}, "configuration: there is no setting 'levle'; did you mean 'level'? "),
         ({"level": 5}, "level: 5 is not valid; it must be text"),
@@ -116,6 +117,48 @@ def test_an_unknown_variable_gets_a_suggestion(variable: str, meant: str) -> Non
         resolve(None, {variable: "1"})
 
 
+def test_the_cap_comes_from_argument_environment_or_file(tmp_path: Path) -> None:
+    path = tmp_path / "gradwire.toml"
+    path.write_text('lossiest = "topk:0.03"\n')
+    environment = {"GRADWIRE_CONFIG": str(path)}
+    assert resolve(None, {}).cap is None
+    assert resolve(None, environment).cap == Level.parse("topk:0.03")
+    environment["GRADWIRE_LOSSIEST"] = "int4"
+    assert resolve("netsense", environment).cap == Level.parse("int4")
+    assert with_level(resolve(None, environment), None, "int8").cap == Level.parse("int8")
+    assert with_level(resolve(None, environment), "fp16", "").cap is None, "level and cap are checked together"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"level": "int8", "lossiest": "int4"},
+            "lossiest: 'int4' limits what a controller chooses, but level = 'int8' is fixed; leave lossiest "
+            "(GRADWIRE_LOSSIEST) empty, or choose a controller: ",
+        ),
+        ({"lossiest": "int5"}, "lossiest: 'int5' in 'int5' is not a stage; "),
+        ({"lossiest": "auto"}, "lossiest: 'auto' in 'auto' is not a stage; "),
+        ({"lossiest": "topk:3"}, "lossiest: topk needs a share between 0 and 1"),
+        ({"lossiest": 4}, "lossiest: 4 is not valid; it must be text"),
+        (
+            {"lossiest": "topk:0.03+int8", "plan": "star"},
+            "lossiest: topk:0.03+int8 cannot be summed inside the trees of plan = 'star'; write sharedk:0.03+int8",
+        ),
+        ({"lossiest": "lowrank:4", "plan": "star"}, "lossiest: lowrank:4 cannot be summed inside "),
+    ],
+)
+def test_a_cap_that_cannot_work_is_refused_with_the_fix(given: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve(given, {})
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("cap", ["off", "int4", "sharedk:0.03+int8", "randk:0.1"])
+def test_a_plan_takes_caps_that_its_trees_can_sum(cap: str) -> None:
+    assert str(resolve({"lossiest": cap, "plan": "star"}, {}).cap) == cap
+
+
 def test_an_unknown_controller_gets_a_suggestion() -> None:
     with pytest.raises(ConfigError, match="did you mean 'auto'"):
         resolve("atuo", {})
@@ -125,6 +168,7 @@ def test_an_unknown_controller_gets_a_suggestion() -> None:
     ("change", "value", "named"),
     [
         (with_level, 8, "level: 8 is not valid"),
+        (lambda config, value: with_level(config, None, value), 4, "lossiest: 4 is not valid; it must be text, as in "),
         (with_plan, 0, "plan: 0 is not valid"),
         (with_transport, "lpt", "transport: 'lpt' is not a transport; did you mean 'ltp'"),
         (with_record, 5, "record: 5 is not a path"),

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 
 from gradwire.decide.registry import controller_names, is_controller
+from gradwire.decide.summable_controller import summable
 from gradwire.errors import ConfigError
 from gradwire.level import Level
 from gradwire.plan.planners.registry import PLANNERS
@@ -35,7 +36,8 @@ class CompressConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     # Encoded megabytes per chunk of a bucket: small enough for chunks to overlap, large enough to fill a link.
     chunk: Positive = 4.0
-    # int8 and int4: "stochastic" is unbiased, "nearest" has the smaller error; error feedback corrects both.
+    # int8, int4 and int2: "stochastic" is unbiased (int2: where it does not saturate), "nearest" has the smaller error;
+    # error feedback corrects both.
     rounding: Literal["stochastic", "nearest"] = "stochastic"
     # DGC's momentum correction for sparse levels; use it with an SGD optimizer without momentum.
     momentum: Share = 0.0
@@ -82,6 +84,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     # A level such as "int8" or "topk:0.01+int8", or a controller that chooses levels: "auto", "netsense", "dc2".
     level: str = "auto"
+    # The lossiest level that a controller may choose, as in "int4" or "topk:0.03" (docs/lossiness.md); "": no limit.
+    lossiest: str = ""
+    # The share of additional steps that `auto` may spend to make each step shorter: 0.05 keeps the accuracy at equal
+    # epochs, 1.0 allows twice the steps where they take less than half the time (docs/lossiness.md).
+    extra_steps: Annotated[float, msgspec.Meta(ge=0)] = 0.05
     # Directory for the files of every rank's events (docs/events.md); empty: nothing is recorded.
     record: str = ""
     # A planner ("loadaware", "star", "ring", ...): gradients are summed along its trees over LTP or TCP. "": none.
@@ -90,6 +97,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     compress: CompressConfig = msgspec.field(default_factory=CompressConfig)
     transport: TransportConfig = msgspec.field(default_factory=TransportConfig)
     observe: ObserveConfig = msgspec.field(default_factory=ObserveConfig)
+
+    @property
+    def cap(self) -> Level | None:
+        """The setting `lossiest` as a level; None where there is no limit."""
+        return Level.parse(self.lossiest, setting="lossiest") if self.lossiest else None
 
     def to_dict(self) -> dict[str, object]:
         return dict(msgspec.to_builtins(self))
@@ -126,21 +138,43 @@ def checked(config: Config) -> Config:
         except ConfigError as error:
             hint = did_you_mean(config.level, controller_names())
             raise ConfigError(f"{error}; {hint}controllers are {', '.join(controller_names())}") from error
+    if config.lossiest:
+        _check_cap(config)
     for setting, value in _numbers(config):
         if not math.isfinite(value):
             raise ConfigError(f"{setting}: {value} is not valid; it must be a finite number")
     return config
 
 
+def _check_cap(config: Config) -> None:
+    cap = Level.parse(config.lossiest, setting="lossiest")
+    if not is_controller(config.level):
+        raise ConfigError(
+            f"lossiest: {config.lossiest!r} limits what a controller chooses, but level = {config.level!r} is fixed; "
+            f"leave lossiest ({PREFIX}LOSSIEST) empty, or choose a controller: {', '.join(controller_names())}"
+        )
+    if config.plan and summable(cap) != cap:
+        raise ConfigError(
+            f"lossiest: {cap} cannot be summed inside the trees of plan = {config.plan!r}; write {summable(cap)}"
+        )
+
+
 def _numbers(config: Config) -> Iterator[tuple[str, float]]:
     for section, settings in config.to_dict().items():
+        if isinstance(settings, float):
+            yield section, settings
         if isinstance(settings, dict):
             yield from ((f"{section}.{name}", value) for name, value in settings.items() if isinstance(value, float))
 
 
-def with_level(config: Config, level: str) -> Config:
-    """The same configuration at another level, or with another controller."""
-    return checked(msgspec.structs.replace(config, level=_text(level, "level", 'as in level="int8"')))
+def with_level(config: Config, level: str | None, lossiest: str | None = None) -> Config:
+    """The same configuration at another level or with another controller, and with another cap, where not None."""
+    changes = {}
+    if level is not None:
+        changes["level"] = _text(level, "level", 'as in level="int8"')
+    if lossiest is not None:
+        changes["lossiest"] = _text(lossiest, "lossiest", 'as in lossiest="int4"')
+    return checked(msgspec.structs.replace(config, **changes))
 
 
 def with_plan(config: Config, planner: str) -> Config:
@@ -218,7 +252,7 @@ OTHER_VARIABLES = frozenset(
     for name in (
         *("CONFIG", "ISA", "HOST", "SITE", "BACKEND", "CI", "LAB", "LAB_START", "LAB_PID"),
         *("IFNAME", "PORTS", "SECRET", "SECRET_FILE", "WIRE", "DASHBOARD_TOKEN", "RUNTIME_DIR", "REJOIN"),
-        *("PACE_BYTES", "STORE", "ANNOUNCE", "CUDA", "BACKEND_BASE"),
+        *("PACE_BYTES", "STORE", "ANNOUNCE", "CUDA", "BACKEND_BASE", "DILATE", "DILATE_ORIGIN"),
     )
 )
 

@@ -137,7 +137,8 @@ class Synchronised(Fact, frozen=True):
 class Sensed(Fact, frozen=True):
     """The estimate of the network for the group, and the last step, as rank 0 knows them.
 
-    Seconds and bytes per second. `predicted_plain` is the cost model's prediction for a step of plain DDP now.
+    Seconds and bytes per second. `predicted_plain` is the cost model's prediction for a step of plain DDP now. `floor`
+    is what the network carries at least; `restart` is what TCP's slow start after idle costs.
     """
 
     step: int
@@ -155,13 +156,16 @@ class Sensed(Fact, frozen=True):
     loss: float = 0.0
     confidence: float = 0.0
     predicted_plain: float | None = None
+    floor: float = 0.0
+    restart: float = 0.0
 
     @classmethod
     def of(cls, at: float, step: int, view: View, facts: StepFacts, predicted_plain: float | None = None) -> Sensed:
         link = view.group
         network = (link.rtprop, link.bandwidth, link.queueing, link.delay, link.variation)
         work = (facts.seconds, facts.exposed, facts.compute, facts.work, finite(facts.residual) or 0.0)
-        return cls(at, step, *network, *work, link.best, link.loss, link.confidence, finite(predicted_plain))
+        known = (link.best, link.loss, link.confidence, finite(predicted_plain))
+        return cls(at, step, *network, *work, *known, link.floor, link.restart)
 
 
 class LinkSample(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

@@ -21,7 +21,8 @@ from gradwire.level import Level
 LEVELS = [
     "fp16", "bf16", "int8", "int4", "topk:0.01", "topk:0.1+fp16", "topk:0.01+int8", "topk:0.3+int4", "exactk:0.01",
     "exactk:0.5+int8", "randk:0.1", "randk:0.01+int8", "zstd", "int8+zstd", "topk:0.01+int4+zstd",
-    "prune:0.5+int8", "prune:0.3+topk:0.05+int8", "prune:0.9+fp16+zstd",
+    "int2", "topk:0.1+int2", "randk:0.1+int2", "int2+zstd", "prune:0.5+int2", "prune:0.5+int8",
+    "prune:0.3+topk:0.05+int8", "prune:0.9+fp16+zstd",
 ]  # fmt: skip
 
 

@@ -111,14 +111,17 @@ def test_threads_change_nothing_in_dense_encodings() -> None:
         r, half, wide = start.clone(), torch.empty(n, dtype=torch.float16), torch.ones(n)
         q8, s8 = torch.empty(n, dtype=torch.int8), torch.empty(-(-n // 256))
         q4, s4 = torch.empty((n + 1) // 2, dtype=torch.uint8), torch.empty(-(-n // 64))
+        q2, s2 = torch.empty((n + 3) // 4, dtype=torch.uint8), torch.empty(-(-n // 64))
         kernels.encode_half(g, r, half, threads=threads)
         kernels.encode_int8(g, r, q8, s8, 5, threads=threads)
         kernels.encode_int4(g, r, q4, s4, 6, threads=threads)
+        kernels.encode_int2(g, r, q2, s2, 7, threads=threads)
         kernels.decode_half(half, wide, 0.5, True, threads=threads)
         kernels.decode_int8(q8, s8, wide, 0.3, True, threads=threads)
         kernels.decode_int4(q4, s4, wide, 0.1, True, threads=threads)
+        kernels.decode_int2(q2, s2, wide, 0.1, True, threads=threads)
         kernels.accumulate(g, r, threads=threads)
-        return [r, half, q8, s8, q4, s4, wide]
+        return [r, half, q8, s8, q4, s4, q2, s2, wide]
 
     for one, other in zip(run(1), run(2), strict=True):
         assert torch.equal(one, other)

@@ -14,6 +14,7 @@ from gradwire.events import (
     VERSION,
     Attached,
     Decided,
+    Faulted,
     LinkSample,
     LinksSensed,
     Opened,
@@ -23,6 +24,7 @@ from gradwire.events import (
 )
 from gradwire.observe.files import segment_path
 from gradwire.observe.reader import Record, read
+from gradwire.observe.sample import SampleShape, write
 from tests.dashboard.conftest import Served, Tab
 from tests.dashboard.parsing import events, number
 from tests.trials import Trial, decide
@@ -209,6 +211,32 @@ def test_an_hour_of_sixteen_ranks_is_drawn_soon(served: Served, tab: Callable[..
         assert float(took) < 5.0
 
     decide(draw)
+
+
+def test_an_act_of_the_accuracy_guard_stands_above_the_overview(
+    serve: Callable[..., Served], tab: Callable[..., Tab], tmp_path: Path
+) -> None:
+    detail = "the loss rose from 1.2 to 1.5 at topk:0.01+int8; backing off to int4"
+    for name, harmed in (("calm", False), ("harmed", True)):
+        folder = write(tmp_path / name, SampleShape(ranks=2, seconds=60.0, seed=3), packed=False)
+        acts = [Faulted(5010.0, 20, "guard", "first"), Faulted(5020.0, 42, "guard", detail)] if harmed else []
+        with segment_path(folder, 0, 0).open("ab") as file:
+            file.write(msgspec.json.Encoder().encode_lines(acts))
+    running = serve(tmp_path)
+    for name in ("calm", "harmed"):
+        running.wait_until_read(name, 20)
+    seen = tab(390, 844)
+    seen.open(f"{running.address}/#/overview?run=calm")
+    assert seen.page.locator("[role=alert]").count() == 0
+    seen.open(f"{running.address}/#/overview?run=harmed")
+    seen.page.wait_for_selector("[role=alert]")
+    text = str(seen.page.locator("[role=alert]").inner_text())
+    assert text.startswith("Compression harmed training 2 times. Last at step 42: " + detail)
+    assert seen.page.evaluate("document.documentElement.scrollWidth") <= 390
+    seen.page.locator("[role=alert] a").click()
+    seen.page.wait_for_selector(".chip.bad")
+    assert seen.page.locator(".chip.bad").all_inner_texts() == ["guard", "guard"]
+    seen.shot("guard")
 
 
 def test_links_without_measurements_show_no_scale(

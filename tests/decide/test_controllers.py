@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pytest
 
 from gradwire.decide.accuracy_guard import AccuracyGuard
@@ -16,6 +18,7 @@ from gradwire.decide.base import Controller, Job
 from gradwire.decide.dc2 import Dc2
 from gradwire.decide.ladder import LADDER, index_of
 from gradwire.decide.netsense import NetSense
+from gradwire.decide.price import PriceList
 from gradwire.exchange.select import FootprintTable
 from gradwire.level import Level
 from gradwire.sense.change_detector import ChangeDetector, StepSample
@@ -24,6 +27,11 @@ from gradwire.types import Bucket, Decision, LinkView, ParameterSlice, StepFacts
 from gradwire.units import Rate
 
 MB = 250_000  # elements of a megabyte
+# Without a sample of a gradient, prices are the cautious ones that auto begins with.
+PRICES = PriceList(tuple(rung.level.ratio for rung in LADDER if rung.level.sparse))
+# Allows every rung, whatever it costs in steps; and a number of steps after which none is in warm-up.
+ANY = 9.0
+WARM = 120
 
 
 def buckets(count: int = 10, numel: int = 4 * MB) -> tuple[Bucket, ...]:
@@ -87,13 +95,13 @@ def steady(mbit: float) -> Callable[[int], float]:
 
 
 def fixed_time(level: Level, mbit: float, trip: float) -> float:
-    """A step's time at one level on a steady network, times the slowdown of the level."""
+    """A step's time at one level on a steady network, times the price of the level."""
 
     class Same:
         def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
             return Decision(level, "")
 
-    return World(Same(), steady(mbit), trip).run(2, level).seconds[-1] * LADDER[index_of(level)].slowdown
+    return World(Same(), steady(mbit), trip).run(2, level).seconds[-1] * PRICES.of(level)
 
 
 def test_auto_is_off_where_the_network_is_not_the_bottleneck() -> None:
@@ -105,29 +113,31 @@ def test_auto_is_off_where_the_network_is_not_the_bottleneck() -> None:
 @pytest.mark.parametrize("mbit", [50, 100, 200, 500, 800, 1000, 10_000])
 @pytest.mark.parametrize("trip", [0.001, 0.02, 0.1])
 def test_auto_is_nearly_as_good_as_the_best_fixed_level(mbit: float, trip: float) -> None:
-    world = World(Auto(), steady(mbit), trip).run(20)
-    ours = world.seconds[-1] * LADDER[index_of(world.levels[-1])].slowdown
+    world = World(Auto(extra_steps=ANY), steady(mbit), trip).run(2 * WARM)
+    ours = world.seconds[-1] * PRICES.of(world.levels[-1])
     best = min(fixed_time(rung.level, mbit, trip) for rung in LADDER)
-    assert ours <= best / 0.95
+    assert ours <= (1 + WORSE) * best / 0.93, "the band against flapping, and work that this world lacks"
 
 
 @pytest.mark.parametrize("mbit", [50, 200, 1000])
 def test_auto_does_not_flap_on_a_steady_network_with_noise(mbit: float) -> None:
     noise = [1.0, 0.97, 1.04, 0.95, 1.02, 1.05, 0.98, 1.03]
-    world = World(Auto(), lambda step: float(Rate.from_mbit(mbit)) * noise[step % 8]).run(200)
-    settled = world.levels[20:]
+    world = World(Auto(extra_steps=ANY), lambda step: float(Rate.from_mbit(mbit)) * noise[step % 8]).run(300)
+    settled = world.levels[WARM:]
     assert sum(a != b for a, b in itertools.pairwise(settled)) <= 1
 
 
 @pytest.mark.parametrize(("before", "after"), [(1000, 50), (20, 1000), (10_000, 100), (10, 10_000)])
 def test_auto_follows_a_change_within_five_steps(before: float, after: float) -> None:
     """By then it is as good as the best rung, to within the band that keeps a rung from flapping; and it stays so."""
-    world = World(Auto(), lambda step: float(Rate.from_mbit(before if step < 30 else after))).run(60)
+    change = WARM + 30
+    auto = Auto(extra_steps=ANY)
+    world = World(auto, lambda step: float(Rate.from_mbit(before if step < change else after))).run(change + 30)
     enough = (1 + WORSE) * min(fixed_time(rung.level, after, world.trip) for rung in LADDER)
     costs = [fixed_time(level, after, world.trip) for level in world.levels]
-    assert costs[29] > enough, "the change must matter, or this test checks nothing"
-    assert min(costs[30:36]) <= enough
-    assert max(costs[36:]) <= enough
+    assert costs[change - 1] > enough, "the change must matter, or this test checks nothing"
+    assert min(costs[change : change + 6]) <= enough
+    assert max(costs[change + 6 :]) <= enough
 
 
 def test_every_decision_says_why_in_one_sentence() -> None:
@@ -139,7 +149,7 @@ def test_every_decision_says_why_in_one_sentence() -> None:
 
 @pytest.mark.parametrize("mbit", [0.5, 10, 100, 1000, 20_000])
 def test_other_ranks_receive_the_reasons_of_auto_in_full(mbit: float) -> None:
-    world = World(Auto(), steady(mbit)).run(60)
+    world = World(Auto(extra_steps=ANY), steady(mbit)).run(WARM + 30)
     for level, reason in zip(world.levels, world.reasons, strict=True):
         sent = Decision(level, reason)
         assert unpack(pack(Pulse(1, None, Stamps(), sent))).decision == sent
@@ -187,64 +197,110 @@ def test_dc2_allows_for_variation_of_the_delay() -> None:
     assert uneven.job.wire_bytes(uneven.levels[-1]) < even.job.wire_bytes(even.levels[-1])
 
 
-def test_the_guard_forbids_a_harmful_rung_for_some_time() -> None:
-    guard = AccuracyGuard()
-    level = Level.parse("topk:0.01+int8")
-    assert guard.check(1, level, 7, residual=500.0, loss=0.0) is None
-    assert guard.check(2, level, 7, residual=5_000.0, loss=0.0) == 6
-    assert "5000 times" in guard.reason
-    assert guard.check(50, LADDER[6].level, 6, residual=10.0, loss=0.0) == 6
-    assert guard.check(103, LADDER[6].level, 6, residual=10.0, loss=0.0) is None
+def observed(loss: float = 0.0, energy: float = 0.0) -> StepFacts:
+    """A step with a noted loss and a sampled gradient of this energy; 0: none."""
+    sample = np.array([math.sqrt(energy)], dtype=np.float32) if energy else None
+    return StepFacts(3.0, 2.0, 2.0, 10**6, 2, 0.0, 0.2, ((0.0, 1), (0.2, 1)), loss=loss, sample=sample)
+
+
+SPARSE = Level.parse("topk:0.01+int8")
 
 
 def test_the_guard_watches_the_loss() -> None:
     guard = AccuracyGuard()
-    level = Level.parse("topk:0.01+int8")
-    limits = [guard.check(step, level, 7, 1.0, 2.0 if step < 50 else 4.0) for step in range(80)]
-    assert limits[49] is None
-    assert limits[-1] == 6
-    assert "loss rose" in guard.reason
+    harmed = [guard.check(step, SPARSE, observed(2.0 if step < 50 else 4.0)) for step in range(60)]
+    assert not any(harmed[:50])
+    assert any(harmed[50:])
+    assert "the loss rose from 2" in guard.reason
+    assert "topk:0.01" in guard.reason
+    assert not guard.allows(SPARSE)
+    assert not guard.allows(Level.parse("topk:0.001+int8"))
+    assert guard.allows(Level.parse("topk:0.1+int8"))
+    assert guard.allows(Level())
 
 
-def test_the_guard_counts_reports_and_ignores_values_that_are_no_loss() -> None:
+def test_the_guard_forbids_for_twice_as_long_each_time() -> None:
+    guard, forbidden = AccuracyGuard(), []
+    step = 0
+    for _ in range(2):
+        for loss in [1.0] * 80 + [5.0] * 10:
+            step += 1
+            if guard.check(step, SPARSE, observed(loss)):
+                break
+        since = step
+        while not guard.allows(SPARSE):
+            step += 1
+            guard.check(step, Level(), observed(1.0))
+        forbidden.append(step - since)
+    assert forbidden[1] == 2 * forbidden[0]
+
+
+def test_without_noted_losses_the_guard_watches_the_gradient() -> None:
     guard = AccuracyGuard()
-    level = LADDER[7].level
+    rng = np.random.default_rng(1)
+    calm = [float(rng.lognormal(0.0, 0.7)) for _ in range(300)]
+    assert not any(guard.check(step, SPARSE, observed(energy=energy)) for step, energy in enumerate(calm))
+    assert any(guard.check(300 + i, SPARSE, observed(energy=1.5**i)) for i in range(30))
+    assert "the gradient grew" in guard.reason
+
+
+def test_the_guard_finds_a_stall_at_a_lossy_level_only() -> None:
+    def stalls(level: Level) -> bool:
+        guard = AccuracyGuard()
+        return any(guard.check(step, level, observed(2.0 / (1 + min(step, 100) / 50))) for step in range(700))
+
+    assert stalls(SPARSE)
+    assert not stalls(Level.parse("int4"))
+
+
+def test_the_guard_ignores_single_values_that_are_no_loss() -> None:
+    guard = AccuracyGuard()
     for step in range(100):
-        assert guard.check(step, level, 7, residual=1.0, loss=1.0 if step % 20 == 0 else 0.0) is None
-    for loss in (1.45, float("nan"), float("inf"), *[0.0] * 30):
-        assert guard.check(100, level, 7, residual=1.0, loss=loss) is None
-    assert [guard.check(101, level, 7, residual=1.0, loss=50.0) for _ in range(12)][-1] is not None
+        assert not guard.check(step, SPARSE, observed(1.0 if step % 20 == 0 else 0.0))
+    for loss in (1.45, float("nan"), float("inf"), -3.0, *[0.0] * 30):
+        assert not guard.check(100, SPARSE, observed(loss))
+    assert any(guard.check(101, SPARSE, observed(float("nan"))) for _ in range(10))
+    assert "not finite" in guard.reason
 
 
-def test_auto_backs_off_when_the_guard_says_so() -> None:
-    auto, ran = Auto(), Level.parse("topk:0.01+int8")
+def test_uncompressed_steps_are_never_blamed() -> None:
+    guard = AccuracyGuard()
+    assert not any(guard.check(step, Level(), observed(1.0 + step)) for step in range(200))
+
+
+def test_auto_backs_off_to_a_dense_level_when_the_guard_says_so() -> None:
+    auto, ran = Auto(extra_steps=ANY), SPARSE
     job = Job(8, buckets(), FootprintTable(8))
     view = View(LinkView(0.002, float(Rate.from_mbit(20)), 1e6, delay=1.0, confidence=1.0))
-    facts = StepFacts(3.0, 2.0, 2.0, 10**6, 2, 0.0, 0.2, ((0.0, 1), (0.2, 1)), residual=50_000.0, level=ran)
-    decision = auto.decide(job, view, facts, 1000.0)
-    assert index_of(decision.level) < 7
-    assert "backing off" in decision.reason
+    for loss in [2.0] * 120 + [8.0] * 20:
+        decision = auto.decide(job, view, replace(observed(loss), level=ran), 1000.0)
+        if decision.guarded:
+            break
     assert decision.guarded
+    assert decision.level.select == "all"
+    assert "backing off to" in decision.reason
 
 
-def test_a_level_is_not_judged_by_the_residual_of_the_level_before() -> None:
-    auto, sparse, mild = Auto(), Level.parse("topk:0.01+int8"), Level.parse("int8")
-    job, view = (
-        Job(8, buckets(), FootprintTable(8)),
-        View(LinkView(0.002, float(Rate.from_mbit(400)), 1e6, confidence=1.0)),
-    )
-    times = tuple((0.02 * i, 16 * MB) for i in range(10))
-    waiting = [(sparse, 40.0), (sparse, 40.0), (mild, 40.0), (mild, 0.001), (mild, 0.001)]
-    for level, residual in waiting:
-        facts = StepFacts(0.5, 0.2, 0.2, 10**6, 2, 0.0, 0.2, times, residual=residual, level=level)
-        assert "backing off" not in auto.decide(job, view, facts, 1000.0).reason
-    facts = StepFacts(0.5, 0.2, 0.2, 10**6, 2, 0.0, 0.2, times, residual=40.0, level=mild)
-    assert "backing off" in auto.decide(job, view, facts, 1000.0).reason
+def test_auto_uses_no_level_that_costs_more_steps_than_the_user_allows() -> None:
+    slow = World(Auto(), steady(20)).run(WARM)
+    assert all(PRICES.of(level) <= 1.05 for level in slow.levels)
+    assert not slow.levels[-1].off
+    traded = World(Auto(extra_steps=1.5), steady(20)).run(WARM)
+    assert 1.05 < PRICES.of(traded.levels[-1]) <= 2.5
+
+
+def test_auto_is_dense_during_warm_up_and_obeys_the_cap() -> None:
+    world = World(Auto(extra_steps=ANY), steady(10)).run(WARM)
+    assert not any(level.sparse for level in world.levels[:20])
+    assert world.levels[-1].sparse
+    capped = World(Auto(Level.parse("int8"), extra_steps=ANY), steady(10)).run(WARM)
+    assert set(map(str, capped.levels)) <= {"off", "fp16", "int8"}
 
 
 def test_auto_probes_from_time_to_time_when_its_traffic_does_not_measure_the_network() -> None:
-    auto, job = Auto(), Job(8, buckets(), FootprintTable(8))
-    auto.decide(job, View.unknown(), StepFacts(level=Level.parse("topk:0.01+int8")), 999.0)
+    auto, job = Auto(extra_steps=ANY), Job(8, buckets(), FootprintTable(8))
+    for _ in range(WARM):
+        auto.decide(job, View.unknown(), StepFacts(level=SPARSE), 999.0)
     stale = View(LinkView(0.02, float(Rate.from_mbit(10)), 1e6, delay=1.0, age=9.0, confidence=1.0))
     times = tuple((0.02 * i, 16 * MB) for i in range(10))
     facts = StepFacts(0.5, 0.2, 0.2, 10**6, 2, 0.0, 0.2, times)

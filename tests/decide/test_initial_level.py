@@ -1,4 +1,4 @@
-"""The level before any step was seen: mild where the startup probe found a fast network, sparse where it is slow."""
+"""The level before any step was seen: off or mild where the startup probe found a fast network, dense always."""
 
 from __future__ import annotations
 
@@ -6,22 +6,33 @@ import pytest
 
 from gradwire.decide.initial_level import INITIAL_LEVELS, initial_level
 from gradwire.decide.ladder import LADDER
+from gradwire.decide.lossiness import at_most, bits, kept_share, limited
 from gradwire.level import Level
 from gradwire.sense.pulse import Pulse, Stamps, pack, unpack
 from gradwire.units import Rate
 
-SIZES = dict(zip(INITIAL_LEVELS, (6_000_000, 1_500_000, 500_000, 200_000), strict=True))
+SIZES = {Level(): 24_000_000, **dict(zip(INITIAL_LEVELS, (6_000_000, 3_000_000), strict=True))}
 
 
 @pytest.mark.parametrize(
     ("mbit", "level"),
-    [(1000, "int8"), (200, "int8"), (100, "topk:0.1+int8"), (20, "topk:0.03+int8"), (1, "topk:0.01+int8")],
+    [(100_000, "off"), (1000, "int8"), (200, "int8"), (100, "int4"), (1, "int4")],
 )
 def test_the_least_lossy_level_that_is_quick(mbit: float, level: str) -> None:
     chosen = initial_level(float(Rate.from_mbit(mbit)), SIZES.__getitem__)
     assert chosen.level == Level.parse(level)
     assert "Mbit/s" in chosen.reason or "Gbit/s" in chosen.reason
     assert unpack(pack(Pulse(1, None, Stamps(), chosen))).decision == chosen, "other ranks receive it in full"
+
+
+@pytest.mark.parametrize("cap", ["off", "bf16", "int8", "int4", "lowrank:4", "topk:0.05", "topk:0.001"])
+def test_the_cap_holds_from_the_first_step(cap: str) -> None:
+    lossiest = Level.parse(cap)
+    sizes = lambda level: int(1e9 * kept_share(level) * bits(level.values))  # noqa: E731
+    found = [initial_level(rate, sizes, lossiest).level for rate in (None, 1e-3, *(10.0**power for power in range(16)))]
+    assert [str(level) for level in found if not at_most(level, lossiest)] == []
+    lossiest_of_all = initial_level(1e-3, sizes).level
+    assert found[1] == limited(lossiest_of_all, lossiest), "where nothing is quick, as lossy as the cap allows"
 
 
 def test_an_unmeasured_network_gets_the_least_lossy_level() -> None:

@@ -58,9 +58,10 @@ def installed(where: Path, allowance: str) -> Iterator[None]:
             sys.modules.pop("my_controller", None)
 
 
-def train(rank: int, world: int, where: Path, allowance: str, sharding: bool) -> dict[str, Any]:
+def train(rank: int, world: int, where: Path, allowance: str, sharding: bool, lossiest: str = "") -> dict[str, Any]:
     with installed(where, allowance):
-        return (sharded.train if sharding else jobs.train_small)(rank, world, "metered")
+        settings = {"level": "metered", "lossiest": lossiest}
+        return (sharded.train if sharding else jobs.train_small)(rank, world, settings)
 
 
 def test_the_guide_shows_the_example_that_is_run_here() -> None:
@@ -72,7 +73,7 @@ def test_its_level_is_used_on_every_rank_from_the_fourth_step(ranks: Ranks, site
         summary = result["summary"]
         buckets = len(summary.reasons)
         # Pulses of step 1 carry the first facts for a decision; pulses of step 2 carry the decision; step 3 uses it.
-        assert set(summary.levels) == {"int8", "topk:0.03+int8"}
+        assert set(summary.levels) <= {"off", "int8", "topk:0.03+int8"}
         assert summary.levels["topk:0.03+int8"] == 9 * buckets
         assert result["agreed"]
         assert all("MB allowed" in reason for reason in summary.reasons.values())
@@ -84,7 +85,23 @@ def test_another_allowance_gives_another_level(ranks: Ranks, site: Path) -> None
 
 def test_it_works_with_sharded_training(ranks: Ranks, site: Path) -> None:
     for result in ranks.run(2, train, site, "0.003", True):
-        assert set(result["summary"].levels) == {"int8", "topk:0.03+int8"}
+        assert set(result["summary"].levels) <= {"off", "int8", "topk:0.03+int8"}
+        assert "topk:0.03+int8" in result["summary"].levels
+        assert result["agreed"]
+
+
+@pytest.mark.parametrize("sharding", [False, True])
+def test_the_users_cap_limits_it(ranks: Ranks, site: Path, sharding: bool) -> None:
+    for result in ranks.run(2, train, site, "0.003", sharding, "int4"):
+        assert set(result["summary"].levels) <= {"off", "int8", "int4"}
+        assert "int4" in result["summary"].levels
+        assert result["agreed"]
+        assert all("lossiest = int4 forbids topk:0.003+int8: " in why for why in result["summary"].reasons.values())
+
+
+def test_a_cap_that_takes_more_operations_than_any_rung_has_its_lanes(ranks: Ranks, site: Path) -> None:
+    for result in ranks.run(2, train, site, "0.003", False, "sharedk:0.1+int8"):
+        assert "sharedk:0.1+int8" in result["summary"].levels
         assert result["agreed"]
 
 

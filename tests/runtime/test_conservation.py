@@ -15,7 +15,7 @@ RANKS = 3
 # 3 ranks x 256 elements divide the first bucket, so levels with quite different exchanges divide it into equal chunks.
 SHAPES = [[("w", (320, 382)), ("b", (640,))], [("v", (60, 100)), ("c", (144,))], [("tiny", (600,))]]
 LEVELS = [
-    "off", "fp16", "int8", "int4", "topk:0.1", "topk:0.03", "topk:0.01+int8", "topk:0.001", "randk:0.05",
+    "off", "fp16", "int8", "int4", "int2", "topk:0.1", "topk:0.03", "topk:0.01+int8", "topk:0.001", "randk:0.05",
     "sharedk:0.02", "sharedk:0.1+int8", "lowrank:4", "prune:0.5+int8", "prune:0.5+topk:0.01", "int8+zstd",
 ]  # fmt: skip
 

@@ -35,7 +35,9 @@ def run(level: str, default: torch.dtype) -> tuple[list[Tensor], dict[str, Tenso
 
 @pytest.mark.usefixtures("default")
 @pytest.mark.parametrize("other", [torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("level", ["fp16", "int4", "topk:0.05", "sharedk:0.1+int8", "lowrank:2", "prune:0.5+int8"])
+@pytest.mark.parametrize(
+    "level", ["fp16", "int4", "int2", "topk:0.05", "sharedk:0.1+int8", "lowrank:2", "prune:0.5+int8"]
+)
 def test_residuals_are_float32_under_any_default_type(level: str, other: torch.dtype) -> None:
     expected, expected_residuals = run(level, torch.float32)
     restored, residuals = run(level, other)

@@ -16,7 +16,7 @@ from tests.runtime.sessions import Sessions
 
 RANKS = 3
 SHAPES = [[("w", (320, 382)), ("b", (640,))], [("v", (60, 100)), ("c", (144,))], [("tiny", (600,))]]
-LEVELS = ["fp16", "int8", "int4", "topk:0.03", "topk:0.01+int8", "randk:0.05", "sharedk:0.02", "lowrank:4",
+LEVELS = ["fp16", "int8", "int4", "int2", "topk:0.03", "topk:0.01+int8", "randk:0.05", "sharedk:0.02", "lowrank:4",
           "prune:0.5+topk:0.01", "int8+zstd", "off"]  # fmt: skip
 SIZES = [sum(int(torch.Size(shape).numel()) for _, shape in parts) for parts in SHAPES]
 State = list[dict[str, Tensor]]

@@ -56,6 +56,7 @@ export interface Overview {
   } | null;
   seconds_left: number | null;
   faults: number;
+  guard: { count: number; step: number; headline: string; detail: string } | null;
 }
 export interface Series {
   name: string;

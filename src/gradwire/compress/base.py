@@ -73,7 +73,7 @@ class Codec(Protocol):
     ) -> Encoded:
         """Write gradient + residual into `frame`; leave in `residual` what the frame does not carry.
 
-        With a seed, int8 and int4 values are rounded stochastically; without, to the nearest.
+        With a seed, int8, int4 and int2 values are rounded stochastically; without, to the nearest.
         """
         ...
 

@@ -82,6 +82,15 @@ class DecisionMade(Response, frozen=True):
     version: int
 
 
+class GuardView(Response, frozen=True):
+    """How often the accuracy guard reduced compression, and the last time."""
+
+    count: int
+    step: int
+    headline: str
+    detail: str
+
+
 class Overview(Response, frozen=True):
     """Main numbers of a run. `speedup` is predicted by the cost model: `predicted_plain` divided by `split.seconds`.
     `step_mean` is the mean step of the whole run: the ratio of two runs is the measured speed-up, as in reports."""
@@ -101,6 +110,8 @@ class Overview(Response, frozen=True):
     note: NoteNow | None
     seconds_left: float | None
     faults: int
+    # None if the accuracy guard never acted.
+    guard: GuardView | None
 
 
 class SeriesName(Response, frozen=True):

@@ -41,6 +41,7 @@ def overview(data: RunData, run: schema.RunBrief) -> schema.Overview:
         note=_note(data),
         seconds_left=state.time_left if run.live else None,
         faults=sum(state.faults.values()),
+        guard=_guard(data),
     )
 
 
@@ -156,6 +157,11 @@ def _network(data: RunData) -> schema.NetworkNow | None:
     if event is None:
         return None
     return schema.NetworkNow(event.bandwidth, event.rtprop, event.queueing, event.loss, event.confidence)
+
+
+def _guard(data: RunData) -> schema.GuardView | None:
+    acts = data.state.guard
+    return schema.GuardView(acts.count, acts.step, acts.headline, acts.detail[:MAX_TEXT]) if acts.count else None
 
 
 def _note(data: RunData) -> schema.NoteNow | None:

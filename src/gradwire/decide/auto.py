@@ -1,16 +1,20 @@
-"""Auto: chooses the rung with the best time to accuracy, predicted or measured. The default; it has no settings.
+"""Auto: chooses the rung with the best time to accuracy, predicted or measured. The default.
 
-    1. predict a step's time at every rung of the ladder; where steps at a rung were measured on this network, use their
-       median instead of the prediction (decide/history.py)
-    2. multiply by the rung's slowdown (lossiness in steps), leave out rungs that the guard forbids or that could take
-       too long if the bandwidth is overestimated, and choose the least lossy rung within 3 % of the best: rungs that
-       overlap with compute take equal time, and `off` is chosen where the network does not slow training
+    1. predict a step's time at every rung of the ladder; where steps at a rung were measured on this network, their
+       median counts with the weight of its certainty (decide/history.py)
+    2. multiply by the rung's price (steps that its lossiness costs this job, decide/price.py), leave out rungs that are
+       not permitted or that could take too long if the bandwidth is overestimated, and choose the least lossy rung
+       within 3 % of the best: rungs that overlap with compute take equal time, and `off` is chosen where the network
+       does not slow training
     3. move to a less lossy rung when it is chosen; to a lossier one only when staying costs 8 % or more. Unless the
        gain is large, move only when two decisions in a row agree and the last change is some steps ago. That number
        doubles with every return to an earlier rung, as long as the network does not change
     4. where the prediction of the current rung was wrong, measure other rungs that may be as good, one at a time, and
        keep the best
     5. where traffic is too small to measure whether the network got faster, send one larger step from time to time
+
+Not permitted are rungs beyond the user's cap, rungs that cost more than `extra_steps` (so that equal epochs give equal
+accuracy, unless the user allows a trade), sparse rungs during warm-up, and what the accuracy guard forbids.
 
 The reason names the numbers that decided.
 """
@@ -26,6 +30,9 @@ from gradwire.decide.cost_model import StepPrediction, predict
 from gradwire.decide.history import History
 from gradwire.decide.initial_level import INITIAL_LEVELS
 from gradwire.decide.ladder import LADDER, index_of
+from gradwire.decide.lossiness import at_most
+from gradwire.decide.price import PriceList
+from gradwire.decide.warmup import allows
 from gradwire.level import Level
 from gradwire.types import Decision, StepFacts, View
 from gradwire.units import Rate, Seconds
@@ -40,6 +47,8 @@ HOLD: Final = 10
 CLEAR: Final = 0.15
 LONGEST_HOLD: Final = 320
 SCALE_GAIN: Final = 0.25
+# Relative standard error of a prediction that is scaled by the model's error at another rung.
+MODEL_ERROR: Final = 0.15
 # A rung that was not measured may take at most this many times the present step at the proven lower bound of the
 # bandwidth; and it is explored only if its prediction is at most this much worse.
 RISK: Final = 2.5
@@ -48,13 +57,17 @@ PROMISING: Final = 0.25
 # step may be for each of them.
 PROBE_AFTER: Final = 50
 PROBE_COST: Final = 0.005
+# The steps that lossiness may cost where the user allows no trade: what differs between two seeds.
+EXTRA_STEPS: Final = 0.05
 
 
 class Auto:
-    """Keeps the current rung, the machine's speed, the history of rungs, and the accuracy guard."""
+    """Keeps the current rung, the machine's speed, the prices and the history of rungs, and the accuracy guard."""
 
-    def __init__(self) -> None:
-        self._current = self._ran = INITIAL_LEVELS[0]
+    def __init__(self, lossiest: Level | None = None, extra_steps: float = EXTRA_STEPS) -> None:
+        self._lossiest, self._extra_steps = lossiest, extra_steps
+        self._prices = PriceList(tuple(rung.level.ratio for rung in LADDER if rung.level.sparse))
+        self._current = INITIAL_LEVELS[0]
         self._version = 0
         self._scale = 1.0
         self._guard = AccuracyGuard()
@@ -72,9 +85,12 @@ class Auto:
         self._step += 1
         ran = facts.level or self._current
         if self._step == 1:
-            self._current = self._ran = ran
+            self._current = ran
+        self._prices.take(facts.sample, facts.adaptive)
+        view = _known(view)
+        harmed = self._guard.check(self._step, ran, facts)
         if view.group.bandwidth is None:
-            return self._stay("the network has not been measured yet")
+            return self._stop_compressing() if harmed else self._stay("the network has not been measured yet")
         self._learn_speed(job, facts, ran)
         if view.changes != self._changes:
             self._changes = view.changes
@@ -82,15 +98,17 @@ class Auto:
         self._history.take(index_of(ran), facts)
         predictions = self._predict(job, view, facts, ran)  # 1
         here = predictions[index_of(self._current)]
-        limit = self._guard.check(self._step, ran, index_of(ran), self._residual_of(ran, facts), facts.loss)
-        allowed = predictions if limit is None else predictions[: limit + 1]
+        if harmed:
+            return self._back_off(predictions)
+        allowed = [one for one in predictions if self._permitted(one)]
         if here not in allowed:
             best = min(allowed, key=lambda p: p.to_accuracy)
-            moved = self._move(best.rung.level, f"{self._guard.reason}; backing off to {best.rung.level}")
-            return replace(moved, guarded=True)
+            return self._move(best.rung.level, f"{self._current} would cost {here.price - 1:.0%} more steps")
         if ran != self._current or not self._measured(here):
             return self._stay(f"measuring {self._current}")
-        allowed = self._affordable(allowed, here, job, view, facts)
+        return self._choose(self._affordable(allowed, here, job, view, facts), here, job, view)
+
+    def _choose(self, allowed: list[StepPrediction], here: StepPrediction, job: Job, view: View) -> Decision:
         least = min(p.to_accuracy for p in allowed)
         best = next(p for p in allowed if p.to_accuracy <= (1 + AS_GOOD) * least)  # 2
         self._unmeasured_steps = self._unmeasured_steps + 1 if view.group.age > 0 else 0
@@ -128,11 +146,19 @@ class Auto:
         """Every rung as measured, else as predicted, scaled by the model's error for the rung that ran."""
         model = [predict(rung, job, view, facts, ran, self._scale) for rung in LADDER]
         error = self._model_error = self._history.model_error(index_of(ran), model[index_of(ran)].step)
-        measured = [self._history.seconds(index) for index in range(len(LADDER))]
         return [
-            replace(one, step=error * one.step if took is None else took)
-            for one, took in zip(model, measured, strict=True)
+            replace(one, step=self._blended(index, error * one.step), price=self._prices.of(one.rung.level))
+            for index, one in enumerate(model)
         ]
+
+    def _blended(self, index: int, predicted: float) -> float:
+        """Measured and predicted time of a rung, each with the weight of its certainty: two steps of a noisy network do
+        not outweigh the model, ten of a steady one do."""
+        took = self._history.seconds(index)
+        if took is None:
+            return predicted
+        measured, model = self._history.error(index) ** -2, MODEL_ERROR**-2
+        return (measured * took + model * predicted) / (measured + model)
 
     def _affordable(
         self, allowed: list[StepPrediction], here: StepPrediction, job: Job, view: View, facts: StepFacts
@@ -149,17 +175,31 @@ class Auto:
 
         return [one for one in allowed if not risky(one)]
 
+    def _permitted(self, one: StepPrediction) -> bool:
+        level = one.rung.level
+        if level.off:
+            return True
+        capped = self._lossiest is not None and not at_most(level, self._lossiest)
+        dear = one.price > 1 + self._extra_steps
+        return not capped and not dear and allows(self._step, level) and self._guard.allows(level)
+
+    def _back_off(self, predictions: list[StepPrediction]) -> Decision:
+        """After harm: the quickest dense rung that is less lossy than what harmed."""
+        dense = [one for one in predictions if one.rung.level.select == "all" and self._permitted(one)]
+        best = min(dense, key=lambda p: p.to_accuracy)
+        decision = self._move(best.rung.level, f"{self._guard.reason}; backing off to {best.rung.level}")
+        return replace(decision, guarded=True)
+
+    def _stop_compressing(self) -> Decision:
+        """After harm where no time can be predicted."""
+        return replace(self._move(Level(), f"{self._guard.reason}; backing off to off"), guarded=True)
+
     def _measured(self, one: StepPrediction) -> bool:
         return self._history.seconds(index_of(one.rung.level)) is not None
 
     @staticmethod
     def _lossier(one: StepPrediction, other: StepPrediction) -> bool:
         return index_of(one.rung.level) > index_of(other.rung.level)
-
-    def _residual_of(self, ran: Level, facts: StepFacts) -> float:
-        """The residual is due to the level from its second step on; in its first it is the previous level's."""
-        before, self._ran = self._ran, ran
-        return facts.residual if before == ran else 0.0
 
     def _learn_speed(self, job: Job, facts: StepFacts, ran: Level) -> None:
         """Update how much longer work takes on this machine than the ladder says."""
@@ -218,3 +258,11 @@ class Auto:
         if chosen.exposed <= 0.02 * chosen.step:
             return f"{dense_time}; {chosen.rung.level} overlaps with compute"
         return f"{dense_time}; with {chosen.rung.level} a step waits {Seconds(chosen.exposed)}"
+
+
+def _known(view: View) -> View:
+    """Where the bandwidth is not identified, what the network carries at least."""
+    group = view.group
+    if group.bandwidth is None and group.floor > 0:
+        return replace(view, group=replace(group, bandwidth=group.floor))
+    return view

@@ -36,11 +36,13 @@ class StepPrediction:
     rung: Rung
     step: float
     exposed: float
+    # How many times more steps the rung needs for the same loss (decide/price.py).
+    price: float = 1.0
 
     @property
     def to_accuracy(self) -> float:
         """Seconds per unit of training progress."""
-        return self.step * self.rung.slowdown
+        return self.step * self.price
 
 
 def predict(rung: Rung, job: Job, view: View, facts: StepFacts, current: Level, scale: float) -> StepPrediction:

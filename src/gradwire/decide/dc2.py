@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 from gradwire.decide.base import Job
+from gradwire.decide.lossiness import least_ratio
 from gradwire.decide.netsense import level_for
 from gradwire.level import Level
 from gradwire.types import Decision, StepFacts, View
@@ -36,8 +37,9 @@ QUIET_STEPS: Final = 5
 class Dc2:
     """Keeps the ratio, the smoothed delay, and for how many steps the delay was within the budget."""
 
-    def __init__(self) -> None:
-        self._ratio = 0.1
+    def __init__(self, lossiest: Level | None = None) -> None:
+        self._least = max(LEAST, least_ratio(lossiest))
+        self._ratio = max(0.1, self._least)
         self._quiet = 0
         self._version = 0
         self._full = 0.0
@@ -53,7 +55,7 @@ class Dc2:
         budget = max(facts.span, 2 * rtprop)
         x = min(1.0, max(0.0, (self._full + K * self._deviation - budget) / max(self._full, 1e-9)))
         before = level_for(self._ratio)
-        self._follow(max(LEAST, 1.0 - x), x)
+        self._follow(max(self._least, 1.0 - x), x)
         level = level_for(self._ratio)
         if level != before:
             self._version += 1

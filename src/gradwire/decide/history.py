@@ -3,6 +3,7 @@
 The last few steps of each rung are kept:
 
     seconds      a rung's median step time, once two of its steps were measured and they are not too old
+    error        its relative standard error
     model_error  measured time / predicted time of the current rung; predictions of other rungs are scaled by it
 
 After a network change (the View counts them; sense/change_detector.py detects them) everything is dropped. A rung that
@@ -11,6 +12,7 @@ was tried and left again is remembered twice as long each time, so that a steady
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
 from dataclasses import dataclass, field
@@ -24,6 +26,9 @@ ENOUGH: Final = 2
 # Steps after which a rung that was left counts as not measured; doubled each time it is left, up to the longest.
 MEMORY: Final = 200
 LONGEST: Final = 2400
+# Steps from which their own deviation is used; fewer may all be outliers. The least relative deviation: clocks.
+FEW: Final = 5
+LEAST_SPREAD: Final = 0.02
 # Relative error below which the model counts as right.
 RIGHT: Final = 0.1
 
@@ -74,6 +79,14 @@ class History:
             return None
         return rung.typical
 
+    def error(self, index: int) -> float:
+        """The relative standard error of `seconds`: from the spread of the rung's steps, or a cautious one for few."""
+        rung = self._rungs[index]
+        times = rung.seconds
+        middle = rung.typical
+        spread = max(abs(took - middle) for took in times) if len(times) < FEW else _deviation(times, middle)
+        return max(spread / middle, LEAST_SPREAD) / math.sqrt(len(times))
+
     def model_error(self, index: int, predicted: float) -> float:
         """Measured / predicted time of the rung's steps; 1 where the model is right or the rung is not measured."""
         measured = self.seconds(index)
@@ -85,3 +98,8 @@ class History:
     def floor(self) -> float:
         """A lower bound of the bandwidth in bytes per second: latency and overhead are not subtracted from the time."""
         return max((rung.floor for rung in self._rungs.values()), default=0.0)
+
+
+def _deviation(times: deque[float], middle: float) -> float:
+    """The standard deviation of a Gaussian with this median absolute deviation."""
+    return 1.4826 * statistics.median(abs(took - middle) for took in times)

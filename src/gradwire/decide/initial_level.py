@@ -1,25 +1,34 @@
-"""Initial level: the level of the first steps, from the startup probe, until steps are measured."""
+"""Initial level: the level of the first steps, from the startup probe, until steps are measured; within the cap."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
 
+from gradwire.decide.lossiness import limited
 from gradwire.level import Level
 from gradwire.types import Decision
 from gradwire.units import Rate, Seconds
 
-# Least lossy first. Normally int8: a quarter of the bytes, hardly lossy. What a few sparse steps leave in the residual
-# is sent with the next ones.
-INITIAL_LEVELS: Final = tuple(map(Level.parse, ("int8", "topk:0.1+int8", "topk:0.03+int8", "topk:0.01+int8")))
+# Least lossy first, and dense: early gradients bear no sparse level (decide/warmup.py). Normally int8: a quarter of the
+# bytes, hardly lossy.
+INITIAL_LEVELS: Final = tuple(map(Level.parse, ("int8", "int4")))
+# Where uncompressed sending takes less than this, compressing cannot shorten a step much, whatever the compute time.
+NEGLIGIBLE: Final = 0.002
 # Seconds of sending per step that are acceptable for the first steps, whatever the compute time.
 QUICK: Final = 0.25
 
 
-def initial_level(rate: float | None, wire_bytes: Callable[[Level], int]) -> Decision:
-    """The least lossy level that takes at most QUICK at this rate, else the last; the first where no rate is known."""
+def initial_level(rate: float | None, wire_bytes: Callable[[Level], int], lossiest: Level | None = None) -> Decision:
+    """The least lossy level that takes at most QUICK at this rate, else the last; the first where no rate is known.
+    None is lossier than `lossiest`."""
+    levels = INITIAL_LEVELS if lossiest is None else tuple(limited(level, lossiest) for level in INITIAL_LEVELS)
     if rate is None:
-        return Decision(INITIAL_LEVELS[0], "the network has not been measured yet")
-    level = next((level for level in INITIAL_LEVELS if wire_bytes(level) <= QUICK * rate), INITIAL_LEVELS[-1])
+        return Decision(levels[0], "the network has not been measured yet")
+    plain = wire_bytes(Level())
+    if plain <= NEGLIGIBLE * rate:
+        takes = Seconds(plain / rate)
+        return Decision(Level(), f"startup probe: {Rate(rate)}; uncompressed takes {takes} a step")
+    level = next((level for level in levels if wire_bytes(level) <= QUICK * rate), levels[-1])
     takes = Seconds(wire_bytes(level) / rate)
     return Decision(level, f"startup probe: {Rate(rate)}; {level} ({takes} a step) until steps are measured")

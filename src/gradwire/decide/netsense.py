@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from gradwire.decide.base import Job
+from gradwire.decide.lossiness import least_ratio
 from gradwire.level import Level
 from gradwire.types import Decision, StepFacts, View
 from gradwire.units import Bytes, Seconds
@@ -43,8 +44,9 @@ def level_for(ratio: float) -> Level:
 class NetSense:
     """Keeps the ratio, the phase and the best rate so far."""
 
-    def __init__(self) -> None:
-        self._ratio = START
+    def __init__(self, lossiest: Level | None = None) -> None:
+        self._least = max(LEAST, least_ratio(lossiest))
+        self._ratio = max(START, self._least)
         self._starting = True
         self._rate = 0.0
         self._flat = 0
@@ -59,7 +61,7 @@ class NetSense:
         if self._starting:
             self._start_up(best, congested)
         elif congested:
-            self._ratio = max(LEAST, self._ratio * DECREASE)
+            self._ratio = max(self._least, self._ratio * DECREASE)
         else:
             self._ratio = min(1.0, self._ratio * INCREASE)
         level = level_for(self._ratio)
@@ -71,7 +73,7 @@ class NetSense:
         self._flat = 0 if best > FULL_PIPE_GROWTH * self._rate else self._flat + 1
         self._rate = max(self._rate, best)
         if congested:
-            self._ratio = max(LEAST, self._ratio * DECREASE)
+            self._ratio = max(self._least, self._ratio * DECREASE)
         self._starting = not congested and self._flat < FULL_PIPE_ROUNDS and self._ratio < 1
         if self._starting:
             self._ratio = min(1.0, 2 * self._ratio)

@@ -23,6 +23,7 @@ from gradwire.config import Config, resolve, with_level, with_plan, with_record,
 from gradwire.errors import ConfigError
 from gradwire.integrations.ddp_hook import DdpHook, register, sparse_module
 from gradwire.integrations.handle import Handle, close_with
+from gradwire.integrations.optimizer_kind import watch_optimizer
 from gradwire.integrations.scaler_search import ScalerSearch
 from gradwire.runtime.builder import build
 from gradwire.runtime.loss_scaling import Scaler, check_scaler
@@ -31,7 +32,7 @@ from gradwire.runtime.loss_scaling import Scaler, check_scaler
 _ATTACHED: WeakKeyDictionary[DistributedDataParallel, Handle] = WeakKeyDictionary()
 
 
-def attach(
+def attach(  # noqa: PLR0913 - the settings that users change most, by name
     model: DistributedDataParallel,
     config: Config | str | Path | Mapping[str, Any] | None = None,
     *,
@@ -39,12 +40,14 @@ def attach(
     plan: str | None = None,
     record: str | Path | None = None,
     level: str | None = None,
+    lossiest: str | None = None,
     scaler: Scaler | None = None,
 ) -> Handle:
     """Let gradwire synchronise this model's gradients. Every rank calls it at the same point.
 
     `level` is a level ("int8", "topk:0.01+int8", "off") or a controller that chooses one ("auto"). `config` may be that
-    too, or the path of a TOML file, a mapping of settings or a Config.
+    too, or the path of a TOML file, a mapping of settings or a Config. `lossiest` is the lossiest level that a
+    controller may choose, as in attach(model, "auto", lossiest="int4").
     `transport` is "group" (the collectives of the model's process group), "ltp" (gradwire's own, over UDP; TCP where
     UDP is blocked) or "tcp". `plan` names a planner: gradients then travel over its trees (docs/planning.md), on a wire
     of gradwire's own. `record` names a directory for the ranks' event files, as GRADWIRE_RECORD and the setting do.
@@ -58,10 +61,10 @@ def attach(
         check_scaler(scaler)
     known = _ATTACHED.get(model)
     if known is not None:
-        _check_unconfigured(config, transport, plan, record, level)
+        _check_unconfigured(config, transport, plan, record, level, lossiest)
         handle = known
     else:
-        effective = given(config, level, record)
+        effective = given(config, level, record, lossiest)
         effective = effective if plan is None else with_plan(effective, plan)
         effective = effective if transport is None else with_transport(effective, transport)
         _check_sparse(effective, model)
@@ -82,6 +85,7 @@ def _attach(model: DistributedDataParallel, config: Config) -> Handle:
         handle.close()
         raise ConfigError(f"attach: this model already has a communication hook ({error})") from error
     ScalerSearch(model, built.session.scaling)
+    watch_optimizer(model.module.parameters(), built.sampler)
     close_with(model, handle)
     return handle
 
@@ -114,10 +118,13 @@ def _check_sparse(config: Config, model: DistributedDataParallel) -> None:
 
 
 def given(
-    config: Config | str | Path | Mapping[str, Any] | None, level: str | None, record: str | Path | None
+    config: Config | str | Path | Mapping[str, Any] | None,
+    level: str | None,
+    record: str | Path | None,
+    lossiest: str | None = None,
 ) -> Config:
-    """The effective configuration; `level` and `record` replace the settings of that name."""
+    """The effective configuration; `level`, `record` and `lossiest` replace the settings of that name."""
     effective = resolve(config)
-    if level is not None:
-        effective = with_level(effective, level)
+    if (level, lossiest) != (None, None):
+        effective = with_level(effective, level, lossiest)
     return effective if record is None else with_record(effective, record)

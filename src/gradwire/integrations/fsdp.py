@@ -142,19 +142,20 @@ def attach_fsdp(
     *,
     record: str | Path | None = None,
     level: str | None = None,
+    lossiest: str | None = None,
 ) -> Handle:
     """Let gradwire synchronise this model's gradients across the replicate dimension of its mesh.
 
     The model is wrapped by `fully_shard` on a mesh of (replicate, shard), or by `replicate` on one of (replicate,).
     Every rank calls it at the same point, before the first backward. A second call without a configuration returns the
-    same handle.
+    same handle. `level` and `lossiest` are those of `attach`.
     """
     known = _ATTACHED.get(model)
-    if known is not None and (config, record, level) == (None, None, None):
+    if known is not None and (config, record, level, lossiest) == (None,) * 4:
         return known
     if known is not None:
         raise ConfigError("attach_fsdp: gradwire is attached to this model already; a model takes one configuration")
-    effective = given(config, level, record)
+    effective = given(config, level, record, lossiest)
     _check_supported(model, effective)
     units = units_of(model)
     group = _replicate_group(units)

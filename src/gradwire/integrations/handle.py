@@ -126,10 +126,10 @@ class Handle:
         return self._built.session.step
 
     def hand_over(self, *others: Stateful) -> None:
-        """Let a rank that was cut off rejoin (`planning.elastic`), and say what it receives beside the model.
+        """Let a disconnected rank rejoin (`planning.elastic`), and name what it receives beside the model.
 
         Parameters and buffers are sent to it anyway. Pass everything else that a step depends on: the optimizer
-        (always: without its state the replicas drift apart), a learning-rate schedule, a loss scaler, anything with
+        (always: without its state the replicas diverge), a learning-rate schedule, a loss scaler, anything with
         `state_dict` and `load_state_dict`. Every rank passes the same in the same order, once, before the first step.
         Without this call, and without an elastic plan, no rank rejoins.
         """

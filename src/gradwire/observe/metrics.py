@@ -150,6 +150,8 @@ def _levels(states: States) -> Iterator[Metric]:
     yield _counter("gradwire_plans", "Plans used.", ("run",), (([n], s.plans) for n, s in each))
     rows = (([n, clean(k, 60)], count) for n, s in each for k, count in s.faults.items())
     yield _counter("gradwire_incidents", "Faults and warnings by kind.", ("run", "kind"), rows)
+    description = "Times the accuracy guard reduced compression because it harmed training."
+    yield _counter("gradwire_guard_acts", description, ("run",), (([n], s.guard.count) for n, s in each))
     yield _counter("gradwire_dropped_events", "Events not recorded.", ("run",), (([n], s.dropped) for n, s in each))
 
 

@@ -17,6 +17,7 @@ import msgspec
 
 from gradwire.observe.files import recording
 from gradwire.observe.format import clean, percent, rate, seconds, span
+from gradwire.observe.guard_acts import ADVICE
 from gradwire.observe.plot import Line, line_plot, split_bars
 from gradwire.observe.reader import Damage, read, touched
 from gradwire.observe.run_facts import DecisionFact, RunFacts, facts, targets_for
@@ -80,7 +81,8 @@ def to_json(runs: Sequence[ReportedRun]) -> str:
 def to_markdown(runs: Sequence[ReportedRun]) -> str:
     """Tables that can be pasted into an issue."""
     head, *rows = table(runs)
-    lines = ["# gradwire report", "", _md(head), _md(["---"] + ["---:"] * (len(head) - 1)), *map(_md, rows)]
+    verdicts = [f"> **{_md_text(run.facts.name)}**: {_md_text(_verdict(run))}\n" for run in runs if run.facts.verdict]
+    lines = ["# gradwire report", "", *verdicts, _md(head), _md(["---"] + ["---:"] * (len(head) - 1)), *map(_md, rows)]
     for run in runs:
         lines += ["", f"## {_md_text(run.facts.name)}: decisions", ""]
         lines += [f"- step {d.step}: **{_md_text(d.level)}**: {_md_text(d.reason)}" for d in _last(run)]
@@ -102,6 +104,11 @@ def to_html(runs: Sequence[ReportedRun]) -> str:
             f'<p class="warn">{escape(run.facts.name)}: {escape(run.facts.damage)}</p>'
             for run in runs
             if run.facts.damage
+        ),
+        *(
+            f'<p class="warn"><strong>{escape(run.facts.name)}: {escape(_verdict(run))}</strong></p>'
+            for run in runs
+            if run.facts.verdict
         ),
         f'<section class="wide"><h2>Summary</h2>{_html_table(table(runs))}</section>',
         f'<div class="grid2">{"".join(plots(runs))}</div>',
@@ -149,6 +156,8 @@ def table(runs: Sequence[ReportedRun]) -> list[list[str]]:
     rows.append(["round trip, median", *(seconds(run.rtt.get("median")) for run in every)])
     if any(run.transport for run in every):
         rows.append(["lost, not retransmitted", *(_missing(run) for run in every)])
+    if any(run.guard_acts for run in every):
+        rows.append(["times that compression harmed training", *(str(run.guard_acts) for run in every)])
     rows.append(["faults", *(_counted(run.faults) for run in every)])
     return rows
 
@@ -258,6 +267,10 @@ def _section(title: str, body: str) -> str:
 
 def _last(run: ReportedRun) -> Sequence[DecisionFact]:
     return run.facts.decisions[-MOST_DECISIONS:]
+
+
+def _verdict(run: ReportedRun) -> str:
+    return f"{run.facts.verdict}. {ADVICE[0].upper()}{ADVICE[1:]}."
 
 
 def _missing(run: RunFacts) -> str:

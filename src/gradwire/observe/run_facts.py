@@ -54,6 +54,9 @@ class RunFacts(msgspec.Struct, frozen=True):
     dropped: int
     config: dict[str, Any]
     damage: str = ""
+    # How often the accuracy guard reduced compression, and a sentence on it; empty if never.
+    guard_acts: int = 0
+    verdict: str = ""
 
     @property
     def saved(self) -> float:
@@ -93,6 +96,8 @@ def facts(name: str, state: RunState, targets: tuple[float, ...] = (), damage: s
         dropped=state.dropped,
         config=state.config,
         damage=damage,
+        guard_acts=state.guard.count,
+        verdict=state.guard.verdict,
     )
 
 

@@ -115,6 +115,8 @@ class Logging:
                 self._logger.info("attached on rank %d of %d", event.rank, event.world_size)
             case Ended():
                 self._logger.info("ended after %d steps", event.step)
+            case Faulted(kind="guard") if self._logger.name == "gradwire":
+                pass  # the runtime has logged it there
             case Faulted():
                 self._logger.warning("step %d: %s: %s", event.step, event.kind, event.detail)
             case NonFinite():

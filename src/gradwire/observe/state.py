@@ -29,6 +29,7 @@ from gradwire.events import (
     Transferred,
     Warned,
 )
+from gradwire.observe.guard_acts import GuardActs
 from gradwire.observe.reader import Record
 from gradwire.observe.run_status import SILENCE, Incident, RankOutcome, Status, status_of
 from gradwire.observe.series import Distribution, Series
@@ -94,6 +95,7 @@ class RunState:
     notes: deque[Note] = field(default_factory=lambda: deque(maxlen=10 * KEPT))
     incidents: deque[Incident] = field(default_factory=lambda: deque(maxlen=KEPT))
     faults: Counter[str] = field(default_factory=Counter)
+    guard: GuardActs = field(default_factory=GuardActs)
     dropped: int = 0
     level_steps: Counter[str] = field(default_factory=Counter)
     level_seconds: dict[str, float] = field(default_factory=dict)
@@ -343,6 +345,7 @@ class RunState:
         match event:
             case Faulted(step=step, kind=kind, detail=detail, peer=peer):
                 found = Incident(time, rank, step, kind, detail)
+                self.guard.take(event)
                 if peer is not None and kind in ("peer_lost", "peer_back"):
                     self._rank(peer).outcome.lost = kind == "peer_lost"
             case NonFinite(step=step, elements=elements):

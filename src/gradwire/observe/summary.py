@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from gradwire.events import Advised, Attached, Decided, Event, Failed, NonFinite, Sensed, Synchronised
+from gradwire.events import Advised, Attached, Decided, Event, Failed, Faulted, NonFinite, Sensed, Synchronised
+from gradwire.observe.guard_acts import ADVICE, GuardActs
 from gradwire.types import all_reduce_bytes
 from gradwire.units import Bytes, Rate, Seconds
 
@@ -30,6 +31,8 @@ class Summary:
     advised: Advised | None
     nonfinite_steps: int
     errors: tuple[str, ...]
+    # What the accuracy guard did; only the rank that decides knows it.
+    guard: GuardActs = field(default_factory=GuardActs)
 
     @property
     def saved(self) -> float:
@@ -54,6 +57,8 @@ class Summary:
             lines.append(f"  DDP(bucket_cap_mb={cap}) would shorten a step by about {gain:.0%} (more overlap)")
         if self.nonfinite_steps:
             lines.append(f"  NaN or infinite gradients in {self.nonfinite_steps} buckets; not changed, as in plain DDP")
+        if self.guard.count:
+            lines.append(f"  WARNING: {self.guard.verdict}; {ADVICE}")
         lines += [f"  error: {error}" for error in self.errors]
         return "\n".join(lines)
 
@@ -76,6 +81,7 @@ class SummarySink:
     _changes: int = 0
     _nonfinite: int = 0
     _errors: list[str] = field(default_factory=list)
+    _guard: GuardActs = field(default_factory=GuardActs)
 
     def emit(self, event: Event) -> None:
         with self._lock:
@@ -93,6 +99,8 @@ class SummarySink:
                     self._nonfinite += 1
                 case Failed():
                     self._errors.append(event.error)
+                case Faulted():
+                    self._guard.take(event)
                 case Attached():
                     self._attached = event
 
@@ -116,6 +124,7 @@ class SummarySink:
                 self._advised,
                 self._nonfinite,
                 tuple(self._errors),
+                replace(self._guard),
             )
 
     def _add(self, event: Synchronised) -> None:

@@ -33,7 +33,7 @@ def draw(state: RunState, width: int = 80) -> RenderableType:
     """The whole view."""
     if state.started is None:
         return Text("waiting for the first event", style="dim")
-    rows: list[RenderableType] = [_title(state, width), *_progress(state, width)]
+    rows: list[RenderableType] = [_title(state, width), *_progress(state, width), *_guard(state, width)]
     if state.steps:
         rows += [_step(state), *_bar(state.split, width), *_learning(state), *_network(state), _level(state)]
     else:
@@ -67,6 +67,13 @@ def _progress(state: RunState, width: int) -> list[Text]:
     length = max(10, width - LABEL - len(label))
     full = round(share * length)
     return [_row("progress", Text.assemble(("━" * full, "cyan"), ("─" * (length - full), "dim"), label))]
+
+
+def _guard(state: RunState, width: int) -> Iterable[Text]:
+    """What the accuracy guard did. It stays at the top: an incident would leave the list with the next ones."""
+    lines = textwrap.wrap(state.guard.verdict, max(20, width - LABEL))
+    for index, line in enumerate(lines):
+        yield _row("" if index else "guard", Text(line, "bold red"))
 
 
 def _step(state: RunState) -> Text:
@@ -183,7 +190,8 @@ def _indent(text: Text, width: int) -> Text:
 
 
 def _incidents(state: RunState, width: int) -> Iterable[Text]:
-    for number, incident in enumerate(list(state.incidents)[-MOST_INCIDENTS:][::-1]):
+    others = [incident for incident in state.incidents if incident.kind != "guard"]  # `_guard` shows those
+    for number, incident in enumerate(others[-MOST_INCIDENTS:][::-1]):
         text = f"step {incident.step:<6} {incident.who}: {clean(incident.detail, MOST_DETAIL)}"
         lines = textwrap.wrap(text, max(20, width - LABEL), subsequent_indent=" " * 12)
         for index, line in enumerate(lines):

@@ -29,9 +29,10 @@ from gradwire.events import Advised, Faulted, Sensed
 from gradwire.level import Level
 from gradwire.runtime.event_reporter import EventReporter
 from gradwire.runtime.governor import GovernorContext, merge, sendable
+from gradwire.runtime.guard_reporter import GuardReporter
 from gradwire.runtime.pipeline import Pipeline
 from gradwire.runtime.pulse_exchange import PulseRound, RankReport
-from gradwire.sense.ack_stats import AckedTotals, AckMeter, AckStats
+from gradwire.sense.ack_stats import AckedTotals, AckMeter, AckStats, restarts
 from gradwire.sense.clock_sync import ClockSync
 from gradwire.sense.estimator import Estimator, StepObservation
 from gradwire.sense.pulse import Pulse, Stamps, pack
@@ -46,10 +47,12 @@ SETTLED = 16
 
 @dataclass(frozen=True, slots=True)
 class AckSource:
-    """What the transport's acknowledgements say of each link, and what moved over it; empty where there are none."""
+    """What the transport's acknowledgements say of each link, and what moved over it; empty where there are none.
+    `in_turns`: several links may lead to one rank and be used one after another."""
 
     links: Callable[[], dict[int, LinkView]] = dict
     moved: Callable[[], dict[int, AckedTotals]] = dict
+    in_turns: bool = False
 
 
 class AdaptiveGovernor:
@@ -69,6 +72,7 @@ class AdaptiveGovernor:
         self._acks = acks or AckSource()
         self._ack_meter, self._ack_stats = AckMeter(), AckStats()
         self._stragglers = StragglerDetector()
+        self._guard_reporter = GuardReporter(context.sink)
         self._estimator = Estimator()
         self._peers = {peer: ClockSync() for peer in range(context.world_size) if peer != context.rank}
         self._buckets: dict[int, Bucket] = {}
@@ -87,7 +91,7 @@ class AdaptiveGovernor:
         """May block until the pulses of the step before have arrived."""
         step, now = bucket.step, self._context.clock.now()
         self._step = step
-        self._last_facts = self._context.timer.lap(now, self._hops, self._take_loss())  # 1
+        self._last_facts = self._context.lap(now, self._hops, self._take_loss())  # 1
         ended = self.decision.level
         if self._round is not None:
             pulses = self._wait_for(self._round, step)  # 2
@@ -152,8 +156,10 @@ class AdaptiveGovernor:
 
         def rows() -> list[bytes]:
             """Runs on the lane's thread: a query to a wire waits for the wire's thread, and training must not."""
-            pulse_round.links = self._acks.links()
-            pulse_round.acks = self._ack_meter.take(pulse_round.links, self._acks.moved())
+            links, busy = self._acks.links(), report.facts.busy if report.facts is not None else 0.0
+            pulse_round.acks = self._ack_meter.take(links, self._acks.moved(), busy, in_turns=self._acks.in_turns)
+            # Links that are numbered by connection and not by rank are part of the summary only.
+            pulse_round.links = {} if self._acks.in_turns else links
             pulse_round.sent = self._context.clock.now()
             pulses = []
             for peer in range(world_size):
@@ -196,6 +202,7 @@ class AdaptiveGovernor:
         view = self._estimator.update(observed, list(self._peers.values()), now)
         acks = [pulse_round.acks, *(pulse.acks for pulse in pulses.values())]
         self.view = self._ack_stats.update(view, self._context.rank, pulse_round.links, acks, now)
+        self._estimator.slow_start = restarts(acks)
         if pulse_round.facts is None:
             return None
         return replace(merge([seen.facts for seen in observed], pulse_round.facts), level=pulse_round.level)
@@ -206,8 +213,7 @@ class AdaptiveGovernor:
         job = self._job = same_job(self._job, job)
         plain = predict(LADDER[0], job, self.view, facts, pulse_round.level, scale=1.0)
         self._next_decision = sendable(self._controller.decide(job, self.view, facts, now))
-        if self._next_decision.guarded:
-            context.sink.emit(Faulted(now, step, "guard", self._next_decision.reason))
+        self._guard_reporter.report(now, step, self._next_decision)
         self._report_straggler(pulse_round, ready, now)
         known = self.view.group.bandwidth is not None
         context.sink.emit(Sensed.of(now, step, self.view, facts, plain.step if known else None))

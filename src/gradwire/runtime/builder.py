@@ -15,6 +15,7 @@ from gradwire.clock import Clock, MonotonicClock
 from gradwire.closing import Closing
 from gradwire.compress.codec_cache import CodecCache
 from gradwire.compress.error_feedback import ErrorFeedback
+from gradwire.compress.gradient_sample import GradientSampler
 from gradwire.config import Config
 from gradwire.decide.registry import is_controller
 from gradwire.errors import GradwireError
@@ -52,6 +53,8 @@ class BuiltSession:
     check_facts: CheckFacts
     # Sends buckets through a plan's trees, where one is configured.
     reducer: TreeReducer | None
+    # Samples the gradient for a controller, on rank 0.
+    sampler: GradientSampler | None
     # Compares replicas through torch's store, where ranks may fail and rejoin.
     replica_check: ReplicaCheck | None
 
@@ -83,6 +86,10 @@ def build(
         feedback=ErrorFeedback(rank, world_size),
         check_facts=check_facts,
         all_reduce=all_reduce or ddp_all_reduce(group),
+        # Only DDP's buckets are sampled; for other integrations the prices of sparse levels stay the cautious ones.
+        sampler=GradientSampler(parameters)
+        if rank == 0 and all_reduce is None and is_controller(config.level)
+        else None,
     )
     bus.emit(attached(clock.now(), (rank, world_size), parameters, config.to_dict()))
     with ExitStack() as opened:
@@ -128,6 +135,7 @@ def _build(context: BuildContext, opened: ExitStack) -> BuiltSession:
         event_bus=context.event_bus,
         check_facts=context.check_facts,
         reducer=connections.reducer,
+        sampler=context.sampler,
         replica_check=check,
     )
 
@@ -148,6 +156,7 @@ def _session(
     release = Closing(context.liveness.close, *checks, carrier.close)
     parts = SessionParts(
         governor=governor,
+        sampler=context.sampler,
         plain=_plain_path(context, connections, paths),
         compressed=CompressedPath(paths, carrier.tolerance),
         tree=TreePath(paths, reducer) if reducer is not None else None,

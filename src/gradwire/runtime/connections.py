@@ -11,6 +11,7 @@ import torch.distributed as dist
 from gradwire.clock import Clock
 from gradwire.compress.build import check_chain
 from gradwire.compress.error_feedback import ErrorFeedback
+from gradwire.compress.gradient_sample import GradientSampler
 from gradwire.config import Config
 from gradwire.decide.ladder import LADDER
 from gradwire.decide.registry import is_built_in, is_controller
@@ -48,6 +49,8 @@ class BuildContext:
     check_facts: CheckFacts
     # What `off` does on the process group.
     all_reduce: AllReduceMean
+    # Samples the gradient for a controller, on rank 0.
+    sampler: GradientSampler | None = None
 
     @property
     def rank(self) -> int:
@@ -97,6 +100,9 @@ def lane_count(config: Config, world_size: int) -> int:
         return 1 if config.observe.verify and not config.planning.elastic else 0
     if is_controller(config.level):
         candidates = [rung.level for rung in LADDER] if is_built_in(config.level) else LONGEST
+        if config.cap is not None:
+            check_chain(config.cap, setting="lossiest")
+            candidates = [*candidates, config.cap]
         return max(map(lanes_needed, candidates))
     level = Level.parse(config.level)
     check_chain(level)

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from gradwire.clock import Clock
 from gradwire.compress.build import check_chain
+from gradwire.compress.gradient_sample import GradientSampler
 from gradwire.decide.fixed import Fixed
 from gradwire.events import Sink, Stepped
 from gradwire.level import Level
@@ -55,8 +56,18 @@ class GovernorContext:
     traffic: Traffic
     footprint: FootprintOf
     explain: Explain = unexplained
+    # Samples rank 0's gradient for a controller.
+    sampler: GradientSampler | None = None
     # The version of the plan in force, on which footprints depend.
     plan_version: Callable[[], int] = lambda: 0
+
+    def lap(self, now: float, hops: int, loss: float) -> StepFacts | None:
+        """Facts of the step that ends now, with the sample of its gradient where there is a sampler."""
+        facts, sampler = self.timer.lap(now, hops, loss), self.sampler
+        if sampler is None:
+            return facts
+        sample = sampler.take_step()
+        return facts and replace(facts, sample=sample, adaptive=sampler.adaptive)
 
     def report_step(self, step: int, facts: StepFacts | None, level: Level, late: float = 0.0) -> None:
         """Emit what a step took; nothing where it was not measured."""
@@ -114,4 +125,6 @@ def merge(facts: list[StepFacts], own: StepFacts) -> StepFacts:
         buckets=own.buckets,
         residual=max(fact.residual for fact in facts),
         loss=own.loss,
+        sample=own.sample,
+        adaptive=own.adaptive,
     )

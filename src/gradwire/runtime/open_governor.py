@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from gradwire.config import Config
+from gradwire.decide.base import Controller
+from gradwire.decide.capped import CappedController
 from gradwire.decide.fixed import Fixed
 from gradwire.decide.initial_level import initial_level
 from gradwire.decide.registry import is_controller, make_controller
@@ -12,6 +15,7 @@ from gradwire.level import Level
 from gradwire.runtime.adaptive_governor import AckSource, AdaptiveGovernor
 from gradwire.runtime.connections import BuildContext, Connections, quietly
 from gradwire.runtime.governor import FixedGovernor, Governor, GovernorContext
+from gradwire.runtime.kernel_acks import kernel_acks
 from gradwire.runtime.pipeline import Pipeline
 from gradwire.runtime.plan_governor import PlanGovernor
 from gradwire.runtime.startup_probe import probe_bandwidth
@@ -35,6 +39,7 @@ def governor_context(context: BuildContext, connections: Connections) -> Governo
         traffic=Traffic(context.rank, context.event_bus, context.clock, sources),
         footprint=reducer.footprint if reducer is not None else flat,
         explain=context.liveness.explained,
+        sampler=context.sampler,
         plan_version=reducer.version if reducer is not None else lambda: 0,
     )
 
@@ -43,8 +48,8 @@ def open_governor(context: BuildContext, connections: Connections, governor: Gov
     """The plan's level, a controller with pulses, or a fixed level. All ranks call this at the same point."""
     config, world_size, reducer = context.config, context.world_size, connections.reducer
     if reducer is not None and decided_by_plan(config):
-        controller = SummableController(make_controller(config.level))
-        return PlanGovernor(governor, controller, initial_level(None, lambda _: 0), reducer)
+        first = initial_level(None, lambda _: 0, config.cap)
+        return PlanGovernor(governor, _controller(config), first, reducer)
     if is_controller(config.level) and world_size > 1:
         return _open_adaptive(context, connections.carrier, governor)
     level = Level() if is_controller(config.level) else Level.parse(config.level)
@@ -62,8 +67,17 @@ def _open_adaptive(context: BuildContext, carrier: Carrier, governor: GovernorCo
         quietly(pipeline.close)
         raise
     whole = Bucket(index=-1, step=0, numel=context.parameters, itemsize=4, slices=(), is_last=True)
-    first = initial_level(rate, lambda level: governor.footprint(level, whole).wire_bytes)
-    controller = make_controller(config.level)
-    acks = AckSource(carrier.links, dict if config.plan else carrier.moved)
-    chooser = SummableController(controller) if config.plan else controller
-    return AdaptiveGovernor(governor, chooser, first, pipeline, acks)
+    first = initial_level(rate, lambda level: governor.footprint(level, whole).wire_bytes, config.cap)
+    if carrier.kernel_tcp and not config.plan:
+        acks = kernel_acks(context.group, config.transport.timeout)
+    else:
+        acks = AckSource(carrier.links, dict if config.plan else carrier.moved)
+    return AdaptiveGovernor(governor, _controller(config), first, pipeline, acks)
+
+
+def _controller(config: Config) -> Controller:
+    """The configured controller, limited to what trees can sum where there is a plan, and to the user's cap."""
+    controller = make_controller(config.level, config.cap, config.extra_steps)
+    if config.plan:
+        controller = SummableController(controller)
+    return controller if config.cap is None else CappedController(controller, config.cap)

@@ -16,6 +16,7 @@ from gradwire.decide.ladder import LADDER
 from gradwire.events import Sensed
 from gradwire.level import Level
 from gradwire.runtime.governor import GovernorContext, merge, sendable
+from gradwire.runtime.guard_reporter import GuardReporter
 from gradwire.sense.estimator import Estimator, StepObservation
 from gradwire.sites.reducer import TreeReducer
 from gradwire.types import Bucket, Decision, StepFacts
@@ -28,6 +29,7 @@ class PlanGovernor:
         self._context, self._controller, self._reducer = context, controller, reducer
         self._proposal = start
         self._estimator = Estimator()
+        self._guard_reporter = GuardReporter(context.sink)
         self._buckets: dict[int, Bucket] = {}
         self._ready = 0.0
         self._step = 0
@@ -36,7 +38,7 @@ class PlanGovernor:
 
     def begin_step(self, bucket: Bucket) -> None:
         step, now = bucket.step, self._context.clock.now()
-        facts = self._context.timer.lap(now, self._hops, self._take_loss())
+        facts = self._context.lap(now, self._hops, self._take_loss())
         self._context.report_step(step - 1, facts, self._used)
         if facts is not None and self._reducer.is_coordinator:
             self._ask_controller(step, facts, now)
@@ -84,6 +86,7 @@ class PlanGovernor:
         job = Job(context.world_size, buckets, context.footprint)
         plain = predict(LADDER[0], job, view, facts, self._used, scale=1.0)
         self._proposal = sendable(self._controller.decide(job, view, facts, now))
+        self._guard_reporter.report(now, step, self._proposal)
         self._reducer.request_level(self._proposal)
         known = view.group.bandwidth is not None
         context.sink.emit(Sensed.of(now, step, view, facts, plain.step if known else None))

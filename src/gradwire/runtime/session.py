@@ -16,6 +16,7 @@ from torch.futures import Future
 
 from gradwire.closing import Closing
 from gradwire.compress.base import Weights
+from gradwire.compress.gradient_sample import GradientSampler
 from gradwire.level import Level
 from gradwire.runtime.bucket_work import BucketWork, PlainWork
 from gradwire.runtime.compressed_path import CompressedPath
@@ -48,6 +49,8 @@ class SessionParts:
     reporter: EventReporter
     timer: StepTimer
     verifier: ReplicaVerifier | None = None
+    # On rank 0 of a job with a controller.
+    sampler: GradientSampler | None = None
     # Called in this order by `close`.
     closers: tuple[Callable[[], None], ...] = ()
 
@@ -73,6 +76,8 @@ class Session:
             if self._levels.get(bucket.index) != decision.level:
                 self._levels[bucket.index] = decision.level
                 self._parts.reporter.decided(bucket, decision)
+            if self._parts.sampler is not None and not buffer.is_sparse:
+                self._parts.sampler.add(buffer)
             path = self._path(bucket, buffer.is_sparse, decision.level)
             work = path.submit(bucket, buffer, decision.level, weights)
             self._in_flight.append(work)

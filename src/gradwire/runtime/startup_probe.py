@@ -27,7 +27,8 @@ from gradwire.transport.lanes.base import AllToAll, Op, Timing
 
 # What a rank sends in one round, all parts together.
 SIZES: Final = (64 * 1024, 256 * 1024, 1024 * 1024)
-# Bytes take the time of a round that is this much longer than one without any.
+# Bytes take the time of a round that is this much longer than one without any. Less than two hosts' jitter measures
+# nothing: then the rate is at least what that time gives.
 LONGER: Final = 2.0
 JITTER: Final = 0.002
 _RECORD: Final = struct.Struct("<d")
@@ -45,7 +46,7 @@ def probe_bandwidth(pipeline: Pipeline, world_size: int) -> float:
         sent = size
         if took > LONGER * latency + JITTER:
             break
-    return sent / max(rounds.run(0) - latency, 1e-6)
+    return sent / max(rounds.run(0) - latency, JITTER)
 
 
 class _ProbeRounds:

@@ -1,0 +1,167 @@
+"""What lossiness costs in steps: models, optimizers and levels, against the price that `auto` would assume.
+
+    python benchmarks/lossiness.py [--jobs gpt:adamw:0.001,cnn:sgd:0.05:0.9] [--levels int4,topk:0.1+int8] [--write]
+
+Two workers in one process (gradwire.simulate), real gradients and codecs, no network. For each job the uncompressed
+training first, then each level with the same weights and batches. A level's loss, averaged over 40 steps, ends at some
+value; `slowdown` is how many times more steps it took to get there than the uncompressed training. `kept` is the share
+of the energy of gradient + residual that a step sent, over the second half of the run. `price` is what decide/price.py
+makes of it: its constants are fitted to this table.
+
+Every run is appended to docs/results/lossiness.json with --write, and the page is written from the whole file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gradwire.decide.price import ADAPTIVE, EXACT, FORMATS, LOWRANK, PLAIN
+from gradwire.level import Level
+from gradwire.simulate.tasks import make_task, with_optimizer
+from gradwire.simulate.workers import BucketTraffic, Workers
+from gradwire.types import Bucket
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+JOBS = "gpt:adamw:0.001,mlp:adam:0.001,cnn:adam:0.001,gpt:sgd:0.1:0.9,cnn:sgd:0.05:0.9,resnet:sgd:0.1:0.9"
+LEVELS = "int8,int4,int2,lowrank:4,topk:0.1+int8,topk:0.03+int8,topk:0.01+int8,topk:0.003+int8"
+WINDOW = 40
+WORKERS = 2
+
+
+@dataclass(frozen=True)
+class Run:
+    """One level of one job."""
+
+    job: str
+    level: str
+    seed: int
+    steps: int
+    loss: float
+    kept: float
+    slowdown: float
+
+
+class MeasuredWorkers(Workers):
+    """Workers that measure how much energy rank 0's first encoding keeps."""
+
+    energies: list[tuple[float, float]]
+
+    def _synchronise(self, bucket: Bucket, gradients: list[Tensor], level: Level) -> BucketTraffic:
+        feedback = self.feedback[0]
+        waited = feedback.worker(bucket, gradients[0].device).clone() if feedback.pending(bucket) else 0.0
+        before = float((gradients[0] + waited).square().sum())
+        moved = super()._synchronise(bucket, gradients, level)
+        left = feedback.worker(bucket, gradients[0].device) if feedback.pending(bucket) else torch.zeros(1)
+        self.energies.append((before, float(left.square().sum())))
+        return moved
+
+
+def train(job: str, level: str, seed: int, steps: int, data: Path | None) -> tuple[list[float], float]:
+    """Losses by step, and the energy kept."""
+    name, _, optimizer = job.partition(":")
+    task = replace(with_optimizer(make_task(name, data), optimizer), cosine=0)
+    workers = MeasuredWorkers(task, WORKERS, seed=seed)
+    workers.energies = []
+    losses = [workers.train(Level.parse(level)).loss for _ in range(steps)]
+    late = workers.energies[len(workers.energies) // 2 :]
+    return losses, 1 - sum(left for _, left in late) / max(sum(before for before, _ in late), 1e-30)
+
+
+def smoothed(losses: list[float]) -> NDArray[np.float64]:
+    """The least average over WINDOW steps so far."""
+    window = min(WINDOW, len(losses))
+    return np.minimum.accumulate(np.convolve(np.array(losses), np.ones(window) / window, "valid"))
+
+
+def slowdown(plain: list[float], lossy: list[float]) -> float:
+    """Steps of the lossy training to its own last loss / steps of the plain one to that loss; nan if it never had to
+    get there, inf if the training diverged."""
+    if not all(map(math.isfinite, lossy)):
+        return math.inf
+    mine, other = smoothed(lossy), smoothed(plain)
+    target = mine[-1]
+    reached = np.flatnonzero(other <= target)
+    if not len(reached):
+        return math.nan
+    half = min(WINDOW, len(lossy)) / 2
+    return float((np.flatnonzero(mine <= target)[0] + half) / (reached[0] + half))
+
+
+def price(job: str, level: Level, kept: float) -> float:
+    """What decide/price.py assumes for a level that keeps this much."""
+    kind = 1 if ":sgd" in job else 0
+    if level.select == "lowrank":
+        return LOWRANK[kind]
+    rounding = FORMATS.get(level.values, EXACT)[kind]
+    return rounding * (1 + (ADAPTIVE, PLAIN)[kind] * (1 - kept)) if level.sparse else rounding
+
+
+def page(runs: list[Run]) -> str:
+    lines = [
+        "# What lossiness costs in steps",
+        "",
+        "`python benchmarks/lossiness.py --write`: two workers in one process, real gradients and codecs, no network.",
+        "`slowdown` is how many times more steps a level took to the loss that it reached than uncompressed training;",
+        "`kept` is the share of the energy of gradient + residual that a step sends; `price` is what `auto` assumes",
+        "(decide/price.py; its constants are fitted to this table). -: uncompressed training did not reach that loss,",
+        "so the level was no slower. A run with fewer steps than its neighbours diverged. One run has the noise of",
+        "one seed. The data are Shakespeare and Fashion-MNIST (`--data-dir`).",
+        "",
+        "| job | level | steps | loss | kept | slowdown | price |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for one in sorted(runs, key=lambda run: (run.job, run.level, run.seed)):
+        found = "-" if math.isnan(one.slowdown) else f"{one.slowdown:.2f}"
+        cost = price(one.job, Level.parse(one.level), one.kept)
+        cells = (one.job, one.level, str(one.steps), f"{one.loss:.3f}", f"{one.kept:.3f}", found, f"{cost:.2f}")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def load() -> list[Run]:
+    path = RESULTS / "lossiness.json"
+    rows = json.loads(path.read_text()) if path.is_file() else []
+    return [Run(**{**row, "slowdown": math.nan if row["slowdown"] is None else row["slowdown"]}) for row in rows]
+
+
+def save(runs: list[Run]) -> None:
+    rows = [asdict(run) | {"slowdown": None if math.isnan(run.slowdown) else round(run.slowdown, 3)} for run in runs]
+    (RESULTS / "lossiness.json").write_text(json.dumps(rows, indent=1) + "\n")
+    (RESULTS / "lossiness.md").write_text(page(runs))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--jobs", default=JOBS, help="task:optimizer:rate[:momentum], by comma")
+    parser.add_argument("--levels", default=LEVELS)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--data-dir", type=Path, help="a directory with tinyshakespeare/ and fashion-mnist/")
+    parser.add_argument("--write", action="store_true", help="add to docs/results/lossiness.json and write its page")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for seed in range(1, options.seeds + 1):
+        for job in options.jobs.split(","):
+            plain, _ = train(job, "off", seed, options.steps, options.data_dir)
+            for level in options.levels.split(","):
+                lossy, kept = train(job, level, seed, options.steps, options.data_dir)
+                run = Run(job, level, seed, options.steps, float(smoothed(lossy)[-1]), kept, slowdown(plain, lossy))
+                cost = price(job, Level.parse(level), kept)
+                found = f"loss {run.loss:.3f}, kept {kept:.3f}, slowdown {run.slowdown:.2f}"
+                print(f"{job} {level}: {found}, price {cost:.2f}", flush=True)
+                if options.write:
+                    same = (job, level, seed)
+                    save([one for one in load() if (one.job, one.level, one.seed) != same] + [run])
+
+
+if __name__ == "__main__":
+    main()

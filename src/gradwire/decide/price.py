@@ -1,0 +1,105 @@
+"""Price: how many times more steps a level needs for the same loss, from a sample of this job's own gradient. Pure.
+
+What a sparse level costs depends on the model. The top 10 % of one gradient hold 99.8 % of its energy, and of another
+58 %: the first training does not notice, the second needs 45 % more steps. So the price follows from the energy that a
+level keeps when it is applied to this gradient with error feedback:
+
+    price = 1 + sensitivity x (1 - kept)
+
+`kept` is the share of the squared norm of gradient + residual that a step sends. It is measured without running the
+level: every share on the ladder selects from the same few thousand sampled elements, step after step, with a residual
+of its own (`SelectionTrial`). What accumulates in a residual counts, so it takes some steps until a small share shows
+its price.
+
+`sensitivity` depends on the optimizer. Error feedback sends a waiting element in one burst. SGD adds it as it is; an
+optimizer that divides by the root of squared gradients (Adam and its like) takes shorter steps after a burst.
+
+Dense formats round and hold nothing back for long; low rank has no sample. Their prices are constants. All constants
+are from `benchmarks/lossiness.py`, which measures steps to the same loss for models, optimizers and levels
+(docs/results/lossiness.md).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire.level import Level
+
+Sample = NDArray[np.float32]
+
+# Sensitivity of optimizers with second moments, and of others; and the price of low rank 4 for both.
+ADAPTIVE: Final = 2.0
+PLAIN: Final = 1.0
+LOWRANK: Final = (1.5, 1.2)
+# Prices of value formats, likewise; others are exact enough to cost nothing.
+FORMATS: Final = {"int8": (1.002, 1.001), "int4": (1.02, 1.01), "int2": (1.2, 1.1)}
+EXACT: Final = (1.0, 1.0)
+# Steps of a trial before its value is used; until then share ^ DEMANDING, the least that any gradient measured kept.
+SETTLED: Final = 20
+DEMANDING: Final = 0.5
+# Gain of the average of kept energies: a mean over about 20 steps.
+GAIN: Final = 0.05
+
+
+class SelectionTrial:
+    """Top-k selection with error feedback of one share, on the sample only."""
+
+    def __init__(self, share: float) -> None:
+        self.share, self.kept, self.steps = share, 1.0, 0
+        self._residual: Sample | None = None
+
+    def take(self, sample: Sample) -> None:
+        residual = self._residual
+        if residual is None or len(residual) != len(sample):
+            residual, self.steps = np.zeros_like(sample), 0
+        waiting = residual + sample
+        size = np.abs(waiting)
+        count = max(1, round(self.share * len(size)))
+        least = np.partition(size, len(size) - count)[len(size) - count]
+        sent = size >= least
+        energy = float(np.dot(waiting, waiting))
+        self._residual = np.where(sent, np.float32(0), waiting)
+        if energy > 0:
+            kept = float(np.dot(waiting[sent], waiting[sent])) / energy
+            self.steps += 1
+            self.kept += max(GAIN, 1 / self.steps) * (kept - self.kept)
+
+
+class PriceList:
+    """The prices of levels for one job; call `take` once per step with the sample of that step's gradient."""
+
+    def __init__(self, shares: tuple[float, ...]) -> None:
+        self._trials = {share: SelectionTrial(share) for share in shares}
+        self._adaptive = True  # the more cautious assumption, until the optimizer is known
+
+    def take(self, sample: Sample | None, adaptive: bool | None) -> None:
+        if adaptive is not None:
+            self._adaptive = adaptive
+        if sample is None or not len(sample) or not bool(np.isfinite(sample).all()):
+            return
+        for trial in self._trials.values():
+            trial.take(sample)
+
+    def of(self, level: Level) -> float:
+        """How many times more steps the level needs than uncompressed training."""
+        kind = 0 if self._adaptive else 1
+        if level.select == "lowrank":
+            return LOWRANK[kind]
+        rounding = FORMATS.get(level.values, EXACT)[kind]
+        if not level.sparse:
+            return rounding
+        return rounding * (1 + (ADAPTIVE, PLAIN)[kind] * (1 - self.kept(level.ratio)))
+
+    def kept(self, share: float) -> float:
+        """The share of the energy that top-k selection of this share sends: of its trial, or between the two next to
+        it."""
+        trial = self._trials.get(share)
+        if trial is not None:
+            return trial.kept if trial.steps >= SETTLED else min(trial.kept, share**DEMANDING)
+        known = sorted(one for one, found in self._trials.items() if found.steps >= SETTLED)
+        if not known:
+            return float(share**DEMANDING)
+        return float(np.interp(np.log(share), np.log([*known, 1.0]), [*(self._trials[s].kept for s in known), 1.0]))

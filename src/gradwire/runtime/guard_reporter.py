@@ -1,0 +1,32 @@
+"""GuardReporter: reports every act of the accuracy guard once, as an event and as a warning in the log.
+
+Only the rank whose controller decides knows that the guard acted, so one rank of a job reports. From the event come the
+lines of the summary, of `watch`, the dashboard, reports and Prometheus (`observe/guard_acts.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+
+from gradwire.events import Faulted, Sink
+from gradwire.types import Decision
+
+log = logging.getLogger("gradwire")
+
+
+class GuardReporter:
+    """Keeps the last decision: as long as the guard stays with it, that is one act."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._last: Decision | None = None
+
+    def report(self, at: float, step: int, decision: Decision) -> None:
+        """Call this with every decision of the controller, in order."""
+        last, self._last = self._last, decision
+        if not decision.guarded:
+            return
+        if last is not None and last.guarded and (last.level, last.version) == (decision.level, decision.version):
+            return
+        self._sink.emit(Faulted(at, step, "guard", decision.reason))
+        log.warning("gradwire: compression harmed training, seen at step %d: %s", step, decision.reason)

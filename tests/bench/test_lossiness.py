@@ -1,0 +1,40 @@
+"""The arithmetic of benchmarks/lossiness.py: slowdowns, prices and the page."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import lossiness
+from gradwire.level import Level
+
+
+def falling(rate: float, steps: int = 400) -> list[float]:
+    return [math.exp(-rate * step) for step in range(steps)]
+
+
+def test_half_the_rate_takes_twice_the_steps() -> None:
+    plain = falling(0.02)
+    assert lossiness.slowdown(plain, falling(0.01)) == pytest.approx(2.0, rel=0.1)
+    assert lossiness.slowdown(plain, plain) == 1.0
+    assert math.isnan(lossiness.slowdown(plain, falling(0.03))), "never that low without compression"
+    assert math.isinf(lossiness.slowdown(plain, [*plain[:10], math.nan]))
+
+
+def test_the_price_follows_energy_and_optimizer() -> None:
+    tenth = Level.parse("topk:0.1+int8")
+    adam, sgd = (lossiness.price(job, tenth, 0.5) for job in ("gpt:adamw:0.001", "gpt:sgd:0.1:0.9"))
+    assert adam > sgd > 1.4
+    assert lossiness.price("gpt:adamw:0.001", Level.parse("int4"), 0.5) < 1.05, "of a format, not of its energy"
+
+
+def test_a_run_measures_and_its_row_says_so(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(lossiness, "RESULTS", tmp_path)
+    losses, kept = lossiness.train("mlp:sgd:0.05:0.9", "topk:0.1+int8", 1, 6, None)
+    assert len(losses) == 6
+    assert 0.1 < kept < 1.0
+    run = lossiness.Run("mlp:sgd:0.05:0.9", "topk:0.1+int8", 1, 6, losses[-1], kept, math.nan)
+    lossiness.save([run])
+    assert lossiness.load()[0].level == run.level
+    assert f"| topk:0.1+int8 | 6 | {losses[-1]:.3f} | {kept:.3f} | - |" in (tmp_path / "lossiness.md").read_text()
