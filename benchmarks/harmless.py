@@ -22,7 +22,7 @@ CASE = Case(
     networks=(TEN,),
     hosts=4,
     contestants=("no-sync", "ddp", "gradwire:off@25", "gradwire:auto@25"),
-    title="Do no harm: fast networks",
+    title="Fast networks: auto against plain DDP",
 )
 
 if __name__ == "__main__":

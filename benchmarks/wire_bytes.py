@@ -21,7 +21,7 @@ from harness.case import Case, measure, options_of
 from harness.result import Row, as_json
 
 LEVELS = (
-    "off", "fp16", "bf16", "int8", "int4", "int8+zstd", "topk:0.1+int8", "topk:0.01", "topk:0.01+int8",
+    "off", "fp16", "bf16", "int8", "int4", "int2", "int8+zstd", "topk:0.1+int8", "topk:0.01", "topk:0.01+int8",
     "topk:0.01+int8+zstd", "topk:0.001+int8", "exactk:0.01+int8", "sharedk:0.01+int8", "randk:0.01+int8",
     "prune:0.5+topk:0.01+int8", "lowrank:1", "lowrank:4",
 )  # fmt: skip

@@ -70,18 +70,23 @@ def narrow_resnet() -> nn.Module:
 
 
 def _resnet(directory: Path | None, samples: int) -> Task:
-    folder = (directory or Path()) / "cifar10"
-    if not (folder / "train_0.jpg").is_file():
-        raise ConfigError(f"task resnet: no cifar10/ under {directory}; point --data-dir at it")
-    images = torch.cat([_sheet(folder / f"train_{part}.jpg") for part in range((samples + 9_999) // 10_000)])[:samples]
-    labels = _labels(folder / "train_labels.u8")[: len(images)]
-    test, truth = _sheet(folder / "test.jpg"), _labels(folder / "test_labels.u8")
+    images, labels, test, truth = cifar10(directory, samples)
 
     def score(module: nn.Module) -> float:
         return 100 * accuracy(module.eval(), test, truth)
 
     about = f"a ResNet of 8, 16, 32 channels on CIFAR-10, {len(images)} images an epoch"
     return Task("resnet", about, "% correct", 0.1, None, narrow_resnet, _shuffled(images, labels), score)
+
+
+def cifar10(directory: Path | None, samples: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """So many training images and their labels, all test images and theirs; ConfigError where they are not there."""
+    folder = (directory or Path()) / "cifar10"
+    if not (folder / "train_0.jpg").is_file():
+        raise ConfigError(f"task resnet: no cifar10/ under {directory}; point --data-dir at it")
+    images = torch.cat([_sheet(folder / f"train_{part}.jpg") for part in range((samples + 9_999) // 10_000)])[:samples]
+    labels = _labels(folder / "train_labels.u8")[: len(images)]
+    return images, labels, _sheet(folder / "test.jpg"), _labels(folder / "test_labels.u8")
 
 
 def _sheet(path: Path) -> Tensor:

@@ -55,9 +55,9 @@ CLAIMS: Final[dict[str, Claim]] = {
             ("ltp_lab.py grid --json {out}/ltp-grid.json", "--loss 0.01 --rtt 0.02 --steps 3"),
         ),
     ),
-    "hindsight": Claim(
-        "`auto` against the best fixed level over a grid of networks",
-        (("hindsight.py --out {out}", "--cells 100x20,800x1 --repeat 1"),),
+    "progress": Claim(
+        "loss against seconds in virtual time: `auto` against every fixed level and its peers",
+        (("progress.py --out {out}", "--quick"),),
     ),
     "harmless": Claim(
         "`auto` on fast networks: against plain DDP",

@@ -1,4 +1,5 @@
-"""`gradwire simulate`: simulates one synchronisation on a network, with one planner or all of them."""
+"""`gradwire simulate`: simulates one synchronisation on a network, with one planner or all of them; with `--train`, a
+whole training (cli/simulate_training.py)."""
 
 from __future__ import annotations
 
@@ -38,24 +39,42 @@ from gradwire.units import Bytes, Seconds, parse_bytes
 @click.option("--aux", is_flag=True, help="Let chunks use side routes if their own link is busy.")
 @click.option("--packets", is_flag=True, help="Also simulate LTP packet by packet; small presets and TOML files only.")
 @click.option("--json", "as_json", is_flag=True, help="Print rows as JSON.")
+@click.option("--train", help="Train for real in virtual time: gpt, cnn, resnet, mlp, or module:function.")
+@click.option("--level", default="auto", show_default=True, help="With --train: levels or controllers, by comma.")
+@click.option("--transport", default="group", show_default=True, help="With --train: group (gloo), tcp or ltp.")
+@click.option("--optimizer", help="With --train: adamw:RATE, adam:RATE or sgd:RATE:MOMENTUM; default: the task's.")
+@click.option("--hosts", type=int, default=4, show_default=True, help="With --train: hosts of a preset network.")
+@click.option("--steps", type=int, default=200, show_default=True, help="With --train: the most steps.")
+@click.option("--seconds", type=float, help="With --train: stop after so many virtual seconds.")
+@click.option("--compute", help="With --train: a step's time without the network, such as 50ms; default: the task's.")
+@click.option("--seed", type=int, default=1, show_default=True, help="With --train: of weights, data and network.")
+@click.option("--data", help="With --train: a directory with tinyshakespeare/ and fashion-mnist/; default: built-in.")
 def simulate_command(  # noqa: PLR0913, PLR0917 - click hands over every option as an argument
-    net: str, latency: str | None, model: str, planner: str, chunk: str,
-    ratio: float, growth: float, aux: bool, packets: bool, as_json: bool,
+    net: str, latency: str | None, model: str, planner: str, chunk: str, ratio: float, growth: float, aux: bool,
+    packets: bool, as_json: bool, train: str | None, level: str, transport: str, optimizer: str | None, hosts: int,
+    steps: int, seconds: float | None, compute: str | None, seed: int, data: str | None,
 ) -> None:  # fmt: skip
-    """Simulate one synchronisation in virtual time, by flows or by packets."""
+    """Simulate one synchronisation in virtual time, by flows or by packets; with --train, a whole training."""
+    if train:
+        from gradwire.cli.simulate_training import TrainOptions, run_training
+
+        run_training(
+            TrainOptions(train, net, level, transport, optimizer, hosts, steps, seconds, compute, seed, data, as_json)
+        )
+        return
     names = list(PLANNERS) if planner == "all" else [name.strip() for name in planner.split(",")]
     named = network(net, latency)
     job = ReductionJob(gradient_bytes(model), parse_bytes(chunk, "chunk"), ratio, growth)
     found = compare(named.matrix, job, names, aux)
     rows = sorted(_with_packets(found, net, job) if packets else found, key=_time)
     if as_json:
-        data = {
+        rows_of = {
             "net": named.name,
             "members": named.matrix.size,
             "bytes": job.nbytes,
             "rows": [asdict(row) for row in rows],
         }
-        click.echo(json.dumps(data))
+        click.echo(json.dumps(rows_of))
         return
     Console().print(_table(f"{named.name}, {named.matrix.size} members, {Bytes(job.nbytes)}", rows))
 

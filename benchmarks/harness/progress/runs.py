@@ -1,0 +1,219 @@
+"""Runs: one training or one timing each, from settings to a record; a pool of processes works through them.
+
+train   a fixed level, once: its losses do not depend on the network. What each step moved is recorded with them.
+time    the same steps on a network: the recorded traffic in that network's timeline
+whole   a controller on a network, training and time in one loop; also a fixed level, to check the composition
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from gradwire.level import Level
+from gradwire.network import preset
+from gradwire.simulate.lockstep import Movement
+from gradwire.simulate.timeline import SimulatedStepTimes, Timeline
+from gradwire.simulate.training import SimulatedJob, SimulatedStep, TrainingSimulation
+from gradwire.simulate.transfer import NetworkTimes, Wire
+from gradwire.simulate.workers import BucketTraffic
+from gradwire.types import Bucket
+from harness.progress.ledger import CONTROL, TIMING, TRAINING, Ledger, Settings, code_of
+from harness.progress.networks import network_of
+from harness.progress.tasks import task_of
+
+# Steps whose traffic is alike, as JSON: [numel, chunks] of each bucket, level, hops.
+Pattern = list[Any]
+CODE: Final = {"train": TRAINING, "time": TIMING, "whole": CONTROL}
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What all runs of a benchmark have in common; the directory is where data are, not what they are."""
+
+    steps: int
+    hosts: int = 4
+    wire: Wire = "group"
+    note_loss: bool = False
+    directory: Path | None = None
+
+    def settings(self, kind: str, **own: Any) -> Settings:
+        common = {"kind": kind, "steps": self.steps, "hosts": self.hosts, "data": self.directory is not None}
+        if kind != "train":
+            common["wire"] = self.wire
+        if kind == "whole":
+            common["note_loss"] = self.note_loss
+        return common | own
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One run to be done; `given` is a timing's traffic, which its settings know by a hash."""
+
+    settings: Settings
+    setup: Setup
+    given: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def code(self) -> str:
+        return code_of(CODE[self.settings["kind"]]) + code_of(("tasks.py", "networks.py"), Path(__file__).parent)
+
+    def run(self) -> dict[str, Any]:
+        return {"train": train, "time": clock, "whole": whole}[self.settings["kind"]](self)
+
+
+class RecordedTimeline(Timeline):
+    """A timeline that keeps what it is asked to time."""
+
+    kept: list[Pattern]
+
+    def step(self, traffic: Sequence[BucketTraffic], level: Level, hops: int) -> SimulatedStepTimes:
+        moved = [[one.bucket.numel, [[[op.kind, op.nbytes] for op in ops] for ops in one.chunks]] for one in traffic]
+        self.kept.append([moved, str(level), hops])
+        return Timeline.step(self, traffic, level, hops)
+
+
+def train(work: Work) -> dict[str, Any]:
+    """A fixed level on a network that does not matter."""
+    setup, settings = work.setup, work.settings
+    task = task_of(settings["task"], setup.steps, setup.directory)
+    job = SimulatedJob(
+        task, preset("lan1g", setup.hosts), settings["level"], seed=settings["seed"], evaluate_every=setup.steps + 1
+    )
+    simulation = TrainingSimulation(job)
+    recorded = RecordedTimeline(simulation.times, task.compute, random.Random(settings["seed"]))
+    recorded.kept = []
+    simulation.timeline = recorded
+    result = _trained(simulation, list(_steps(simulation, setup.steps)))
+    return result | {"traffic": runs_of(recorded.kept)}
+
+
+def whole(work: Work) -> dict[str, Any]:
+    setup, settings = work.setup, work.settings
+    task = task_of(settings["task"], setup.steps, setup.directory)
+    network = network_of(settings["network"], setup.hosts, setup.steps * task.compute, setup.directory)
+    job = SimulatedJob(task, network, settings["level"], setup.wire, settings["seed"], note_loss=setup.note_loss)
+    simulation = TrainingSimulation(replace(job, evaluate_every=setup.steps + 1))
+    steps = list(_steps(simulation, setup.steps))
+    levels = runs_of([str(step.level) for step in steps])
+    reasons = [[a.step, a.reason] for b, a in zip([None, *steps], steps, strict=False) if b and a.level != b.level]
+    return _trained(simulation, steps) | {
+        "seconds": [round(step.seconds, 5) for step in steps],
+        "levels": levels,
+        "guarded": sum(step.guarded for step in steps),
+        "believed": steps[-1].bandwidth,
+        "reasons": reasons[:40],
+    }
+
+
+def clock(work: Work) -> dict[str, Any]:
+    """When each recorded step ends on the network."""
+    setup, settings = work.setup, work.settings
+    network = network_of(settings["network"], setup.hosts, setup.steps * settings["compute"], setup.directory)
+    times = NetworkTimes(network, setup.wire, seed=settings["seed"])
+    timeline = Timeline(times, settings["compute"], random.Random(settings["seed"]))
+    seconds = []
+    for moved, level_text, hops in each_of(work.given):
+        level, traffic = Level.parse(level_text), [_traffic(index, one) for index, one in enumerate(moved)]
+        seconds.append(round(timeline.step(traffic, level, hops).end, 5))
+    return {"seconds": seconds}
+
+
+def _traffic(index: int, moved: Any) -> BucketTraffic:
+    numel, chunks = moved
+    bucket = Bucket(index, 0, numel, 4, (), False)
+    return BucketTraffic(bucket, tuple(tuple(Movement(kind, nbytes) for kind, nbytes in ops) for ops in chunks))
+
+
+def _steps(simulation: TrainingSimulation, steps: int) -> Iterator[SimulatedStep]:
+    """Steps until their number, or until the loss is not finite: nothing can be learnt after that."""
+    for step in simulation:
+        yield step
+        if step.step >= steps or not math.isfinite(step.loss):
+            return
+
+
+def _trained(simulation: TrainingSimulation, steps: list[SimulatedStep]) -> dict[str, Any]:
+    return {
+        "losses": [round(step.loss, 5) for step in steps],
+        "held_out": simulation.workers.held_out_loss(),
+        "accuracy": _accuracy(simulation),
+    }
+
+
+def _accuracy(simulation: TrainingSimulation) -> float:
+    """The share of held-out labels (of a text: of next characters) that the model gives the highest score."""
+    model, (inputs, labels) = simulation.workers.model, simulation.workers.task.held_out
+    model.eval()
+    with torch.no_grad():
+        scores = model(inputs)
+    model.train()
+    return float((scores.reshape(-1, scores.shape[-1]).argmax(-1) == labels.reshape(-1)).float().mean())
+
+
+def runs_of(items: Sequence[Any]) -> dict[str, Any]:
+    """Run-length coding: the different items, and [index, count] in order."""
+    kinds: list[Any] = []
+    places: dict[str, int] = {}
+    order: list[list[int]] = []
+    for item in items:
+        text = json.dumps(item)
+        place = places.setdefault(text, len(kinds))
+        if place == len(kinds):
+            kinds.append(item)
+        if order and order[-1][0] == place:
+            order[-1][1] += 1
+        else:
+            order.append([place, 1])
+    return {"kinds": kinds, "order": order}
+
+
+def each_of(coded: dict[str, Any]) -> Iterator[Any]:
+    for place, count in coded["order"]:
+        for _ in range(count):
+            yield coded["kinds"][place]
+
+
+def timing(setup: Setup, task: str, network: str, seed: int, trained: dict[str, Any]) -> Work:
+    """The timing of a trained level. Levels whose steps move the same have the same times."""
+    compute = task_of(task, setup.steps, setup.directory).compute
+    traffic = trained["traffic"]
+    moved = hashlib.sha256(json.dumps(traffic).encode()).hexdigest()[:16]
+    return Work(setup.settings("time", network=network, seed=seed, compute=compute, traffic=moved), setup, traffic)
+
+
+def perform(works: Iterable[Work], ledger: Ledger, jobs: int = 1) -> Iterator[tuple[Work, dict[str, Any]]]:
+    """Every work with its record, as they are finished; those in the ledger first."""
+    waiting: list[Work] = []
+    for work in works:
+        found = ledger.get(work.settings, work.code)
+        if found is None:
+            waiting.append(work)
+        else:
+            yield work, found
+    if jobs == 1:
+        for work in waiting:
+            yield work, ledger.add(work.settings, work.code, work.run())
+    elif waiting:
+        with ProcessPoolExecutor(jobs, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+            futures = {pool.submit(work.run): work for work in waiting}
+            try:
+                for future in as_completed(futures):
+                    work = futures[future]
+                    yield work, ledger.add(work.settings, work.code, future.result())
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+
+
+def setup_of(setup: Setup) -> dict[str, Any]:
+    return {name: value for name, value in asdict(setup).items() if name != "directory"}

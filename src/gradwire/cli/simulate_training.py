@@ -1,0 +1,159 @@
+"""`gradwire simulate --train`: trains a small model for real on a simulated network, and shows loss against seconds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from gradwire.decide.registry import is_controller
+from gradwire.errors import ConfigError
+from gradwire.level import Level
+from gradwire.network import Network, load_network
+from gradwire.network.presets import PRESETS, preset
+from gradwire.simulate.tasks import TrainingTask, make_task, with_optimizer
+from gradwire.simulate.training import SimulatedJob, SimulatedStep, TrainingSimulation
+from gradwire.simulate.transfer import WIRES, Wire
+from gradwire.units import Rate, Seconds, parse_seconds
+
+# Lines of progress per run.
+LINES: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class TrainOptions:
+    """The command's options, as given."""
+
+    train: str
+    net: str
+    level: str
+    transport: str
+    optimizer: str | None
+    hosts: int
+    steps: int
+    seconds: float | None
+    compute: str | None
+    seed: int
+    data: str | None
+    as_json: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSummary:
+    """How one run ended."""
+
+    level: str
+    steps: int
+    seconds: float
+    loss: float
+    last_level: str
+    changes: int
+    bandwidth: float | None
+    guarded: int
+
+
+def run_training(options: TrainOptions) -> None:
+    """Train once for each level, and print progress and a comparison."""
+    task, network = _task(options), _network(options)
+    levels = [text.strip() for text in options.level.split(",")]
+    for text in levels:
+        if not is_controller(text):
+            Level.parse(text, setting="level")
+    if options.steps < 1:
+        raise ConfigError(f"steps: must be 1 or more, but it is {options.steps}")
+    console = Console(quiet=options.as_json)
+    summaries = []
+    for text in levels:
+        job = SimulatedJob(task, network, text, _wire(options.transport), options.seed, _compute(options))
+        if len(levels) > 1:
+            console.print(f"[bold]{text}[/bold]")
+        summaries.append(_train(job, options, console))
+    if options.as_json:
+        click.echo(json.dumps([_row(one) for one in summaries]))
+        return
+    console.print(_table(task, network, summaries))
+
+
+def _train(job: SimulatedJob, options: TrainOptions, console: Console) -> TrainingSummary:
+    simulation = TrainingSimulation(job)
+    last, changes, guarded, held_out = None, 0, 0, float("nan")
+    step: SimulatedStep | None = None
+    for step in _bounded(simulation, options):
+        if last is not None and step.level != last:
+            changes += 1
+        if step.guarded:
+            guarded += 1
+            console.print(f"  {step.step:5d}  [red]{step.reason}[/red]")
+        last = step.level
+        if step.held_out is not None:
+            held_out = step.held_out
+        if step.step % max(1, options.steps // LINES) == 0:
+            console.print(
+                f"  {step.step:5d}  {Seconds(step.seconds)}  {step.level!s:18} loss {step.loss:.3f}  {step.reason}"
+            )
+    assert step is not None
+    if step.held_out is None:
+        held_out = simulation.workers.held_out_loss()
+    return TrainingSummary(
+        job.level, step.step, step.seconds, held_out, str(step.level), changes, step.bandwidth, guarded
+    )
+
+
+def _bounded(simulation: TrainingSimulation, options: TrainOptions) -> Iterator[SimulatedStep]:
+    for step in simulation:
+        yield step
+        if step.step >= options.steps or (options.seconds is not None and step.seconds >= options.seconds):
+            return
+
+
+def _task(options: TrainOptions) -> TrainingTask:
+    directory = Path(options.data) if options.data else None
+    if directory is not None and not directory.is_dir():
+        raise ConfigError(f"data: {directory} is not a directory")
+    task = make_task(options.train, directory)
+    return with_optimizer(task, options.optimizer) if options.optimizer else task
+
+
+def _network(options: TrainOptions) -> Network:
+    if options.net in PRESETS:
+        return preset(options.net, None if PRESETS[options.net].fixed else options.hosts)
+    if Path(options.net).suffix == ".toml":
+        return load_network(options.net)
+    raise ConfigError(f"net: {options.net!r} has no links; with --train use a preset or a TOML file of the lab")
+
+
+def _wire(text: str) -> Wire:
+    for known in WIRES:
+        if text == known:
+            return known
+    raise ConfigError(f"transport: {text!r} cannot be simulated; choose one of {', '.join(WIRES)}")
+
+
+def _compute(options: TrainOptions) -> float | None:
+    return None if options.compute is None else float(parse_seconds(options.compute, "compute"))
+
+
+def _row(one: TrainingSummary) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in TrainingSummary.__dataclass_fields__}
+
+
+def _table(task: TrainingTask, network: Network, summaries: list[TrainingSummary]) -> Table:
+    table = Table(
+        title=f"{task.name} on {network.name}, {len(network.ranks)} workers, virtual time; loss on held-out data"
+    )
+    for column in ("level", "steps", "seconds", "a step", "loss", "at the end", "changes", "believed"):
+        table.add_column(column, justify="left" if column in ("level", "at the end") else "right")
+    for one in summaries:
+        believed = "-" if one.bandwidth is None else str(Rate(one.bandwidth))
+        each = str(Seconds(one.seconds / one.steps))
+        table.add_row(
+            one.level, str(one.steps), f"{one.seconds:.1f}", each, f"{one.loss:.3f}", one.last_level, str(one.changes),
+            believed,
+        )  # fmt: skip
+    return table

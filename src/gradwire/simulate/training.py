@@ -1,0 +1,144 @@
+"""Training in virtual time: real gradients and codecs, the shipped controllers, a simulated network and clock.
+
+    1. the workers compute a step at the level in force and exchange it for real (simulate/workers.py)
+    2. the timeline says how long that step takes on the network (simulate/timeline.py)
+    3. the shipped estimator sees what every rank would have measured; the shipped controller decides
+    4. the decision is in force two steps later, as with pulses
+
+So loss against seconds is exact for the model of the network, repeatable, and as fast as the processor trains.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from gradwire.decide.base import Controller, Job
+from gradwire.decide.fixed import Fixed
+from gradwire.decide.initial_level import initial_level
+from gradwire.decide.registry import is_controller, make_controller
+from gradwire.exchange.select import FootprintTable
+from gradwire.level import Level
+from gradwire.network import Network
+from gradwire.runtime.governor import merge, sendable
+from gradwire.sense.clock_sync import ClockSync
+from gradwire.sense.estimator import Estimator
+from gradwire.simulate.tasks import TrainingTask
+from gradwire.simulate.timeline import Timeline
+from gradwire.simulate.transfer import NetworkTimes, Wire
+from gradwire.simulate.workers import Workers
+from gradwire.types import Bucket, Decision, StepFacts, View
+
+# A decision takes effect so many steps after the step that it is based on (runtime/adaptive_governor.py).
+DECISION_DELAY: Final = 2
+# Rounds of the startup probe: what a rank sends in all.
+PROBE_SIZES: Final = (64 * 1024, 256 * 1024, 1024 * 1024)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedStep:
+    """One step of the job: when it ended, at which level, the workers' mean loss, the held-out loss where evaluated,
+    the believed bandwidth, and why the next level was chosen."""
+
+    step: int
+    seconds: float
+    level: Level
+    loss: float
+    held_out: float | None
+    bandwidth: float | None
+    reason: str
+    guarded: bool
+    facts: StepFacts
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedJob:
+    """What to train, where. `level` is a level or a controller's name; `compute` overrides the task's."""
+
+    task: TrainingTask
+    network: Network
+    level: str = "auto"
+    wire: Wire = "group"
+    seed: int = 1
+    compute: float | None = None
+    note_loss: bool = False
+    evaluate_every: int = 10
+    warmup: int = 0
+
+
+class TrainingSimulation:
+    """Iterates over steps without end; the caller stops at a number of steps or of virtual seconds."""
+
+    def __init__(self, job: SimulatedJob, controller: Controller | None = None) -> None:
+        self._job = job
+        world = len(job.network.ranks)
+        self.workers = Workers(job.task, world, seed=job.seed)
+        self.times = NetworkTimes(job.network, job.wire, seed=job.seed)
+        compute = job.task.compute if job.compute is None else job.compute
+        self.timeline = Timeline(self.times, compute, random.Random(job.seed))
+        self._footprint = FootprintTable(world, own_wire=job.wire != "group")
+        self._description = Job(world, self.workers.buckets, self._footprint)
+        self._estimator, self._peers = Estimator(), [ClockSync() for _ in range(world - 1)]
+        self.controller = controller or (make_controller(job.level) if is_controller(job.level) else None)
+        self._fixed = None if self.controller else Fixed(Level.parse(job.level), world, job.warmup)
+        first = self._first()
+        self._coming: deque[Decision] = deque([first] * DECISION_DELAY, maxlen=DECISION_DELAY)
+        self.view = View.unknown()
+
+    def __iter__(self) -> Iterator[SimulatedStep]:
+        while True:
+            yield self.step()
+
+    def step(self) -> SimulatedStep:
+        number = self.workers.step + 1
+        decision = self._fixed.at(number) if self._fixed is not None else self._coming[0]
+        level = decision.level
+        trained = self.workers.train(level)
+        hops = max(self._footprint(level, bucket).hops for bucket in self.workers.buckets)
+        timed = self.timeline.step(trained.traffic, level, hops)
+        own = timed.observations[0].facts
+        facts = merge([seen.facts for seen in timed.observations], own)
+        adaptive = self._job.task.optimizer_spec.name != "sgd"
+        facts = replace(facts, level=level, sample=trained.sample, adaptive=adaptive)
+        if self._job.note_loss:
+            facts = replace(facts, loss=trained.loss)
+        self._observe(timed.end)
+        self.view = self._estimator.update(timed.observations, self._peers, timed.end)
+        if self.controller is not None:
+            decision = sendable(self.controller.decide(self._description, self.view, facts, timed.end))
+            self._coming.append(decision)
+        held_out = self.workers.held_out_loss() if number % self._job.evaluate_every == 0 else None
+        bandwidth = self.view.group.bandwidth
+        return SimulatedStep(
+            number, timed.end, level, trained.loss, held_out, bandwidth, decision.reason, decision.guarded, facts
+        )
+
+    def _observe(self, now: float) -> None:
+        """Round trips as pulses measure them: with what queues at that moment."""
+        for index, peer in enumerate(self._peers):
+            trip = self.times.flows[0, index + 1].round_trip * (1 + 0.1 * self.timeline.rng.random())
+            peer.take(now - trip, now, now, now)
+
+    def _first(self) -> Decision:
+        if self._fixed is not None:
+            return self._fixed.at(0)
+        whole = Bucket(-1, 0, sum(b.numel for b in self.workers.buckets), 4, (), True)
+        return initial_level(self._probe(), lambda level: self._footprint(level, whole).wire_bytes)
+
+    def _probe(self) -> float:
+        """What the startup probe would find."""
+        others = self.times.world_size - 1
+        begin = self.times.direct(0.0, 8)
+        latency = self.times.direct(begin, 8) - begin
+        now = begin + latency
+        took, sent = 0.0, 0
+        for sent in PROBE_SIZES:
+            end = self.times.direct(now, sent // others)
+            took, now = end - now, end
+            if took > 2 * latency + 0.002:
+                break
+        self.timeline.now = now
+        return sent / max(took - latency, 1e-6)

@@ -1,0 +1,231 @@
+"""The progress benchmark: times to a loss, speeds, verdicts, composition, and that a finished run is not run again."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import progress
+from gradwire.errors import ConfigError
+from gradwire.network import RateTrace
+from harness.progress import page
+from harness.progress.cells import (
+    Curve,
+    Speed,
+    best_of,
+    cell_of,
+    changes_of,
+    run_end,
+    shares_of,
+    smoothed,
+    targets_of,
+)
+from harness.progress.ledger import Ledger, code_of
+from harness.progress.networks import binned, network_of, rotated
+from harness.progress.runs import Setup, Work, each_of, perform, runs_of
+from harness.progress.summary import totals, verdict
+from harness.progress.tasks import task_of
+
+
+def line(per_step: float, losses: list[float]) -> Curve:
+    """A curve whose losses are smooth already: one step each, in equal times."""
+    seconds = tuple(per_step * (index + 1) for index in range(len(losses)))
+    lowest = [min(losses[: index + 1]) for index in range(len(losses))]
+    return Curve(seconds, tuple(losses), tuple(lowest), losses[0])
+
+
+DOWN = [3.0, 2.5, 2.0, 1.5, 1.0]
+
+
+def test_losses_are_smoothed_once_the_window_is_full_and_until_one_is_not_finite() -> None:
+    assert smoothed([4.0, 2.0, 3.0, 1.0], 2) == pytest.approx((math.inf, 3.0, 2.5, 2.0))
+    assert smoothed([1.0, 3.0, math.nan, 1.0], 2) == (math.inf, 2.0, math.inf, math.inf)
+
+
+def test_time_to_a_loss_is_the_first_and_none_if_it_is_never_reached() -> None:
+    curve = line(2.0, [3.0, 1.0, 2.0, 0.5])
+    assert [curve.time_to(target) for target in (3.0, 2.0, 0.7, 0.4)] == [2.0, 4.0, 8.0, None]
+    assert [curve.lowest_by(at) for at in (1.0, 2.0, 7.0, 100.0)] == [math.inf, 3.0, 1.0, 0.5]
+
+
+def test_a_run_that_ends_where_it_began_or_is_not_finite_is_ruined() -> None:
+    assert not line(1.0, DOWN).ruined
+    assert line(1.0, [2.3, 1.0, 2.2]).ruined
+    assert Curve.of([1.0, 2.0], [2.3, math.nan], 100).ruined
+
+
+def test_a_cell_ends_when_the_contestant_that_leads_ends() -> None:
+    # The fast one ends at 5 s at a loss that the slow one has by then passed: it does not end the run.
+    curves = {"fast": line(1.0, [3.0, 2.9, 2.8, 2.7, 2.6]), "slow": line(2.0, DOWN)}
+    assert run_end(curves) == 10.0
+    assert targets_of(curves) == (2.8, 2.0, 1.0)
+    curves["fast"] = line(1.0, DOWN)
+    assert run_end(curves) == 5.0
+
+
+def test_speed_is_the_others_time_over_autos_and_a_bound_where_one_did_not_get_there() -> None:
+    ours, twice, poor = line(1.0, DOWN), line(2.0, DOWN), line(3.0, [3.0, 2.9])
+    assert Speed.of("x", [twice, ours], [ours, ours], [2.0, 2.0]) == Speed("x", 1.5, (2.0, 1.0), 0, 0)
+    behind = Speed.of("x", [poor], [ours], [1.0])
+    assert (behind.seeds, behind.behind, behind.failed) == ((6.0 / 5.0,), 1, 0)
+    failed = Speed.of("x", [ours], [poor], [1.0])
+    assert (failed.seeds, failed.behind, failed.failed) == ((5.0 / 6.0,), 0, 1)
+    neither = Speed.of("x", [poor], [poor], [1.0])
+    assert neither == Speed("x", None, (), 0, 0)
+    assert (verdict(neither.as_json(), 0.95), page.speed_text(neither.as_json())) == (None, "-")
+
+
+@pytest.mark.parametrize(
+    ("speed", "behind", "failed", "expected"),
+    [(0.95, 0, 0, True), (0.94, 0, 0, False), (0.94, 1, 0, None), (1.2, 1, 0, True), (1.2, 0, 1, False)],
+)
+def test_a_verdict_is_open_only_where_the_others_steps_ended_first(
+    speed: float, behind: int, failed: int, expected: bool | None
+) -> None:
+    assert verdict({"speed": speed, "behind": behind, "failed": failed}, 0.95) is expected
+
+
+def test_the_best_fixed_level_is_reached_by_most_seeds_and_then_the_fastest() -> None:
+    once, always, slow = line(1.0, [3.0, 2.9]), line(1.5, DOWN), line(2.0, DOWN)
+    curves = [{"a": line(0.1, DOWN), "b": always, "c": slow}, {"a": once, "b": always, "c": slow}]
+    assert best_of(["a", "b", "c"], curves, [1.0, 1.0]) == "b"
+
+
+def test_a_cell_states_losses_seconds_and_speeds() -> None:
+    curves = [{"off": line(2.0, DOWN), "int4": line(1.0, DOWN), "auto": line(1.1, DOWN), "dc2": line(4.0, DOWN)}]
+    cell = cell_of(curves, ["off", "int4"], ["off", "dc2"])
+    last = cell["targets"][-1]
+    assert (last["loss"], last["best"]["other"], cell["end"]) == ([1.0], "int4", [5.0])
+    assert last["best"]["speed"] == pytest.approx(1 / 1.1, abs=1e-4)
+    assert [one["speed"] for one in last["peers"]] == pytest.approx([2 / 1.1, 4 / 1.1], abs=1e-4)
+
+
+def test_levels_are_counted_from_their_runs() -> None:
+    levels = runs_of(["off"] * 10 + ["int4"] * 20 + ["off"] * 5 + ["int4"] * 15)
+    assert list(each_of(levels))[29:31] == ["int4", "off"]
+    assert (changes_of(levels), changes_of(levels, after=0), changes_of(runs_of(["off"] * 50))) == (2, 3, 0)
+    assert shares_of(levels) == {"int4": 0.7, "off": 0.3}
+
+
+def test_a_binned_trace_carries_the_same_and_a_rotated_one_begins_later() -> None:
+    trace = RateTrace((0.0, 0.03, 0.25), (1e6, 0.0, 3e6), 0.4)
+    coarse = binned(trace, 0.1)
+    assert float(coarse.mean_rate) == pytest.approx(float(trace.mean_rate))
+    assert coarse.rates == pytest.approx((0.3e6, 0.0, 1.5e6, 3e6))
+    assert rotated(coarse, 0.5).rates == pytest.approx((1.5e6, 3e6, 0.3e6, 0.0))
+    assert float(rotated(coarse, 0.5).mean_rate) == pytest.approx(float(trace.mean_rate))
+
+
+def test_the_drop_falls_within_the_run_of_every_task() -> None:
+    changes = network_of("drop", 2, 10.0, None).changes
+    assert [float(one.at) for one in changes] == [3.0, 9.0]
+
+
+@pytest.mark.parametrize("name", ["att-lte", "norway-train"])
+def test_a_network_or_task_without_its_data_says_so(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--data-dir"):
+        network_of(name, 2, 1.0, tmp_path)
+    with pytest.raises(ConfigError, match="--data-dir"):
+        task_of("resnet", 10, tmp_path)
+
+
+# ---- runs ------------------------------------------------------------------------------------------------------------
+ARGUMENTS = "--tasks mlp --nets lossy-wifi --fixed off,int8 --controllers auto --seeds 1 --steps 8 --hosts 2 --jobs 1"
+
+
+def benchmark(folder: Path, *more: str) -> progress.Benchmark:
+    words = [*ARGUMENTS.split(), "--runs", str(folder / "runs.jsonl"), *more]
+    return progress.Benchmark(progress.options_of(words))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("progress")
+    ran = benchmark(folder)
+    kinds = [work.settings["kind"] for work, _ in ran.run()]
+    assert sorted(kinds) == ["time", "time", "train", "train", "whole", "whole"]
+    result = ran.result("python benchmarks/progress.py")
+    ran.write(folder / "out", result)
+    return folder, result
+
+
+def test_a_finished_benchmark_runs_nothing_again(
+    finished: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, result = finished
+    monkeypatch.setattr(Work, "run", lambda self: pytest.fail(f"ran again: {self.settings}"))
+    again = benchmark(folder)
+    assert len(list(again.run())) == 6
+    assert again.result("")["cells"] == result["cells"]
+    loaded = benchmark(folder)
+    loaded.load()
+    assert loaded.result("")["cells"] == result["cells"]
+
+
+def test_composed_times_and_losses_are_those_of_a_whole_run(finished: tuple[Path, dict[str, Any]]) -> None:
+    _, result = finished
+    (row,) = result["composition"]
+    assert (row["task"], row["network"], row["level"]) == ("mlp", "lossy-wifi", "int8")
+    assert row["losses"][0] == row["losses"][1]
+    assert abs(row["deviation"]) < 0.05
+
+
+def test_the_page_states_the_cell_and_its_speed(finished: tuple[Path, dict[str, Any]]) -> None:
+    folder, result = finished
+    text = (folder / "out" / "progress.md").read_text()
+    (cell,) = result["cells"]
+    assert f"| mlp | lossy-wifi | {cell['targets'][-1]['loss'][0]:.3f} |" in text
+    assert page.speed_text(cell["targets"][-1]["best"]) in text
+    assert json.loads((folder / "out" / "progress.json").read_text())["cells"] == result["cells"]
+    assert (folder / "out" / "progress-mlp.png").stat().st_size > 0
+
+
+def test_what_has_not_been_run_is_named_and_not_a_cell(tmp_path: Path) -> None:
+    one = benchmark(tmp_path)
+    one.load()
+    result = one.result("")
+    assert (result["cells"], result["missing"]) == ([], ["mlp on lossy-wifi"])
+    assert totals([], [])["pairs"] == 0
+
+
+def test_a_line_that_was_cut_short_is_run_again_and_the_next_one_is_kept(tmp_path: Path) -> None:
+    path, setup = tmp_path / "runs.jsonl", Setup(3)
+    first, second = ({"kind": "time", "seed": seed} for seed in (1, 2))
+    Ledger(path).add(first, "", {"seconds": [1.0]})
+    path.write_text(path.read_text() + '{"key": "abc", "seco')
+    ledger = Ledger(path)
+    ledger.add(second, "", {"seconds": [2.0]})
+    known = Ledger(path)
+    assert [known.get(one, "")["seconds"] for one in (first, second)] == [[1.0], [2.0]]  # type: ignore[index]
+    assert setup.settings("train", seed=1) != setup.settings("train", seed=2)
+
+
+def test_a_run_of_other_code_is_used_only_if_asked_for_and_then_counted(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    Ledger(path).add({"seed": 1}, "old", {"seconds": [1.0]})
+    assert Ledger(path).get({"seed": 1}, "new") is None
+    lenient = Ledger(path, any_code=True)
+    assert lenient.get({"seed": 1}, "new") is not None
+    assert lenient.of_other_code == 1
+
+
+def test_code_is_other_code_when_it_does_something_else_and_not_when_it_says_something_else(tmp_path: Path) -> None:
+    hashes = []
+    for number, text in enumerate(('"""A."""\nx = 1\n', '"""B."""\n# why\nx = 1\n', "x = 2\n")):
+        root = tmp_path / str(number)
+        (root / "part").mkdir(parents=True)
+        (root / "part" / "module.py").write_text(text)
+        hashes.append(code_of(("part",), root))
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_runs_are_divided_among_processes(tmp_path: Path) -> None:
+    setup = Setup(2, 2)
+    works = [Work(setup.settings("train", task="mlp", level=level, seed=1), setup) for level in ("off", "int8")]
+    done = {work.settings["level"]: record for work, record in perform(works, Ledger(None), jobs=2)}
+    assert sorted(done) == ["int8", "off"]
+    assert all(len(record["losses"]) == 2 for record in done.values())

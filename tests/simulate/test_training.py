@@ -1,0 +1,163 @@
+"""Training in virtual time: its gradients are those of real training, its times those of the network's model."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from gradwire.cli.main import cli as main
+from gradwire.errors import ConfigError, IntegrityError
+from gradwire.level import Level
+from gradwire.network.presets import preset
+from gradwire.simulate.lockstep import run_lockstep
+from gradwire.simulate.tasks import OptimizerSpec, TrainingTask, make_task, with_optimizer
+from gradwire.simulate.training import SimulatedJob, TrainingSimulation
+from gradwire.simulate.workers import Workers
+from gradwire.transport.lanes.base import AllGather, AllReduce, AllToAll
+
+LEVELS = ["int8", "int4", "topk:0.1+int8", "topk:0.01+int8", "lowrank:2"]
+
+
+def mlp() -> TrainingTask:
+    return make_task("mlp")
+
+
+def test_lockstep_moves_what_lanes_move() -> None:
+    seen = {}
+
+    def exchange(rank: int):
+        parts, received = torch.tensor([[rank, 0], [rank, 1]]), torch.zeros(2, 2, dtype=torch.int64)
+        yield AllToAll(parts, received)
+        everyone = torch.zeros(2, 2, dtype=torch.int64)
+        yield AllGather(received[1], everyone)
+        total = torch.tensor([float(rank + 1)])
+        yield AllReduce(total)
+        seen[rank] = received.tolist(), everyone.tolist(), total.tolist()
+
+    moved = run_lockstep([exchange(0), exchange(1)])
+    assert seen[0] == ([[0, 0], [1, 0]], [[1, 0], [1, 1]], [3.0])
+    assert seen[1] == ([[0, 1], [1, 1]], [[1, 0], [1, 1]], [3.0])
+    assert [one.kind for one in moved] == ["direct", "direct", "ring"]
+
+
+def test_ranks_that_disagree_are_an_error() -> None:
+    with pytest.raises(IntegrityError, match="different operations"):
+        run_lockstep([iter([AllReduce(torch.ones(1))]), iter([])])
+
+
+def test_uncompressed_workers_train_as_one_process_with_their_batches_together() -> None:
+    task = with_optimizer(mlp(), "sgd:0.05:0.9")
+    workers = Workers(task, 3, seed=5)
+    torch.manual_seed(5)
+    alone = task.module()
+    optimizer = task.optimizer(list(alone.parameters()))
+    batches = [task.batches(5, rank, 3) for rank in range(3)]
+    for _ in range(5):
+        workers.train(Level())
+        parts = [next(batch) for batch in batches]
+        loss = task.loss(alone, torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    for mine, other in zip(workers.parameters, alone.parameters(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("text", LEVELS)
+def test_no_gradient_is_lost(text: str) -> None:
+    """What was applied and what waits add up to what the workers computed, in units of the mean."""
+    workers = Workers(with_optimizer(mlp(), "sgd:0.01"), 3)
+    level = Level.parse(text)
+    before = [p.detach().clone() for p in workers.parameters]
+    fresh = [torch.zeros(b.numel) for b in workers.buckets]
+    inner = workers._synchronise
+
+    def counting(bucket, gradients, level):
+        fresh[bucket.index] += torch.stack(gradients).mean(0)
+        return inner(bucket, gradients, level)
+
+    workers._synchronise = counting  # type: ignore[method-assign]
+    for _ in range(4):
+        workers.train(level)
+    applied = {id(p): (a - p.detach()).reshape(-1) / 0.01 for a, p in zip(before, workers.parameters, strict=True)}
+    for bucket, slots in zip(workers.buckets, workers._slots, strict=True):
+        sent = torch.cat([applied[id(p)] for p in slots])
+        for feedback in workers.feedback:
+            feedback.fold(bucket.index)
+        waits = torch.stack([f.worker(bucket, torch.device("cpu")) for f in workers.feedback]).mean(0)
+        torch.testing.assert_close(sent + waits, fresh[bucket.index], rtol=1e-3, atol=2e-4)
+
+
+def test_equal_jobs_give_equal_runs_and_other_seeds_other_ones() -> None:
+    job = SimulatedJob(mlp(), preset("lossy-wifi", 3), "auto")
+
+    def run(one: SimulatedJob) -> list[tuple[float, float, str]]:
+        return [(s.seconds, s.loss, str(s.level)) for s in islice(TrainingSimulation(one), 12)]
+
+    assert run(job) == run(job)
+    assert run(job) != run(replace(job, seed=2))
+
+
+def test_a_slow_network_takes_longer_and_compression_helps_there() -> None:
+    def seconds(net: str, level: str) -> float:
+        return list(islice(TrainingSimulation(SimulatedJob(mlp(), preset(net, 3), level)), 8))[-1].seconds
+
+    assert seconds("lan100", "off") > 2 * seconds("lan1g", "off")
+    assert seconds("lan100", "off") > 2 * seconds("lan100", "int4")
+
+
+def test_a_step_without_a_network_takes_its_compute_time() -> None:
+    task = replace(mlp(), compute=1.0)
+    steps = list(islice(TrainingSimulation(SimulatedJob(task, preset("lan1g", 2), "int4")), 5))
+    assert steps[-1].seconds == pytest.approx(5.0, rel=0.1)
+    assert steps[-1].facts.compute == pytest.approx(1.0, rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["gpt", "cnn", "resnet", "mlp"])
+def test_every_task_learns_from_built_in_data(name: str) -> None:
+    workers = Workers(make_task(name), 1)
+    before = workers.held_out_loss()
+    for _ in range(25):
+        workers.train(Level())
+    assert workers.held_out_loss() < before
+
+
+def test_the_command_prints_one_row_for_each_level() -> None:
+    arguments = ["simulate", "--train", "mlp", "--net", "lan100", "--hosts", "2", "--steps", "4"]
+    result = CliRunner().invoke(main, [*arguments, "--level", "off,int4", "--json"])
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.output)
+    assert [row["level"] for row in rows] == ["off", "int4"]
+    assert rows[0]["seconds"] > rows[1]["seconds"]
+    shown = CliRunner().invoke(main, [*arguments, "--level", "int8"])
+    assert "virtual time" in shown.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--train", "gtp"], "train: 'gtp' is not one of gpt, cnn, resnet, mlp"),
+        (["--train", "mlp", "--optimizer", "sgd"], "optimizer: 'sgd' is not valid"),
+        (["--train", "mlp", "--transport", "quic"], "transport: 'quic' cannot be simulated"),
+        (["--train", "mlp", "--level", "int5"], "level"),
+        (["--train", "mlp", "--steps", "0"], "steps: must be 1 or more"),
+        (["--train", "os:getcwd"], "return a gradwire.simulate.tasks.TrainingTask"),
+        (["--train", "mlp", "--data", "/nowhere"], "data: /nowhere is not a directory"),
+    ],
+)
+def test_bad_options_say_what_to_change(arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(main, ["simulate", "--net", "lan100", *arguments])
+    assert result.exit_code != 0
+    assert message in result.output + str(result.exception)
+
+
+def test_optimizers_are_read_from_text() -> None:
+    assert OptimizerSpec.parse("sgd:0.1:0.9") == OptimizerSpec("sgd", 0.1, 0.9)
+    assert OptimizerSpec.parse("AdamW:1e-3") == OptimizerSpec("adamw", 1e-3)
+    with pytest.raises(ConfigError, match="adamw:RATE"):
+        OptimizerSpec.parse("adamw:-1")
