@@ -11,7 +11,7 @@ from gradwire.level import SPARSE, VALUES, Level
 
 
 @pytest.mark.parametrize(
-    "text", ["off", "fp16", "int8", "topk:0.01+int8", "prune:0.5+topk:0.01+fp16+zstd", "lowrank:4", "zstd"]
+    "text", ["off", "fp16", "int8", "int2", "topk:0.01+int8", "prune:0.5+topk:0.01+fp16+zstd", "lowrank:4", "zstd"]
 )
 def test_the_canonical_text_parses_back(text: str) -> None:
     assert str(Level.parse(text)) == text

@@ -16,8 +16,8 @@ from gradwire.types import ParameterSlice
 from tests.exchange.ranks import Rank, run
 
 LEVELS = [
-    "fp16", "bf16", "int8", "int4", "topk:0.05", "topk:0.05+int8", "exactk:0.02+fp16", "randk:0.1+int8",
-    "sharedk:0.05", "sharedk:0.05+int4", "int8+zstd", "topk:0.1+int4+zstd",
+    "fp16", "bf16", "int8", "int4", "int2", "topk:0.05", "topk:0.05+int8", "exactk:0.02+fp16", "randk:0.1+int8",
+    "sharedk:0.05", "sharedk:0.05+int4", "sharedk:0.05+int2", "int8+zstd", "topk:0.1+int4+zstd",
 ]  # fmt: skip
 
 

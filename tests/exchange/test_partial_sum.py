@@ -18,7 +18,7 @@ from gradwire.transport.lanes.loopback import seeded_loss
 from tests.exchange.ranks import Rank, run
 
 WORLD, NUMEL = 4, 120_011
-LEVELS = ["fp16", "bf16", "int8", "int4", "topk:0.2", "topk:0.2+int8", "exactk:0.1+fp16", "randk:0.3+int4"]
+LEVELS = ["fp16", "bf16", "int8", "int4", "int2", "topk:0.2", "topk:0.2+int8", "exactk:0.1+fp16", "randk:0.3+int4"]
 
 
 def gradients(seed: int) -> list[Tensor]:

@@ -30,6 +30,14 @@ def test_a_job_with_other_settings_is_not_joined() -> None:
         find_job(store, "0", facts_of(resolve({**CONFIG, "level": "fp16"})), 0.2)
 
 
+def test_a_job_with_another_cap_is_not_joined() -> None:
+    store, leader = HashStore(), LeaderRecord(kind="ltp", secret="", addresses={}, plan="")
+    ours, theirs = ({**CONFIG, "level": "auto", "lossiest": cap} for cap in ("int8", "int4"))
+    publish_job(store, "0", JobRecord(leader, facts_of(resolve(theirs))))
+    with pytest.raises(ConfigError, match=r"lossiest is 'int8' here and 'int4' in the running job"):
+        find_job(store, "0", facts_of(resolve(ours)), 0.2)
+
+
 @pytest.mark.parametrize("text", ["", "{}", '{"leader": 3, "facts": {}}', "\xff"])
 def test_a_record_that_cannot_be_parsed_is_an_error(text: str) -> None:
     store = HashStore()

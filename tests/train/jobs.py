@@ -36,6 +36,13 @@ def batch(rank: int, step: int) -> tuple[Tensor, Tensor]:
     return inputs, inputs[:, :5].argmax(1)
 
 
+def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, step: int) -> None:
+    inputs, labels = batch(rank, step)
+    optimizer.zero_grad()
+    F.cross_entropy(model(inputs), labels).backward()
+    optimizer.step()
+
+
 def flat(net: nn.Module) -> Tensor:
     return torch.cat([parameter.detach().float().flatten() for parameter in net.parameters()])
 
@@ -165,10 +172,7 @@ def mixed_dtypes(rank: int, world: int, level: str | None) -> Tensor:
     handle = gradwire.attach(model, level) if level else None
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for step in range(4):
-        inputs, labels = batch(rank, step)
-        optimizer.zero_grad()
-        F.cross_entropy(model(inputs), labels).backward()
-        optimizer.step()
+        train_step(model, optimizer, rank, step)
     if handle:
         handle.close()
     assert same_everywhere(flat(net))
@@ -188,10 +192,7 @@ def resume(rank: int, world: int, level: Any) -> tuple[Tensor, Tensor]:
             handle.load_state_dict(state["gradwire"])
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for step in range(first, last):
-            inputs, labels = batch(rank, step)
-            optimizer.zero_grad()
-            F.cross_entropy(model(inputs), labels).backward()
-            optimizer.step()
+            train_step(model, optimizer, rank, step)
         saved = {"net": {k: v.clone() for k, v in net.state_dict().items()}, "gradwire": handle.state_dict()}
         handle.close()
         return flat(net), saved
@@ -218,10 +219,7 @@ def detach_half_way(rank: int, world: int) -> tuple[bool, dict[str, int]]:
     for step in range(8):
         if step == 4:
             handle.detach()
-        inputs, labels = batch(rank, step)
-        optimizer.zero_grad()
-        F.cross_entropy(model(inputs), labels).backward()
-        optimizer.step()
+        train_step(model, optimizer, rank, step)
     levels = handle.summary().levels
     state = handle.state_dict()
     handle.close()
@@ -272,10 +270,7 @@ def elastic(rank: int, config: dict[str, Any], steps: int, folder: str, dies: bo
     while handle.step < (int(last.read_text()) if last.exists() else steps):
         if dies and handle.step == 8:
             os.kill(os.getpid(), SIGKILL)
-        inputs, labels = batch(rank, handle.step)
-        optimizer.zero_grad()
-        F.cross_entropy(model(inputs), labels).backward()
-        optimizer.step()
+        train_step(model, optimizer, rank, handle.step)
         made += 1
         if rejoined and handle.step and not last.exists():
             draft = last.with_suffix(".draft")
@@ -295,10 +290,7 @@ def join_uneven(rank: int, world: int, level: Any) -> tuple[bool, list[int]]:
     for epoch in range(2):
         with model.join():
             for step in range(3 + 2 * rank):
-                inputs, labels = batch(rank, 10 * epoch + step)
-                optimizer.zero_grad()
-                F.cross_entropy(model(inputs), labels).backward()
-                optimizer.step()
+                train_step(model, optimizer, rank, 10 * epoch + step)
     left = [value.numel() for value in handle.state_dict()["residuals"].values()]
     return same_everywhere(flat(model)), left
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 import gradwire
 from gradwire.integrations.fsdp_unit import FsdpUnit
 from tests.train.instruments import recorded_settles, train_with_broken_encoder
-from tests.train.jobs import batch, small_net
+from tests.train.jobs import batch, small_net, train_step
 from tests.train.test_backwards import Checkpointed
 
 SITES = 2
@@ -152,10 +152,7 @@ def resume(rank: int, world: int, level: str) -> tuple[Tensor, Tensor, str]:
             handle.load_state_dict(state["gradwire"])
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         for step in range(first, last):
-            inputs, labels = batch(rank, step)
-            optimizer.zero_grad()
-            F.cross_entropy(net(inputs), labels).backward()
-            optimizer.step()
+            train_step(net, optimizer, rank, step)
         saved = {"net": {k: v.clone() for k, v in net.state_dict().items()}, "gradwire": handle.state_dict()}
         handle.close()
         return shards(net), saved
@@ -253,10 +250,7 @@ def replicate_only(rank: int, world: int, level: str | None) -> Tensor:
     handle = gradwire.attach_fsdp(net, level) if level else None
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for step in range(4):
-        inputs, labels = batch(rank, step)
-        optimizer.zero_grad()
-        F.cross_entropy(net(inputs), labels).backward()
-        optimizer.step()
+        train_step(net, optimizer, rank, step)
     if handle:
         handle.close()
     return shards(net)

@@ -19,13 +19,18 @@ from tests.train import jobs
 from tests.train.ranks import Ranks
 
 
+def carries(sensed: Any) -> bool:
+    """The bandwidth is known, or what the network carries at least: little traffic does not identify it."""
+    return (sensed.bandwidth or sensed.floor) > 0
+
+
 @pytest.mark.parametrize("controller", ["auto", "netsense", "dc2"])
 def test_replicas_stay_identical_while_the_level_moves(ranks: Ranks, controller: str) -> None:
     results = ranks.run(3, jobs.train_small, controller, 25)
     assert all(result["agreed"] for result in results)
     levels = [result["summary"].levels for result in results]
     assert levels[0] == levels[1] == levels[2], "every rank used the same levels equally often"
-    assert results[0]["summary"].sensed.bandwidth > 0
+    assert carries(results[0]["summary"].sensed)
     assert results[0]["summary"].sensed.rtprop > 0
 
 
@@ -34,7 +39,7 @@ def test_a_backend_named_by_device_adapts_as_well(ranks: Ranks) -> None:
     results = ranks.on("cpu:gloo").run(2, jobs.train_small, "auto", 12)
     assert all(result["agreed"] for result in results)
     assert results[0]["summary"].levels == results[1]["summary"].levels
-    assert results[0]["summary"].sensed.bandwidth > 0
+    assert carries(results[0]["summary"].sensed)
     assert results[0]["summary"].sensed.rtprop > 0
 
 
@@ -68,7 +73,7 @@ def test_an_attach_that_fails_leaves_nothing_running(ranks: Ranks) -> None:
 class ChangingController:
     """Another level at every step, so that every kind of change happens: dense, sparse, low rank, off and back."""
 
-    LEVELS = ("int8", "off", "topk:0.1+int8", "lowrank:2", "fp16", "off", "int4", "topk:0.03+int8")
+    LEVELS = ("int8", "off", "topk:0.1+int8", "lowrank:2", "fp16", "off", "int4", "int2", "topk:0.03+int8")
 
     def __init__(self) -> None:
         self._decisions = 0

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
@@ -34,6 +36,33 @@ def test_a_level_may_be_given_by_its_name(ranks: Ranks) -> None:
         assert levels == {"int8"}
         assert other == "fp16", "the argument overrides the configuration"
         assert "attached to this model already" in again
+
+
+def _caps(rank: int, world: int) -> tuple[str, str, list[str]]:
+    model = DistributedDataParallel(jobs.small_net())
+    shown = gradwire.attach(model, "auto", lossiest="int4").config.lossiest
+    mesh = init_device_mesh("cpu", (1, world), mesh_dim_names=("replicate", "shard"))
+    sharded = gradwire.attach_fsdp(fully_shard(jobs.small_net(), mesh=mesh), "netsense", lossiest="topk:0.1")
+    other = DistributedDataParallel(jobs.small_net())
+    wrong: list[Callable[[], object]] = [
+        lambda: gradwire.attach(model, lossiest="int8"),
+        lambda: gradwire.attach(other, "int8", lossiest="int4"),
+        lambda: gradwire.attach(other, "auto", lossiest=4),  # type: ignore[arg-type]
+        lambda: gradwire.attach(other, "auto", lossiest="topk:0.1", plan="star"),
+    ]
+    return shown, sharded.config.lossiest, [_error_of(call) for call in wrong]
+
+
+def test_the_lossiest_level_may_be_given_by_its_name(ranks: Ranks) -> None:
+    for shown, sharded, errors in ranks.run(1, _caps):
+        assert (shown, sharded) == ("int4", "topk:0.1")
+        starts = [
+            "attach: gradwire is attached",
+            "lossiest: 'int4' limits",
+            "lossiest: 4 is",
+            "lossiest: topk:0.1 cannot",
+        ]
+        assert [error.startswith(start) for error, start in zip(errors, starts, strict=True)] == [True] * 4, errors
 
 
 def _wrong_arguments(rank: int, world: int) -> list[str]:

@@ -22,7 +22,9 @@ def test_off_is_plain_ddp_bit_for_bit(ranks: Ranks, world: int) -> None:
         assert one["losses"] == other["losses"]
 
 
-@pytest.mark.parametrize("level", [*COMPRESSED, "bf16", "int4", "randk:0.2", "sharedk:0.1+fp16", "prune:0.5+int8"])
+@pytest.mark.parametrize(
+    "level", [*COMPRESSED, "bf16", "int4", "int2", "randk:0.2", "sharedk:0.1+fp16", "prune:0.5+int8"]
+)
 def test_replicas_are_identical_after_every_step(ranks: Ranks, level: str) -> None:
     results = ranks.run(3, jobs.train_small, level)
     assert all(result["agreed"] for result in results)
@@ -77,7 +79,7 @@ def test_detach_sends_the_residuals_and_continues_as_plain_ddp(ranks: Ranks) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("level", ["fp16", "int8", "int4", "topk:0.05+int8", "lowrank:4", "sharedk:0.05+fp16"])
+@pytest.mark.parametrize("level", ["fp16", "int8", "int4", "int2", "topk:0.05+int8", "lowrank:4", "sharedk:0.05+fp16"])
 def test_digits_are_learnt_as_well_as_without_compression(ranks: Ranks, level: str) -> None:
     plain, compressed = ranks.run(2, jobs.digits, "off")[0], ranks.run(2, jobs.digits, level)[0]
     # 397 test images: one image is 0.25 points, and two runs of the same job differ by two or three of them.
@@ -163,6 +165,11 @@ def test_a_setting_that_differs_between_ranks_is_named_before_anything_is_sent(
     section, name = setting.split(".")
     for error in ranks.run(2, jobs.attach_with, ["int8", {"level": "int8", section: {name: value}}]):
         assert f"{setting}: rank 0 has" in error
+
+
+def test_a_cap_that_differs_between_ranks_is_named(ranks: Ranks) -> None:
+    for error in ranks.run(2, jobs.attach_with, ["auto", {"level": "auto", "lossiest": "int4"}]):
+        assert "lossiest: rank 0 has" in error
 
 
 def test_a_second_configuration_is_refused(ranks: Ranks) -> None:

@@ -33,9 +33,9 @@ def train_with_faults(rank: int, world: int, record: str) -> None:
     def silence(*_: object) -> None:
         raise NoAnswerError("rank 1 at 127.0.0.1 port 9 does not answer")
 
-    def hurts(self: AccuracyGuard, *_: object) -> int | None:
+    def hurts(self: AccuracyGuard, *_: object) -> bool:
         self.reason = "the loss rose to 9 from 1"
-        return 0
+        return True
 
     connect, check, again = carrier.connect_ltp, AccuracyGuard.check, stragglers.AGAIN
     carrier.connect_ltp, AccuracyGuard.check = silence, hurts  # type: ignore[assignment,method-assign]

@@ -50,6 +50,16 @@ def test_auto_only_chooses_levels_that_can_be_summed(ranks: Ranks) -> None:
     assert not any("topk" in level or "lowrank" in level for level in results[0]["summary"].levels)
 
 
+@pytest.mark.parametrize("elastic", [False, True])
+def test_the_users_cap_holds_from_the_first_step(ranks: Ranks, elastic: bool) -> None:
+    """Without a cap the first step is int8, also where the plan decides the level."""
+    config = {"plan": "star", "level": "auto", "lossiest": "fp16", "planning": {"elastic": elastic}}
+    for result in ranks.run(2, jobs.train_small, config):
+        assert result["agreed"]
+        assert "fp16" in result["summary"].levels
+        assert set(result["summary"].levels) <= {"off", "fp16"}
+
+
 def test_a_level_that_cannot_be_summed_is_named(ranks: Ranks) -> None:
     with pytest.raises(AssertionError, match="cannot be summed inside a tree"):
         ranks.run(2, jobs.train_small, {"plan": "star", "level": "topk:0.1"})

@@ -26,7 +26,7 @@ def spoilt_gradient() -> Tensor:
     return gradient
 
 
-@pytest.mark.parametrize("values", ["fp32", "fp16", "int8", "int4"])
+@pytest.mark.parametrize("values", ["fp32", "fp16", "int8", "int4", "int2"])
 def test_a_lost_cell_of_a_non_finite_step_leaves_the_residual_finite(values: Values) -> None:
     for accumulator in accumulators(values, spoilt_gradient(), torch.zeros(NUMEL)):
         accumulator.begin()
@@ -36,7 +36,7 @@ def test_a_lost_cell_of_a_non_finite_step_leaves_the_residual_finite(values: Val
         assert accumulator._residual.isfinite().all()  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("values", ["fp32", "fp16", "int8", "int4"])
+@pytest.mark.parametrize("values", ["fp32", "fp16", "int8", "int4", "int2"])
 @pytest.mark.parametrize("at_the_root", [False, True])
 def test_a_residual_survives_a_non_finite_step(values: Values, at_the_root: bool) -> None:
     for accumulator in accumulators(

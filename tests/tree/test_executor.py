@@ -61,7 +61,9 @@ def test_every_plan_sums_everything_once(name: str) -> None:
         assert torch.allclose(got.double(), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("level", ["off", "fp16", "int8", "int4", "randk:0.1", "sharedk:0.05+int8", "randk:0.2+fp16"])
+@pytest.mark.parametrize(
+    "level", ["off", "fp16", "int8", "int4", "int2", "randk:0.1", "sharedk:0.05+int8", "randk:0.2+fp16"]
+)
 def test_over_real_packets_replicas_agree_and_what_is_missing_is_in_residuals(level: str) -> None:
     matrix = generated(4, 1).matrix
     owed = mean_of([[torch.zeros(n) for n in NUMELS]])

@@ -1,7 +1,7 @@
 """Engine: starts a group's operations in call order and runs them to completion.
 
 A blocking call runs on the caller's thread: no other thread has to wake up. Asynchronous operations are started on the
-caller's thread (everything is posted and sent) and continued by one thread per group, several at a time: each goes on
+caller's thread (everything is posted and sent) and continued by one thread per group, several at a time: each continues
 when what it needs has arrived, and none waits for an earlier one to end. Callbacks of futures run elsewhere.
 """
 
@@ -115,7 +115,7 @@ class OperationEngine:
             self._advance(window)
 
     def _advance(self, window: list[Operation]) -> None:
-        """Advance every operation once; wait for the oldest when none could go on."""
+        """Advance every operation once; wait for the oldest when none could continue."""
         moved = False
         for operation in window:
             try:
@@ -151,7 +151,7 @@ class OperationEngine:
             self._changed.notify_all()
 
     def _fail(self, operation: Operation, error: BaseException) -> None:
-        """The group cannot go on: notify the others, end all running operations with the same message."""
+        """The group cannot continue: notify the others, end all running operations with the same message."""
         if isinstance(error, LinkError) and not isinstance(error, CollectiveError):
             error = CollectiveError(f"{operation.call}, number {operation.number} of this group: {error}")
         if isinstance(error, ConfigError) and not operation.started:

@@ -124,7 +124,7 @@ class OpTransfers:
         self._transfers.clear()
 
     def abandon(self) -> None:
-        """The operation failed: afterwards nobody reads or writes its buffers. They are not used again."""
+        """The operation failed: afterwards nothing reads or writes its buffers. They are not used again."""
         for transfer in self._transfers:
             cancel_transfer(transfer)
         self._transfers.clear()

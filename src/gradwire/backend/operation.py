@@ -16,7 +16,7 @@ from gradwire.transport.wires.base import Delivery, Transfer
 
 
 class Operation(Protocol):
-    """What an engine runs. Raises CollectiveError or LinkError where it cannot go on."""
+    """What an engine runs. Raises CollectiveError or LinkError where it cannot continue."""
 
     call: Call
     number: int
@@ -29,7 +29,7 @@ class Operation(Protocol):
         ...
 
     def advance(self) -> bool:
-        """Go on as far as possible without waiting; returns whether anything happened."""
+        """Continue as far as possible without waiting; returns whether anything happened."""
         ...
 
     def block(self, seconds: float) -> None:
@@ -37,7 +37,7 @@ class Operation(Protocol):
         ...
 
     def abandon(self) -> None:
-        """The operation failed: afterwards nobody reads or writes its buffers."""
+        """The operation failed: afterwards nothing reads or writes its buffers."""
         ...
 
 
@@ -68,7 +68,7 @@ class WireOperation:
         self._resume(None)
 
     def advance(self) -> bool:
-        """Go on as far as possible without waiting; returns whether anything happened."""
+        """Continue as far as possible without waiting; returns whether anything happened."""
         moved = False
         while not self.finished and self._awaited is not None and self._awaited.done:
             self.block(0.0)

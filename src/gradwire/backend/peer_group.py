@@ -53,11 +53,11 @@ class PeerGroup:
         return self.wire.post(self.members[peer], buffer, tag)
 
     def release_when_sent(self, transfers: list[Transfer], buffer: MessageBuffer) -> None:
-        """Nobody waits for these sends; `buffer` is free once all are done."""
+        """No call waits for these sends; `buffer` is free once all are done."""
         self._unfinished.append((transfers, buffer))
 
     def reclaim(self) -> None:
-        """Take back the buffers whose sends are done, oldest first."""
+        """Reuse the buffers whose sends are done, oldest first."""
         unfinished = self._unfinished
         with self._reclaiming:
             while unfinished and all(transfer.done for transfer in unfinished[0][0]):

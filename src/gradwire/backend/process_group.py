@@ -99,7 +99,7 @@ class GradwireGroup(DeviceRoutedGroup):
         self._barriers = self._splits = 0
         self._coalesced: list[CollectiveWork] | None = None
         self._open, self._abort, self._closing = True, False, Closing()
-        # Threads and sockets must end before the interpreter does, also when nobody destroys the group.
+        # Threads and sockets must end before the interpreter does, even if the group is never destroyed.
         self._at_exit = _shut_down_at_exit(self)
         void_in_child(self, GradwireGroup._void)
 

@@ -88,7 +88,7 @@ class ShmOperation:
         self.advance()
 
     def advance(self) -> bool:
-        """Go on as far as possible without waiting; returns whether it is done."""
+        """Continue as far as possible without waiting; returns whether it is done."""
         if self._my_turn():
             self._step(0.0)
         return self.finished

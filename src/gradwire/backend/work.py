@@ -52,7 +52,7 @@ class CollectiveWork(dist.Work):
         """Return when it is done; raise its error. A `timeout` given here does not end the operation."""
         self._progress(timeout)
         if not self._done.wait(timeout.total_seconds() or None):
-            raise CollectiveError(f"wait: not done after {timeout.total_seconds():g} s; the operation goes on")
+            raise CollectiveError(f"wait: not done after {timeout.total_seconds():g} s; the operation continues")
         if self._error is not None:
             raise self._error
         return True

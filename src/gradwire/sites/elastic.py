@@ -123,7 +123,7 @@ class SiteRebuild:
         positions: Sequence[StepPosition],
         lost: Sequence[int],
     ) -> LocalReducer:
-        """The leader lives and continues with the ranks that are left."""
+        """The leader is alive and continues with the remaining ranks."""
         group_rank = self._ranks.index(self._context.rank)
         if not group_rank:
             events = self._context.events

@@ -6,7 +6,7 @@ completed by the first or by a rebuilt LocalReducer. When a collective inside th
     1. close their connections inside the site, so that all of them notice, and wait for the step's last bucket
     2. agree in torch's store on who is left (`FailoverStore`)
     3. create process groups of their own, without the lost rank
-    4. if the leader lives, it continues where it was (`StepResume`)
+    4. if the leader is alive, it continues where it was (`StepResume`)
        if not, they repeat the step: the lowest rank leads, joins the other sites like a member that was disconnected,
        receives their state and passes it on (`SharedReplicaState`)
 """

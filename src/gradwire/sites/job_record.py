@@ -46,7 +46,9 @@ def model_name(group: str) -> str:
 
 def facts_of(config: Config) -> dict[str, str]:
     """What must be the same on all ranks: everything that decides which operations a rank runs, and their sizes."""
-    settings: dict[str, object] = {"level": config.level, "plan": config.plan, "transport": config.transport.kind}
+    settings: dict[str, object] = {"level": config.level, "lossiest": config.lossiest}
+    settings["extra_steps"] = config.extra_steps
+    settings |= {"plan": config.plan, "transport": config.transport.kind}
     settings |= {f"compress.{name}": value for name, value in msgspec.structs.asdict(config.compress).items()}
     settings |= {"transport.tolerance": config.transport.tolerance, "transport.encrypt": config.transport.encrypt}
     settings["observe.verify"] = config.observe.verify

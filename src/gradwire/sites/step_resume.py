@@ -1,7 +1,6 @@
 """StepResume: how a site continues in the middle of a step when one of its followers died.
 
-The leader lives, and so does its part in the plan: what it submitted to the trees stays submitted. The ranks that are
-left
+The leader is alive, and what it has submitted to the trees remains valid. The remaining ranks
 
     1. write to torch's store how far each one is: its step, how many buckets have their result, how many were summed
     2. sum again the buckets whose sum the leader misses, from the gradients as they were before the first attempt;

@@ -15,15 +15,16 @@ class TransportConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Seconds before an operation whose peer does not answer becomes a LinkError on every rank. Long enough for one rank
     # to evaluate or save while the others wait for it; a process that died is noticed much sooner.
     timeout: Positive = 600.0
-    # "group" uses the collectives of the model's process group, "ltp" gradwire's own loss-tolerant transport over UDP.
+    # "group" uses the collectives of the model's process group, "ltp" gradwire's own loss-tolerant transport over UDP,
+    # "tcp" gradwire's own streams over TCP.
     # Plans always use a wire of gradwire: "tcp", otherwise LTP (also with "group").
     kind: Literal["group", "ltp", "tcp"] = "group"
     # LTP: the share of each frame's values that its owner waits for, until a deadline; the sender adds the rest to its
     # residual.
     tolerance: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.98
-    # LTP: encrypt payloads, not only authenticate them.
+    # LTP and TCP: encrypt payloads, not only authenticate them.
     encrypt: bool = True
-    # LTP: seconds of silence after which a peer counts as lost; a paused process is waited for that long.
+    # LTP and TCP: seconds of silence after which a peer counts as lost; a paused process is waited for that long.
     dead_after: Annotated[float, msgspec.Meta(gt=2)] = 15.0
-    # LTP: seconds to wait for the first answer of a peer.
+    # LTP and TCP: seconds to wait for the first answer of a peer.
     connect: Positive = 30.0

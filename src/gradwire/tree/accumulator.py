@@ -1,9 +1,9 @@
 """Accumulator: sums one piece of a bucket at one member of a tree.
 
 In: gradient and residual of the piece, bodies of children's frames. Out: bodies for the next hop. Only formats that add
-without indices are possible: all elements as fp32, half, int8 or int4, or the values at indices that all members share.
-Each hop encodes again; its rounding error goes to that member's residual. Cells that a hop lost go back to the sender's
-residual. The root rounds the mean, so its error counts `contributors` times and is stored multiplied by that.
+without indices are possible: all elements as fp32, half, int8, int4 or int2, or the values at indices that all members
+share. Each hop encodes again; its rounding error goes to that member's residual. Cells that a hop lost go back to the
+sender's residual. The root rounds the mean, so its error counts `contributors` times and is stored multiplied by that.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from gradwire.compress.values import CODECS, ValueCodec, unreadable
 from gradwire.errors import ConfigError
 from gradwire.level import Level, Values
 
-WORKS: Final = "off, fp16, bf16, int8, int4, randk:R and sharedk:R (these two also with +fp16, +bf16, +int8 or +int4)"
+WORKS: Final = (
+    "off, fp16, bf16, int8, int4, int2, randk:R and sharedk:R (these two also with +fp16, +bf16, +int8, +int4 or +int2)"
+)
 # Bytes of values that are lost or arrive together on a loss tolerant hop.
 CELL: Final = 1024
-_PER_CELL: Final[dict[Values, int]] = {"fp32": 256, "fp16": 512, "bf16": 512, "int8": 1024, "int4": 2048}
-_BLOCK: Final[dict[Values, int]] = {"int8": kernels.INT8_BLOCK, "int4": kernels.INT4_BLOCK}
+_PER_CELL: Final[dict[Values, int]] = {"fp32": 256, "fp16": 512, "bf16": 512, "int8": 1024, "int4": 2048, "int2": 4096}
+_BLOCK: Final[dict[Values, int]] = {"int8": kernels.INT8_BLOCK, "int4": kernels.INT4_BLOCK, "int2": kernels.INT2_BLOCK}
 
 
 def check_summable(level: Level, setting: str = "level") -> Level:

@@ -105,7 +105,7 @@ def open_tree(
     """Connect this rank as a member of the plan over `group`, whose members are these ranks of the job."""
     config, events, size = context.config, context.events, group.size()
     matrix = known_network(config.planning, size)
-    level = str(initial_level(None, lambda _: 0).level) if decided_by_plan(config) else ""
+    level = str(initial_level(None, lambda _: 0, config.cap).level) if decided_by_plan(config) else ""
     exchange = StoreExchange.for_group(group, "plan", config.transport.timeout)
     plan = first_plan(exchange, lambda: replace(planner_of(config, context.numel)(matrix, 1), level=level))
     wire = open_wire(config.transport, group, fallback_reporter(group, events.clock, events.sink))

@@ -202,6 +202,6 @@ class EpochChange:
                 self.admit(sender, now)
         elif not unreached:
             self._start_regroup(now)  # it lost a member that is connected again
-        elif message.adrift >= STUCK:
+        elif message.waited >= STUCK:
             own.alive.discard(sender)
             self._start_regroup(now)

@@ -20,7 +20,7 @@ class Membership:
     def __init__(self, rank: int, members: Iterable[int]) -> None:
         self.rank = rank
         self.members: tuple[int, ...] = tuple(sorted(members))
-        # Whether it has no replica state; such a process replaces a lost one and is connected to nobody yet.
+        # Whether it has no replica state; such a process replaces a lost one and is not connected to any peer yet.
         self.fresh = rank not in self.members
         self.state = MemberState.BEHIND if self.fresh else MemberState.RUNNING
         # The installed epoch, the highest promised one, and the last step done.

@@ -109,7 +109,7 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class Rejoin:
-    """Request to be included in an epoch. The sender has waited for `adrift` seconds: it lost others, or they lost it.
+    """Request to be included in an epoch. The sender has `waited` this many seconds: it lost others, or they lost it.
 
     `epoch` is the highest that it has promised, `installed` its current one, `reach` the peers that it is connected to.
     `fresh`: it has no replica state.
@@ -120,7 +120,7 @@ class Rejoin:
     step: int
     installed: int
     reach: tuple[int, ...]
-    adrift: float
+    waited: float
     fresh: bool = False
 
 

@@ -44,7 +44,7 @@ def draw(matrix: Matrix, plan: Plan, names: Sequence[str] = ()) -> str:
 
 
 def _down(tree: Tree, colour: str) -> dict[tuple[int, int], tuple[float, str]]:
-    """Edges by which results come back, where they differ from the edges of the sums."""
+    """Edges by which results are sent down, where they differ from the edges of the sums."""
     if not tree.sources:
         return {}
     edges = {(source, child) for child, source in sources_of(tree).items() if source != child}

@@ -1,7 +1,7 @@
 """Replica check: compares the replicas' digests through torch's store, in a job whose ranks leave and rejoin.
 
     1. the first rank at a step writes its digest
-    2. every other rank reads it and compares; nobody waits for a rank that is absent
+    2. every other rank reads it and compares; no rank waits for an absent one
     3. a rank that differs writes so, and every other rank stops at its next comparison
 
 There is no collective, so that ranks need not agree on who is present. A thread with its own connection talks to the

@@ -86,7 +86,7 @@ class Transfer(Protocol):
         ...
 
     def wait(self, timeout: float | None = None) -> Delivery:
-        """The result; TimeoutError when it does not come in time (the transfer goes on), LinkError for a lost peer."""
+        """The result; TimeoutError after `timeout` (the transfer continues), LinkError for a lost peer."""
         ...
 
     def cancel(self) -> None:

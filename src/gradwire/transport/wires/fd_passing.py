@@ -40,7 +40,7 @@ class FdOffer:
         while count > 0 and not enough():
             if time.monotonic() > deadline:
                 raise LinkError("shared memory: not every rank of this host fetched it in time")
-            with contextlib.suppress(OSError):  # a timeout, or a stranger that disconnected
+            with contextlib.suppress(OSError):  # a timeout, or an unknown process that disconnected
                 count -= self._pass_to(self._socket.accept()[0])
 
     def _pass_to(self, other: socket.socket) -> bool:

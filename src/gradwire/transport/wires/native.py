@@ -92,7 +92,7 @@ class NativeTransfer:
         self._result: LtpResult | None = None
 
     def wait(self, timeout: float | None = None) -> Delivery:
-        """The result; TimeoutError when it does not come in time (the transfer goes on), LinkError for a lost peer."""
+        """The result; TimeoutError after `timeout` (the transfer continues), LinkError for a lost peer."""
         loop = self._wire.loop
         deadline = time.monotonic() + timeout if timeout is not None else float("inf")
         while self._result is None:
