@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import broken_amx
 from tests.train.ranks import Ranks
 from tests.trials import INCONCLUSIVE
 
@@ -20,6 +21,10 @@ def ranks() -> Iterator[Ranks]:
     pool = Ranks()
     yield pool
     pool.close()
+
+
+def pytest_configure() -> None:
+    broken_amx.avoid()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
