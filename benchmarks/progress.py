@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shlex
 import sys
@@ -24,17 +25,19 @@ from typing import Any, Final
 from gradwire.decide.ladder import LADDER
 from gradwire.errors import GradwireError
 from harness.facts import machine_facts
-from harness.progress import page
-from harness.progress.cells import AUTO
+from harness.progress import page, tables
+from harness.progress.cells import AUTO, TRADE
 from harness.progress.ledger import Ledger
 from harness.progress.networks import NETWORKS, needs_data, network_of
+from harness.progress.plot import plot
 from harness.progress.runs import Setup, Work, perform, setup_of, timing
-from harness.progress.summary import PLAIN, Collected, Place, summarise
+from harness.progress.summary import PLAIN, Collected, Contestants, Place, summarise
 from harness.progress.tasks import NEED_DATA, TASKS, task_of
+from harness.progress.torch_hooks import TORCH_HOOKS, hook_of
 
 ROOT: Final = Path(__file__).parents[1]
 FIXED: Final = tuple(str(rung.level) for rung in LADDER)
-ADAPTIVE: Final = (AUTO, "netsense", "dc2")
+ADAPTIVE: Final = (AUTO, TRADE, "netsense", "dc2")
 STEPS: Final = 1000
 QUICK: Final[dict[str, Any]] = {
     "tasks": "gpt,cnn-0.05,mlp", "nets": "20mbit,lan1g,wan-us-eu,lossy-wifi,lte,drop", "seeds": 1, "steps": 250,
@@ -56,12 +59,14 @@ class Benchmark:
             for name in (*options.tasks.split(","), *options.nets.split(","))
             if name not in (*self.tasks, *self.networks)
         ]
-        self.fixed = options.fixed.split(",")
-        self.adaptive = options.controllers.split(",")
+        names = (options.fixed, options.hooks, options.controllers)
+        self.who = Contestants(*([name for name in text.split(",") if name] for text in names))
         self.seeds = list(range(1, options.seeds + 1))
         self.ledger = Ledger(options.runs, any_code=options.any_code)
         self.jobs: int = options.jobs
         self.records = Collected(options.steps)
+        for name in self.who.hooks:
+            hook_of(name)
         for name in self.tasks:
             task = task_of(name, options.steps, options.data_dir)
             for network in self.networks:
@@ -72,20 +77,21 @@ class Benchmark:
         return [(task, network) for task in self.tasks for network in self.networks]
 
     def trainings(self, seed: int) -> list[Work]:
+        kinds = dict.fromkeys(self.who.fixed, "train") | dict.fromkeys(self.who.hooks, "peer")
         return [
-            Work(self.setup.settings("train", task=task, level=level, seed=seed), self.setup)
+            Work(self.setup.settings(kind, task=task, level=name, seed=seed), self.setup)
             for task in self.tasks
-            for level in self.fixed
+            for name, kind in kinds.items()
         ]
 
     def wholes(self, seed: int) -> list[Work]:
-        return [self.whole(task, network, name, seed) for task, network in self.places for name in self.adaptive]
+        return [self.whole(task, network, name, seed) for task, network in self.places for name in self.who.adaptive]
 
     def checks(self) -> list[Work]:
         return [
             self.whole(task, network, level, 1)
             for task, network, level in CHECKS
-            if (task, network) in self.places and level in self.fixed
+            if (task, network) in self.places and level in self.who.fixed
         ]
 
     def whole(self, task: str, network: str, level: str, seed: int) -> Work:
@@ -124,10 +130,10 @@ class Benchmark:
             yield work, record
 
     def _place(self, one: dict[str, Any], record: dict[str, Any]) -> None:
-        if one["kind"] == "train":
+        if one["kind"] in ("train", "peer"):
             self.records.trained[one["task"], one["level"], one["seed"]] = record
         elif one["kind"] == "whole":
-            kept = self.records.whole if one["level"] in self.adaptive else self.records.checks
+            kept = self.records.whole if one["level"] in self.who.adaptive else self.records.checks
             kept[one["task"], one["network"], one["level"], one["seed"]] = record
 
     def load(self) -> None:
@@ -143,7 +149,7 @@ class Benchmark:
         return {
             "case": "progress", "command": command, "machine": machine_facts(), "setup": setup_of(self.setup),
             "seeds": self.seeds, "of_other_code": self.ledger.of_other_code, "left_out": self.left_out, "plots": [],
-            **summarise(self.records, self.places, self.seeds, self.fixed, self.adaptive),
+            **summarise(self.records, self.places, self.seeds, self.who),
         }  # fmt: skip
 
     def write(self, folder: Path, result: dict[str, Any]) -> None:
@@ -157,14 +163,17 @@ class Benchmark:
         (folder / "progress.md").write_text(page.markdown(result))
 
     def _plot(self, path: Path, task: str, cells: dict[str, Any]) -> None:
-        """auto, its peers and the best fixed level of the last target, at the first seed."""
+        """auto with and without a trade, both best fixed levels of the last target, plain DDP and the fastest of
+        torch's hooks, at the first seed."""
         curves, shown = {}, {}
         for network, cell in cells.items():
             seed = cell["seeds"][0]
-            curves[network] = self.records.curves((task, network), [seed], self.fixed, self.adaptive)[seed]
-            best = cell["targets"][-1]["best"]["other"]
-            shown[network] = list(dict.fromkeys([AUTO, best, PLAIN, *self.adaptive]))
-        page.plot(path, task, curves, shown)
+            curves[network] = self.records.curves((task, network), [seed], self.who)[seed]
+            last = cell["targets"][-1]
+            names = [AUTO, TRADE, last["best"]["other"], last["keeping"]["other"], PLAIN]
+            hooks = sorted(self.who.hooks, key=lambda name: last["seconds"][name][0] or math.inf)[:1]
+            shown[network] = [name for name in dict.fromkeys([*names, *hooks]) if name in curves[network]]
+        plot(path, task, curves, shown)
 
 
 def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -173,6 +182,7 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--nets", default=",".join(NETWORKS))
     parser.add_argument("--fixed", default=",".join(FIXED), help="fixed levels; off is plain DDP")
+    parser.add_argument("--hooks", default=",".join(TORCH_HOOKS), help="torch's communication hooks, as peers")
     parser.add_argument("--controllers", default=",".join(ADAPTIVE))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=STEPS)
@@ -213,7 +223,8 @@ def main() -> None:
     result = benchmark.result(f"python benchmarks/progress.py {shlex.join(_shown(sys.argv[1:]))}".rstrip())
     if options.out:
         benchmark.write(options.out, result)
-    print("\n".join([*page.short(result["totals"]), "", *page.time_table(result["cells"])]))
+    shown = (page.short(result["totals"]), tables.time_table(result["cells"]), tables.peer_table(result["cells"]))
+    print("\n\n".join("\n".join(lines) for lines in shown))
 
 
 def _shown(arguments: list[str]) -> list[str]:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import progress
+from gradwire.decide.auto import Auto
 from gradwire.errors import ConfigError
 from gradwire.network import RateTrace
-from harness.progress import page
+from harness.progress import tables
 from harness.progress.cells import (
     Curve,
+    Lineup,
     Speed,
     best_of,
     cell_of,
@@ -26,8 +29,8 @@ from harness.progress.cells import (
 )
 from harness.progress.ledger import Ledger, code_of
 from harness.progress.networks import binned, network_of, rotated
-from harness.progress.runs import Setup, Work, each_of, perform, runs_of
-from harness.progress.summary import totals, verdict
+from harness.progress.runs import Setup, Work, each_of, perform, runs_of, started
+from harness.progress.summary import Collected, Contestants, fixed_levels, keeping, keeps_accuracy, totals, verdict
 from harness.progress.tasks import task_of
 
 
@@ -76,7 +79,7 @@ def test_speed_is_the_others_time_over_autos_and_a_bound_where_one_did_not_get_t
     assert (failed.seeds, failed.behind, failed.failed) == ((5.0 / 6.0,), 0, 1)
     neither = Speed.of("x", [poor], [poor], [1.0])
     assert neither == Speed("x", None, (), 0, 0)
-    assert (verdict(neither.as_json(), 0.95), page.speed_text(neither.as_json())) == (None, "-")
+    assert (verdict(neither.as_json(), 0.95), tables.speed_text(neither.as_json())) == (None, "-")
 
 
 @pytest.mark.parametrize(
@@ -97,11 +100,53 @@ def test_the_best_fixed_level_is_reached_by_most_seeds_and_then_the_fastest() ->
 
 def test_a_cell_states_losses_seconds_and_speeds() -> None:
     curves = [{"off": line(2.0, DOWN), "int4": line(1.0, DOWN), "auto": line(1.1, DOWN), "dc2": line(4.0, DOWN)}]
-    cell = cell_of(curves, ["off", "int4"], ["off", "dc2"])
+    cell = cell_of(curves, Lineup(["off", "int4"], ["off"], ["off", "dc2"]))
     last = cell["targets"][-1]
     assert (last["loss"], last["best"]["other"], cell["end"]) == ([1.0], "int4", [5.0])
     assert last["best"]["speed"] == pytest.approx(1 / 1.1, abs=1e-4)
     assert [one["speed"] for one in last["peers"]] == pytest.approx([2 / 1.1, 4 / 1.1], abs=1e-4)
+
+
+def test_auto_is_compared_with_levels_that_keep_the_accuracy_and_with_a_trade_with_all() -> None:
+    auto, traded = line(2.0, DOWN), line(1.25, DOWN)
+    curves = [{"off": line(4.0, DOWN), "topk:0.01": line(1.0, DOWN), "auto": auto, "auto-trade": traded}]
+    row = cell_of(curves, Lineup(["off", "topk:0.01"], ["off"], ["off"]))["targets"][-1]
+    assert (row["keeping"]["other"], row["keeping"]["speed"]) == ("off", 2.0)
+    assert (row["best"]["other"], row["best"]["speed"]) == ("topk:0.01", 0.5)
+    assert (row["trade"]["other"], row["trade"]["speed"]) == ("topk:0.01", 0.8)
+    assert [one["speed"] for one in row["trade_peers"]] == [3.2]
+
+
+@pytest.mark.parametrize(
+    ("difference", "points", "expected"),
+    [(0.019, -5.0, True), (0.03, -0.2, True), (0.03, -0.4, False), (None, 0.0, False), (-0.5, 3.0, True)],
+)
+def test_accuracy_is_kept_within_a_few_nats_or_points_of_plain_ddp(
+    difference: float | None, points: float, expected: bool
+) -> None:
+    assert keeps_accuracy([{"difference": difference, "points": points}]) is expected
+
+
+def test_levels_that_lose_accuracy_at_equal_steps_are_not_among_those_that_keep_it() -> None:
+    def ended(held_out: float, accuracy: float) -> dict[str, Any]:
+        return {"losses": DOWN * 2, "held_out": held_out, "accuracy": accuracy}
+
+    records = Collected(10, {("gpt", "off", 1): ended(2.0, 0.4), ("gpt", "int4", 1): ended(2.01, 0.3)})
+    records.trained |= {("gpt", "topk:0.01", 1): ended(2.3, 0.35), ("gpt", "torch-fp16", 1): ended(2.0, 0.4)}
+    rows = fixed_levels(records, ["off", "int4", "topk:0.01", "torch-fp16"])
+    assert keeping(rows, "gpt", ["off", "int4", "topk:0.01"]) == ["off", "int4"]
+
+
+def test_peers_are_plain_ddp_torchs_hooks_and_other_controllers() -> None:
+    who = Contestants(["off", "int8"], ["torch-fp16"], ["auto", "auto-trade", "dc2"])
+    assert who.peers == ["off", "torch-fp16", "dc2"]
+
+
+def test_auto_with_a_trade_allowed_is_the_shipped_controller_with_more_extra_steps() -> None:
+    level, controller = started("auto-trade")
+    assert isinstance(controller, Auto)
+    assert (level, controller._extra_steps, Auto()._extra_steps) == ("auto", 1.0, 0.05)
+    assert started("dc2") == ("dc2", None)
 
 
 def test_levels_are_counted_from_their_runs() -> None:
@@ -134,7 +179,10 @@ def test_a_network_or_task_without_its_data_says_so(name: str, tmp_path: Path) -
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------
-ARGUMENTS = "--tasks mlp --nets lossy-wifi --fixed off,int8 --controllers auto --seeds 1 --steps 8 --hosts 2 --jobs 1"
+ARGUMENTS = (
+    "--tasks mlp --nets lossy-wifi --fixed off,int8 --hooks torch-fp16 --controllers auto,auto-trade --seeds 1 "
+    "--steps 8 --hosts 2 --jobs 1"
+)
 
 
 def benchmark(folder: Path, *more: str) -> progress.Benchmark:
@@ -147,7 +195,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     folder = tmp_path_factory.mktemp("progress")
     ran = benchmark(folder)
     kinds = [work.settings["kind"] for work, _ in ran.run()]
-    assert sorted(kinds) == ["time", "time", "train", "train", "whole", "whole"]
+    assert Counter(kinds) == {"train": 2, "peer": 1, "whole": 3, "time": 3}
     result = ran.result("python benchmarks/progress.py")
     ran.write(folder / "out", result)
     return folder, result
@@ -159,7 +207,7 @@ def test_a_finished_benchmark_runs_nothing_again(
     folder, result = finished
     monkeypatch.setattr(Work, "run", lambda self: pytest.fail(f"ran again: {self.settings}"))
     again = benchmark(folder)
-    assert len(list(again.run())) == 6
+    assert len(list(again.run())) == 9
     assert again.result("")["cells"] == result["cells"]
     loaded = benchmark(folder)
     loaded.load()
@@ -179,7 +227,7 @@ def test_the_page_states_the_cell_and_its_speed(finished: tuple[Path, dict[str, 
     text = (folder / "out" / "progress.md").read_text()
     (cell,) = result["cells"]
     assert f"| mlp | lossy-wifi | {cell['targets'][-1]['loss'][0]:.3f} |" in text
-    assert page.speed_text(cell["targets"][-1]["best"]) in text
+    assert tables.speed_text(cell["targets"][-1]["best"]) in text
     assert json.loads((folder / "out" / "progress.json").read_text())["cells"] == result["cells"]
     assert (folder / "out" / "progress-mlp.png").stat().st_size > 0
 

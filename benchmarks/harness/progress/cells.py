@@ -5,6 +5,9 @@
     targets    the lowest loss that anyone has reached at one third, two thirds and the end of that time
     speed      the other contestant's seconds to a target over auto's: above 1, auto was there first
     best       the fixed level with the least mean time to the target over seeds; those that most seeds reached first
+    keeping    the same among the levels that cost no accuracy at equal steps, as `auto` does by default
+
+Where the user allows a trade (`extra_steps`), auto is compared with the best of all fixed levels.
 
 Targets are set for each seed. A contestant that did not reach a target in its steps would take longer than its whole
 time, with which it is compared: the speed is then at least what is stated, or, if `auto` is the one, less than that.
@@ -21,6 +24,8 @@ from itertools import accumulate
 from typing import Any, Final
 
 AUTO: Final = "auto"
+# auto with extra_steps = 1.0: it may use levels that need up to twice the steps.
+TRADE: Final = "auto-trade"
 SHARES: Final = (1 / 3, 2 / 3, 1.0)
 # A run whose smoothed loss ends above this share of its first loss is ruined.
 RUINED: Final = 0.9
@@ -130,31 +135,49 @@ def best_of(names: Sequence[str], curves: Sequence[Mapping[str, Curve]], targets
     return min(names, key=rank)
 
 
-def cell_of(curves: Sequence[Mapping[str, Curve]], fixed: Sequence[str], peers: Sequence[str]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Lineup:
+    """The contestants that auto is compared with: fixed levels, those of them that keep the accuracy, and peers."""
+
+    fixed: Sequence[str]
+    keeping: Sequence[str]
+    peers: Sequence[str]
+
+
+def cell_of(curves: Sequence[Mapping[str, Curve]], lineup: Lineup) -> dict[str, Any]:
     """The figures of one cell; `curves` has one mapping from contestants for each seed."""
     per_seed = [targets_of(seed) for seed in curves]
-    ours = [seed[AUTO] for seed in curves]
-    rows = []
-    for place, share in enumerate(SHARES):
-        targets = [targets[place] for targets in per_seed]
-        best = best_of(fixed, curves, targets)
-        against = {name: [seed[name] for seed in curves] for name in (best, *peers)}
-        rows.append({
-            "share": round(share, 3),
-            "loss": [round(one, 4) for one in targets],
-            "best": Speed.of(best, against[best], ours, targets).as_json(),
-            "peers": [Speed.of(name, against[name], ours, targets).as_json() for name in peers],
-            "seconds": {
-                name: [_rounded(seed[name].time_to(target)) for seed, target in zip(curves, targets, strict=True)]
-                for name in curves[0]
-            },
-        })  # fmt: skip
     return {
         "end": [round(run_end(seed), 3) for seed in curves],
-        "targets": rows,
+        "targets": [
+            {"share": round(share, 3), **_row(curves, lineup, [targets[place] for targets in per_seed])}
+            for place, share in enumerate(SHARES)
+        ],
         "final": {name: [_rounded(seed[name].losses[-1]) for seed in curves] for name in curves[0]},
         "ends": {name: [round(seed[name].end, 3) for seed in curves] for name in curves[0]},
     }
+
+
+def _row(curves: Sequence[Mapping[str, Curve]], lineup: Lineup, targets: Sequence[float]) -> dict[str, Any]:
+    """One target: auto against both bests and every peer; auto with a trade allowed against the best and peers."""
+
+    def speed(other: str, ours: str) -> dict[str, Any]:
+        return Speed.of(other, [one[other] for one in curves], [one[ours] for one in curves], targets).as_json()
+
+    best, keeping = (best_of(names, curves, targets) for names in (lineup.fixed, lineup.keeping))
+    row = {
+        "loss": [round(one, 4) for one in targets],
+        "best": speed(best, AUTO),
+        "keeping": speed(keeping, AUTO),
+        "peers": [speed(name, AUTO) for name in lineup.peers],
+        "seconds": {
+            name: [_rounded(seed[name].time_to(target)) for seed, target in zip(curves, targets, strict=True)]
+            for name in curves[0]
+        },
+    }
+    if TRADE in curves[0]:
+        row |= {"trade": speed(best, TRADE), "trade_peers": [speed(name, TRADE) for name in lineup.peers]}
+    return row
 
 
 def changes_of(levels: Mapping[str, Any], after: int = SETTLED) -> int:

@@ -1,17 +1,13 @@
-"""Page: a result of the progress benchmark as text, and its curves as plots."""
+"""Page: a result of the progress benchmark as text."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any
 
-from harness.progress.cells import AUTO, Curve
-
-NOT_FINITE: Final = "not finite"
-# Networks in a row of a plot.
-COLUMNS: Final = 5
+from harness.progress.summary import NATS, POINTS
+from harness.progress.tables import composition_table, equal_table, fixed_table, peer_table, time_table
+from harness.progress.torch_hooks import POWERSGD_START
 
 
 def markdown(result: Mapping[str, Any]) -> str:
@@ -30,10 +26,20 @@ def markdown(result: Mapping[str, Any]) -> str:
         "seconds to that loss over auto's: above 1, `auto` was there first; `>`: the other did not get there in its "
         "steps, and its whole time is compared; `<`: `auto` did not; `-`: neither did. The best fixed level is chosen "
         "in hindsight, by its mean time over the seeds. Means over seeds, with the least and the greatest.", "",
+        "By default `auto` uses only levels that cost at most 5 % more steps, so it is compared with the best fixed "
+        f"level that keeps the accuracy (at equal steps within {NATS:g} nats, or {POINTS:g} points of accuracy, of "
+        "plain DDP: the table of fixed levels says which), and with the best of all. `auto, trade allowed` has "
+        "`extra_steps = 1.0` and is compared with the best of all.", "",
+        f"Peers are plain DDP, torch's fp16 hook, torch's PowerSGD hook (rank 1 and 4, started after {POWERSGD_START} "
+        "steps instead of torch's 1,000, in one bucket, as gloo needs it) and gradwire's `netsense` and `dc2`. What "
+        "torch's hooks compute is not charged to them.", "",
+        f"What was run: {what_was_run(result)}.", "",
         "## In short", "", *short(totals), "", "## Time to three losses", "",
-        *time_table(result["cells"]), "", "## At equal steps", "",
+        *time_table(result["cells"]), "", "## Against peers", "",
+        "Speed of `auto`, and after the slash of `auto, trade allowed`.", "", *peer_table(result["cells"]), "",
+        "## At equal steps", "",
         f"Loss on data that no worker trains on, after {setup['steps']} steps; differences are to plain DDP (`off`) of "
-        "the same seed.", "", *equal_table(result["cells"]), "", "## Fixed levels at equal steps", "",
+        "the same seed.", "", *equal_table(result["cells"]), "", "## Fixed levels and torch's hooks at equal steps", "",
         *fixed_table(result["fixed"]), "",
     ]  # fmt: skip
     if result["composition"]:
@@ -44,140 +50,59 @@ def markdown(result: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def what_was_run(result: Mapping[str, Any]) -> str:
+    """Tasks with their networks and number of seeds."""
+    cells: dict[tuple[str, int], list[str]] = {}
+    for cell in result["cells"]:
+        cells.setdefault((cell["task"], len(cell["seeds"])), []).append(cell["network"])
+    parts = [f"{task} on {', '.join(nets)} ({_counted(seeds, 'seed')})" for (task, seeds), nets in cells.items()]
+    return "; ".join(parts) or "nothing yet"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
 def short(totals: Mapping[str, Any]) -> list[str]:
     lines = [
-        f"- At least 0.95x the best fixed level: {totals['reached']} of {totals['pairs']} (cell, loss) pairs, "
-        f"faster than it on changing networks: {totals['changing_reached']} of {totals['changing']}.",
-        f"- At least as fast as each peer (plain DDP, netsense, dc2): {totals['peers_reached']} of {totals['peers']}. "
-        f"Undecided, because the other's steps, or both's, ended before: {totals['undecided']}.",
-        f"- At equal steps, where `auto` compresses: within 0.02 of plain DDP's loss in {totals['equal_steps']} of "
-        f"{totals['compressing']} cells.",
+        _compared("`auto` against the best fixed level that keeps the accuracy", totals["keeping"]),
+        _compared("`auto` against the best of all fixed levels", totals["best"]),
+    ]
+    if totals["trade"]["of"]:
+        lines.append(_compared("`auto, trade allowed` against the best of all", totals["trade"]))
+    lines.append(_peers("`auto`", totals["peers"]))
+    if totals["trade_peers"]["of"]:
+        lines.append(_peers("`auto, trade allowed`", totals["trade_peers"]))
+    lines += [
+        f"- At equal steps, where `auto` compresses: within {NATS:g} nats or {POINTS:g} points of plain DDP in "
+        f"{totals['equal_steps']} of {totals['compressing']} cells.",
         f"- Ruined runs (the last loss not below 0.9 of the first, or not finite): {_ruined(totals)}.",
     ]
     if totals["most_changes_steady"] is not None:
         lines.append(
             f"- Level changes after step 30 on steady networks: at most {totals['most_changes_steady']} a run."
         )
-    lines += [f"- Slower than 0.95 of the best: {'; '.join(totals['below'])}."] if totals["below"] else []
-    return lines + ([f"- Slower than a peer: {'; '.join(totals['peers_below'])}."] if totals["peers_below"] else [])
+    return lines
+
+
+def _compared(what: str, counts: Mapping[str, Any]) -> str:
+    text = (
+        f"- {what}: at least 0.95x in {counts['reached']} of {counts['of']} (cell, loss) pairs{_open(counts)}; "
+        f"faster on changing networks in {counts['changing_reached']} of {counts['changing']}."
+    )
+    return text + (f" Slower: {'; '.join(counts['below'])}." if counts["below"] else "")
+
+
+def _peers(who: str, counts: Mapping[str, Any]) -> str:
+    text = f"- {who} at least as fast as a peer: {counts['reached']} of {counts['of']} comparisons{_open(counts)}."
+    return text + (f" Slower: {'; '.join(counts['below'])}." if counts["below"] else "")
+
+
+def _open(counts: Mapping[str, Any]) -> str:
+    """Comparisons that say nothing, because the other's steps, or both's, ended before."""
+    return f" ({counts['undecided']} undecided: the steps ended before)" if counts["undecided"] else ""
 
 
 def _ruined(totals: Mapping[str, Any]) -> str:
     parts = [f"{name} {count} of {totals['runs'][name]}" for name, count in totals["ruined"].items()]
     return ", ".join([*parts, f"fixed levels {totals['ruined_fixed']} of {totals['runs_fixed']}"])
-
-
-def time_table(cells: Sequence[Mapping[str, Any]]) -> list[str]:
-    names = [peer["other"] for peer in cells[0]["targets"][0]["peers"]] if cells else []
-    head = ["task", "network", "loss", "best fixed", "its seconds", "auto's", "speed", *(f"against {n}" for n in names)]
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    for cell in cells:
-        for row in cell["targets"]:
-            best = row["best"]
-            values = [
-                cell["task"], cell["network"], f"{statistics.fmean(row['loss']):.3f}", f"`{best['other']}`",
-                seconds_text(row["seconds"][best["other"]]), seconds_text(row["seconds"][AUTO]),
-                speed_text(best), *map(speed_text, row["peers"]),
-            ]  # fmt: skip
-            lines.append(f"| {' | '.join(values)} |")
-    return lines
-
-
-def seconds_text(times: Sequence[float | None]) -> str:
-    """The mean of the seeds that got there, and how many did where not all."""
-    reached = [one for one in times if one is not None]
-    if not reached:
-        return "-"
-    mean = f"{statistics.fmean(reached):.1f}"
-    return mean if len(reached) == len(times) else f"{mean} ({len(reached)} of {len(times)})"
-
-
-def speed_text(speed: Mapping[str, Any]) -> str:
-    seeds = speed["seeds"]
-    if not seeds:
-        return "-"
-    spread = f" ({min(seeds):.2f}..{max(seeds):.2f})" if len(seeds) > 1 else ""
-    sign = "< " if speed["failed"] else "> " if speed["behind"] else ""
-    return f"{sign}{speed['speed']:.2f}{spread}"
-
-
-def equal_table(cells: Sequence[Mapping[str, Any]]) -> list[str]:
-    head = ("task", "network", "controller", "loss", "difference", "points", "changes after 30", "guarded", "levels")
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    for cell in cells:
-        for name, own in cell["controllers"].items():
-            ends = own["equal_steps"]
-            points = statistics.fmean(one["points"] for one in ends)
-            ruined = f", **{own['ruined']} ruined**" if own["ruined"] else ""
-            values = [
-                cell["task"], cell["network"], name + ruined, mean_text([one["held_out"] for one in ends]),
-                mean_text([one["difference"] for one in ends], "+.3f"), f"{points:+.2f}",
-                ", ".join(map(str, own["changes"])), ", ".join(map(str, own["guarded"])), levels_text(own["levels"]),
-            ]  # fmt: skip
-            lines.append(f"| {' | '.join(values)} |")
-    return lines
-
-
-def levels_text(seeds: Sequence[Mapping[str, float]]) -> str:
-    """The three most frequent levels, by their mean share of steps."""
-    names = dict.fromkeys(name for seed in seeds for name in seed)
-    shares = {name: statistics.fmean(seed.get(name, 0.0) for seed in seeds) for name in names}
-    most = sorted(shares, key=lambda name: -shares[name])[:3]
-    return ", ".join(f"`{name}` {100 * shares[name]:.0f} %" for name in most)
-
-
-def mean_text(values: Sequence[float | None], how: str = ".3f") -> str:
-    known = [one for one in values if one is not None]
-    return f"{statistics.fmean(known):{how}}" if len(known) == len(values) else NOT_FINITE
-
-
-def fixed_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    lines = ["| task | level | training loss | held out | accuracy | ruined |", "|---|---|---|---|---|---|"]
-    for row in rows:
-        lines.append(
-            f"| {row['task']} | `{row['level']}` | {mean_text(row['loss'])} | {mean_text(row['held_out'])} "
-            f"| {100 * statistics.fmean(row['accuracy']):.2f} % | {row['ruined']} of {row['seeds']} |"
-        )
-    return lines
-
-
-def composition_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    lines = [
-        "Whole runs of fixed levels against their composition:", "",
-        "| task | network | level | seconds, whole | composed | deviation | last loss, whole | composed |",
-        "|---|---|---|---|---|---|---|---|",
-    ]  # fmt: skip
-    for row in rows:
-        ran, composed = row["seconds"]
-        lines.append(
-            f"| {row['task']} | {row['network']} | `{row['level']}` | {ran:.2f} | {composed:.2f} "
-            f"| {100 * row['deviation']:+.2f} % | {mean_text(row['losses'][:1])} | {mean_text(row['losses'][1:])} |"
-        )
-    return lines
-
-
-def plot(path: Path, task: str, curves: Mapping[str, Mapping[str, Curve]], shown: Mapping[str, Sequence[str]]) -> None:
-    """One task: a panel for each network, loss against seconds of one seed, the contestants that are `shown` there."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    columns = min(COLUMNS, len(curves))
-    rows = -(-len(curves) // columns)
-    figure, axes = pyplot.subplots(
-        rows, columns, figsize=(4 * columns, 3.2 * rows), squeeze=False, sharey=True, constrained_layout=True
-    )
-    for axis in axes.flat[len(curves) :]:
-        axis.axis("off")
-    for axis, (network, own) in zip(axes.flat, curves.items(), strict=False):
-        for name in shown[network]:
-            axis.plot(own[name].seconds, own[name].losses, label=name, linewidth=2.5 if name == AUTO else 1.2)
-        axis.set_xscale("log")
-        axis.set_title(network, fontsize=10)
-        axis.legend(fontsize=7)
-    figure.supxlabel("seconds of virtual time")
-    figure.supylabel("training loss, smoothed")
-    figure.suptitle(task)
-    figure.savefig(path, dpi=90)
-    pyplot.close(figure)

@@ -1,6 +1,7 @@
 """Runs: one training or one timing each, from settings to a record; a pool of processes works through them.
 
 train   a fixed level, once: its losses do not depend on the network. What each step moved is recorded with them.
+peer    one of torch's communication hooks, likewise
 time    the same steps on a network: the recorded traffic in that network's timeline
 whole   a controller on a network, training and time in one loop; also a fixed level, to check the composition
 """
@@ -20,6 +21,8 @@ from typing import Any, Final
 
 import torch
 
+from gradwire.decide.base import Controller
+from gradwire.decide.registry import make_controller
 from gradwire.level import Level
 from gradwire.network import preset
 from gradwire.simulate.lockstep import Movement
@@ -28,13 +31,19 @@ from gradwire.simulate.training import SimulatedJob, SimulatedStep, TrainingSimu
 from gradwire.simulate.transfer import NetworkTimes, Wire
 from gradwire.simulate.workers import BucketTraffic
 from gradwire.types import Bucket
+from harness.progress.cells import AUTO, TRADE
 from harness.progress.ledger import CONTROL, TIMING, TRAINING, Ledger, Settings, code_of
 from harness.progress.networks import network_of
 from harness.progress.tasks import task_of
+from harness.progress.torch_hooks import HookWorkers, hook_of
 
 # Steps whose traffic is alike, as JSON: [numel, chunks] of each bucket, level, hops.
 Pattern = list[Any]
-CODE: Final = {"train": TRAINING, "time": TIMING, "whole": CONTROL}
+CODE: Final = {"train": TRAINING, "peer": TRAINING, "time": TIMING, "whole": CONTROL}
+# Modules of the benchmark itself that a result depends on.
+OWN_CODE: Final = ("tasks.py", "networks.py")
+# The share of additional steps that auto may spend where the user allows a trade.
+TRADED_STEPS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +58,7 @@ class Setup:
 
     def settings(self, kind: str, **own: Any) -> Settings:
         common = {"kind": kind, "steps": self.steps, "hosts": self.hosts, "data": self.directory is not None}
-        if kind != "train":
+        if kind in ("time", "whole"):
             common["wire"] = self.wire
         if kind == "whole":
             common["note_loss"] = self.note_loss
@@ -66,10 +75,12 @@ class Work:
 
     @property
     def code(self) -> str:
-        return code_of(CODE[self.settings["kind"]]) + code_of(("tasks.py", "networks.py"), Path(__file__).parent)
+        kind = self.settings["kind"]
+        own = (*OWN_CODE, "torch_hooks.py") if kind == "peer" else OWN_CODE
+        return code_of(CODE[kind]) + code_of(own, Path(__file__).parent)
 
     def run(self) -> dict[str, Any]:
-        return {"train": train, "time": clock, "whole": whole}[self.settings["kind"]](self)
+        return {"train": train, "peer": peer, "time": clock, "whole": whole}[self.settings["kind"]](self)
 
 
 class RecordedTimeline(Timeline):
@@ -85,16 +96,29 @@ class RecordedTimeline(Timeline):
 
 def train(work: Work) -> dict[str, Any]:
     """A fixed level on a network that does not matter."""
+    return _recorded(work, _unhindered(work, work.settings["level"]))
+
+
+def peer(work: Work) -> dict[str, Any]:
+    """One of torch's hooks in the place of the exchange."""
+    simulation = _unhindered(work, "off")
+    hook, workers = hook_of(work.settings["level"]), simulation.workers
+    simulation.workers = HookWorkers(workers.task, workers.world_size, hook, work.settings["seed"])
+    return _recorded(work, simulation)
+
+
+def _unhindered(work: Work, level: str) -> TrainingSimulation:
     setup, settings = work.setup, work.settings
     task = task_of(settings["task"], setup.steps, setup.directory)
-    job = SimulatedJob(
-        task, preset("lan1g", setup.hosts), settings["level"], seed=settings["seed"], evaluate_every=setup.steps + 1
-    )
-    simulation = TrainingSimulation(job)
-    recorded = RecordedTimeline(simulation.times, task.compute, random.Random(settings["seed"]))
+    job = SimulatedJob(task, preset("lan1g", setup.hosts), level, seed=settings["seed"])
+    return TrainingSimulation(replace(job, evaluate_every=setup.steps + 1))
+
+
+def _recorded(work: Work, simulation: TrainingSimulation) -> dict[str, Any]:
+    recorded = RecordedTimeline(simulation.times, simulation.workers.task.compute, random.Random(work.settings["seed"]))
     recorded.kept = []
     simulation.timeline = recorded
-    result = _trained(simulation, list(_steps(simulation, setup.steps)))
+    result = _trained(simulation, list(_steps(simulation, work.setup.steps)))
     return result | {"traffic": runs_of(recorded.kept)}
 
 
@@ -102,8 +126,9 @@ def whole(work: Work) -> dict[str, Any]:
     setup, settings = work.setup, work.settings
     task = task_of(settings["task"], setup.steps, setup.directory)
     network = network_of(settings["network"], setup.hosts, setup.steps * task.compute, setup.directory)
-    job = SimulatedJob(task, network, settings["level"], setup.wire, settings["seed"], note_loss=setup.note_loss)
-    simulation = TrainingSimulation(replace(job, evaluate_every=setup.steps + 1))
+    level, controller = started(settings["level"])
+    job = SimulatedJob(task, network, level, setup.wire, settings["seed"], note_loss=setup.note_loss)
+    simulation = TrainingSimulation(replace(job, evaluate_every=setup.steps + 1), controller)
     steps = list(_steps(simulation, setup.steps))
     levels = runs_of([str(step.level) for step in steps])
     reasons = [[a.step, a.reason] for b, a in zip([None, *steps], steps, strict=False) if b and a.level != b.level]
@@ -114,6 +139,13 @@ def whole(work: Work) -> dict[str, Any]:
         "believed": steps[-1].bandwidth,
         "reasons": reasons[:40],
     }
+
+
+def started(contestant: str) -> tuple[str, Controller | None]:
+    """The level of the job, and its controller where the level's name does not say all of it."""
+    if contestant == TRADE:
+        return AUTO, make_controller(AUTO, extra_steps=TRADED_STEPS)
+    return contestant, None
 
 
 def clock(work: Work) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from harness.progress.cells import AUTO, Curve, cell_of, changes_of, shares_of
+from harness.progress.cells import AUTO, TRADE, Curve, Lineup, cell_of, changes_of, shares_of
 from harness.progress.networks import STEADY
 
 # What is asked of auto: its speed against the best fixed level, on changing networks, and against peers.
@@ -16,8 +16,28 @@ AT_LEAST: Final = 0.95
 CHANGING: Final = 1.0
 PEERS: Final = 1.0
 PLAIN: Final = "off"
+# A level keeps the accuracy that ends, at equal steps, within so many nats, or points of accuracy, of plain DDP.
+NATS: Final = 0.02
+POINTS: Final = 0.3
 
 Place = tuple[str, str]  # task, network
+
+
+@dataclass(frozen=True, slots=True)
+class Contestants:
+    """Fixed levels and torch's hooks, whose curves are composed, and controllers, which run whole."""
+
+    fixed: Sequence[str]
+    hooks: Sequence[str]
+    adaptive: Sequence[str]
+
+    @property
+    def composed(self) -> list[str]:
+        return [*self.fixed, *self.hooks]
+
+    @property
+    def peers(self) -> list[str]:
+        return [PLAIN, *self.hooks, *(name for name in self.adaptive if name not in (AUTO, TRADE))]
 
 
 @dataclass(slots=True)
@@ -39,51 +59,59 @@ class Collected:
         found = self.whole.get((task, network, name, seed))
         return None if found is None else Curve.of(found["seconds"], found["losses"], self.steps)
 
-    def curves(
-        self, place: Place, seeds: Sequence[int], fixed: Sequence[str], adaptive: Sequence[str]
-    ) -> dict[int, dict[str, Curve]]:
+    def curves(self, place: Place, seeds: Sequence[int], who: Contestants) -> dict[int, dict[str, Curve]]:
         """By seed, for the seeds of which every contestant has been run."""
         result = {}
         for seed in seeds:
-            found = {name: self.fixed_curve(*place, name, seed) for name in fixed}
-            found |= {name: self.whole_curve(*place, name, seed) for name in adaptive}
+            found = {name: self.fixed_curve(*place, name, seed) for name in who.composed}
+            found |= {name: self.whole_curve(*place, name, seed) for name in who.adaptive}
             complete = {name: one for name, one in found.items() if one is not None}
             if len(complete) == len(found):
                 result[seed] = complete
         return result
 
 
-def summarise(
-    records: Collected, places: Sequence[Place], seeds: Sequence[int], fixed: Sequence[str], adaptive: Sequence[str]
-) -> dict[str, Any]:
+def summarise(records: Collected, places: Sequence[Place], seeds: Sequence[int], who: Contestants) -> dict[str, Any]:
     cells, missing = [], []
+    levels = fixed_levels(records, who.composed)
     for task, network in places:
-        curves = records.curves((task, network), seeds, fixed, adaptive)
+        curves = records.curves((task, network), seeds, who)
         if not curves:
             missing.append(f"{task} on {network}")
             continue
-        peers = [PLAIN, *(name for name in adaptive if name != AUTO)]
-        cell = cell_of(list(curves.values()), fixed, [name for name in peers if name in next(iter(curves.values()))])
-        runs = {name: [records.whole[task, network, name, seed] for seed in curves] for name in adaptive}
-        cells.append({
-            "task": task, "network": network, "seeds": list(curves), **cell,
-            "controllers": {
-                name: {
-                    "changes": [changes_of(one["levels"]) for one in own],
-                    "levels": [shares_of(one["levels"]) for one in own],
-                    "guarded": [one["guarded"] for one in own],
-                    "ruined": sum(curves[seed][name].ruined for seed in curves),
-                    "equal_steps": [_equal_steps(one, records.trained[task, PLAIN, seed])
-                                    for seed, one in zip(curves, own, strict=True)],
-                }
-                for name, own in runs.items()
-            },
-        })  # fmt: skip
-    levels = fixed_levels(records, fixed)
+        lineup = Lineup(who.fixed, keeping(levels, task, who.fixed), who.peers)
+        cell = cell_of(list(curves.values()), lineup)
+        own = {name: _controller(records, (task, network), name, curves) for name in who.adaptive}
+        cells.append({"task": task, "network": network, "seeds": list(curves), **cell, "controllers": own})
     return {
         "cells": cells, "missing": missing, "fixed": levels, "totals": totals(cells, levels),
         "composition": composition(records),
     }  # fmt: skip
+
+
+def _controller(
+    records: Collected, place: Place, name: str, curves: Mapping[int, Mapping[str, Curve]]
+) -> dict[str, Any]:
+    """What a controller did in a cell, seed by seed."""
+    runs = {seed: records.whole[*place, name, seed] for seed in curves}
+    return {
+        "changes": [changes_of(one["levels"]) for one in runs.values()],
+        "levels": [shares_of(one["levels"]) for one in runs.values()],
+        "guarded": [one["guarded"] for one in runs.values()],
+        "ruined": sum(curves[seed][name].ruined for seed in curves),
+        "equal_steps": [_equal_steps(one, records.trained[place[0], PLAIN, seed]) for seed, one in runs.items()],
+    }
+
+
+def keeps_accuracy(ends: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether runs end, on average over seeds, within NATS or POINTS of plain DDP after the same steps."""
+    gap = statistics.fmean(_worst(one["difference"]) for one in ends)
+    return gap <= NATS or (math.isfinite(gap) and statistics.fmean(one["points"] for one in ends) >= -POINTS)
+
+
+def keeping(levels: Sequence[Mapping[str, Any]], task: str, fixed: Sequence[str]) -> list[str]:
+    """The fixed levels that keep the accuracy of this task; plain DDP does by definition."""
+    return [row["level"] for row in levels if (row["task"], row["keeps"]) == (task, True) and row["level"] in fixed]
 
 
 def _equal_steps(run: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,21 +123,23 @@ def _equal_steps(run: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, 
     }
 
 
-def fixed_levels(records: Collected, fixed: Sequence[str]) -> list[dict[str, Any]]:
-    """Every fixed level of every task at equal steps: means over the seeds."""
+def fixed_levels(records: Collected, composed: Sequence[str]) -> list[dict[str, Any]]:
+    """Every fixed level and hook of every task at equal steps: means over the seeds."""
     rows = []
     for task in dict.fromkeys(task for task, _, _ in records.trained):
-        for level in fixed:
+        for level in composed:
             own = {seed: one for (t, name, seed), one in records.trained.items() if (t, name) == (task, level)}
             if not own:
                 continue
             curves = [Curve.of(range(1, len(one["losses"]) + 1), one["losses"], records.steps) for one in own.values()]
+            plain = {seed: records.trained[task, PLAIN, seed] for seed in own}
+            ends = [_equal_steps(one, plain[seed]) for seed, one in own.items()]
             rows.append({
                 "task": task, "level": level, "seeds": len(own), "first": [round(one.first, 4) for one in curves],
                 "loss": [_finite(one.losses[-1]) for one in curves],
                 "held_out": [_finite(one["held_out"]) for one in own.values()],
                 "accuracy": [round(one["accuracy"], 4) for one in own.values()],
-                "ruined": sum(one.ruined for one in curves),
+                "ruined": sum(one.ruined for one in curves), "keeps": keeps_accuracy(ends),
             })  # fmt: skip
     return rows
 
@@ -117,25 +147,18 @@ def fixed_levels(records: Collected, fixed: Sequence[str]) -> list[dict[str, Any
 def totals(cells: Sequence[Mapping[str, Any]], levels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """How many of the (cell, target) pairs satisfy what is asked, and which do not."""
     pairs = [(cell, row) for cell in cells for row in cell["targets"]]
-    changing = [(cell, row) for cell, row in pairs if cell["network"] not in STEADY]
-    against = [(cell, row, peer) for cell, row in pairs for peer in row["peers"]]
     names = list(cells[0]["controllers"]) if cells else []
-    autos = [cell["controllers"][AUTO] for cell in cells]
-    compressing = [own for own in autos if any(PLAIN not in share or share[PLAIN] < 1 for share in own["levels"])]
-    gaps = [statistics.fmean(_worst(one["difference"]) for one in own["equal_steps"]) for own in compressing]
+    compressing = [
+        cell["controllers"][AUTO]
+        for cell in cells
+        if any(share.get(PLAIN, 0) < 1 for share in cell["controllers"][AUTO]["levels"])
+    ]
+    comparisons = {name: _counted(pairs, name, AT_LEAST, CHANGING) for name in ("keeping", "best", "trade")}
+    against = {name: _against(pairs, name) for name in ("peers", "trade_peers")}
     return {
-        "pairs": len(pairs),
-        "reached": sum(verdict(row["best"], AT_LEAST) is True for _, row in pairs),
-        "below": [_named(cell, row, row["best"]) for cell, row in pairs if verdict(row["best"], AT_LEAST) is False],
-        "changing": len(changing),
-        "changing_reached": sum(verdict(row["best"], CHANGING) is True for _, row in changing),
-        "peers": len(against),
-        "peers_reached": sum(verdict(peer, PEERS) is True for _, _, peer in against),
-        "peers_below": [_named(cell, row, peer) for cell, row, peer in against if verdict(peer, PEERS) is False],
-        "undecided": sum(verdict(row["best"], AT_LEAST) is None for _, row in pairs)
-        + sum(verdict(peer, PEERS) is None for _, _, peer in against),
+        "pairs": len(pairs), **comparisons, **against,
         "compressing": len(compressing),
-        "equal_steps": sum(gap <= 0.02 for gap in gaps),
+        "equal_steps": sum(keeps_accuracy(own["equal_steps"]) for own in compressing),
         "runs": {name: sum(len(cell["seeds"]) for cell in cells) for name in names},
         "ruined": {name: sum(cell["controllers"][name]["ruined"] for cell in cells) for name in names},
         "ruined_fixed": sum(row["ruined"] for row in levels),
@@ -143,6 +166,34 @@ def totals(cells: Sequence[Mapping[str, Any]], levels: Sequence[Mapping[str, Any
         "most_changes_steady": max(
             (max(cell["controllers"][AUTO]["changes"]) for cell in cells if cell["network"] in STEADY), default=None
         ),
+    }  # fmt: skip
+
+
+Pair = tuple[Mapping[str, Any], Mapping[str, Any]]  # a cell, and its row of one target
+
+
+def _counted(pairs: Sequence[Pair], name: str, least: float, on_changing: float) -> dict[str, Any]:
+    """One comparison with fixed levels: fast enough in how many pairs, undecided in how many, and where not."""
+    own = [(cell, row, row[name]) for cell, row in pairs if name in row]
+    changing = [speed for cell, _, speed in own if cell["network"] not in STEADY]
+    return {
+        "of": len(own),
+        "reached": sum(verdict(speed, least) is True for _, _, speed in own),
+        "undecided": sum(verdict(speed, least) is None for _, _, speed in own),
+        "below": [_named(cell, row, speed) for cell, row, speed in own if verdict(speed, least) is False],
+        "changing": len(changing),
+        "changing_reached": sum(verdict(speed, on_changing) is True for speed in changing),
+    }
+
+
+def _against(pairs: Sequence[Pair], name: str) -> dict[str, Any]:
+    """The comparisons with every peer."""
+    own = [(cell, row, speed) for cell, row in pairs for speed in row.get(name, ())]
+    return {
+        "of": len(own),
+        "reached": sum(verdict(speed, PEERS) is True for _, _, speed in own),
+        "undecided": sum(verdict(speed, PEERS) is None for _, _, speed in own),
+        "below": [_named(cell, row, speed) for cell, row, speed in own if verdict(speed, PEERS) is False],
     }
 
 
