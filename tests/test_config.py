@@ -17,6 +17,7 @@ from gradwire.config import (
     TransportConfig,
     resolve,
     with_level,
+    with_local_steps,
     with_plan,
     with_record,
     with_transport,
@@ -127,6 +128,36 @@ def test_the_cap_comes_from_argument_environment_or_file(tmp_path: Path) -> None
     assert resolve("netsense", environment).cap == Level.parse("int4")
     assert with_level(resolve(None, environment), None, "int8").cap == Level.parse("int8")
     assert with_level(resolve(None, environment), "fp16", "").cap is None, "level and cap are checked together"
+
+
+def test_local_steps_come_from_argument_environment_or_file(tmp_path: Path) -> None:
+    path = tmp_path / "gradwire.toml"
+    path.write_text('sync_every = 5\n[outer]\nkind = "average"\n')
+    environment = {"GRADWIRE_CONFIG": str(path)}
+    assert resolve(None, {}).sync_every == 0
+    assert (resolve(None, environment).sync_every, resolve(None, environment).outer.kind) == (5, "average")
+    environment |= {"GRADWIRE_SYNC_EVERY": "20", "GRADWIRE_OUTER_MOMENTUM": "0.9"}
+    assert (resolve(None, environment).sync_every, resolve(None, environment).outer.momentum) == (20, 0.9)
+    changed = with_local_steps(resolve(None, environment), 50, "nesterov")
+    assert (changed.sync_every, changed.outer.kind) == (50, "nesterov")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"sync_every": -1}, "sync_every: -1 is not valid; it must be a whole number >= 0"),
+        ({"sync_every": 5, "plan": "star"}, "sync_every: 5 cannot be combined with plan = 'star'"),
+        (
+            {"sync_every": 5, "compress": {"momentum": 0.9}},
+            "sync_every: 5 cannot be combined with compress.momentum = 0.9",
+        ),
+        ({"outer": {"kind": "adam"}}, "outer.kind: 'adam' is not valid; it must be one of 'nesterov', 'average'"),
+    ],
+)
+def test_wrong_local_steps_are_named(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        resolve(given, {})
+    assert str(error.value).startswith(message)
 
 
 @pytest.mark.parametrize(

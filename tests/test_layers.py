@@ -20,6 +20,7 @@ LAYERS = [
     {"exchange", "tree", "backend"},
     {"sites"},
     {"runtime"},
+    {"local_steps"},
     {"integrations", "run"},
     {"lab", "simulate", "demo", "doctor", "dashboard"},
     {"cli"},

@@ -24,7 +24,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.config import Config, resolve
 from gradwire.errors import ConfigError
-from gradwire.integrations.ddp import attach
+from gradwire.integrations.ddp import attach_configured
+from gradwire.integrations.local_attach import LocalOptimizers
 from gradwire.observe.summary import SummarySink
 from gradwire.suggest import did_you_mean
 from gradwire.transport.bootstrap.secret import VARIABLE, given_secret, one_machine, shared_file, shared_secret
@@ -39,7 +40,7 @@ def attach_to_every_model(sinks: list[SummarySink]) -> Callable[[], None]:
     @functools.wraps(original)
     def construct(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        sinks.append(attach(self).tally)
+        sinks.append(attach_configured(self, resolve(), LocalOptimizers(None, None)).tally)
 
     def undo() -> None:
         DistributedDataParallel.__init__ = original  # type: ignore[method-assign]

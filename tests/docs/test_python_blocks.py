@@ -51,6 +51,12 @@ def test_a_job_with_rejoining_ranks_trains(alone: None) -> None:
     assert evaluate("docs/howto/faults.md", names) == 2
 
 
+def test_a_job_with_local_steps_trains(alone: None) -> None:
+    names = {"torch": torch, "gradwire": gradwire, "DistributedDataParallel": DistributedDataParallel}
+    names |= {"net": nn.Linear(4, 4), "batches": [torch.ones(2, 4)] * 25}
+    assert evaluate("docs/howto/local-steps.md", names) == 1
+
+
 @pytest.mark.parametrize("page", ["docs/howto/planner.md", "docs/howto/compressor.md"])
 def test_a_guides_code_runs(page: str) -> None:
     assert evaluate(page, {"__name__": "guide"}) >= 2

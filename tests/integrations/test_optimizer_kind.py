@@ -10,7 +10,8 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from gradwire.compress.gradient_sample import GradientSampler
-from gradwire.integrations.optimizer_kind import _watches, watch_optimizer
+from gradwire.integrations.optimizer_kind import watch_optimizer
+from gradwire.integrations.optimizer_watch import _watchers
 
 
 def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -36,7 +37,7 @@ def test_the_kind_is_known_after_one_step(make, adaptive: bool) -> None:
     assert sampler.adaptive is None
     step(model, make(model.parameters()))
     assert sampler.adaptive is adaptive
-    assert not _watches, "the watch has ended"
+    assert not _watchers, "the watch has ended"
 
 
 def test_hooks_of_others_are_called_as_well() -> None:
@@ -71,6 +72,6 @@ def test_a_watch_ends_with_its_model_and_keeps_nothing_alive() -> None:
     gc.collect()
     other = nn.Linear(3, 2)
     step(other, torch.optim.SGD(other.parameters(), lr=0.1))
-    assert not _watches
+    assert not _watchers
     watch_optimizer(other.parameters(), None)
-    assert not _watches, "no sampler, no watch"
+    assert not _watchers, "no sampler, no watch"

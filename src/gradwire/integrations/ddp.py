@@ -18,13 +18,17 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
-from gradwire.config import Config, resolve, with_level, with_plan, with_record, with_transport
+from gradwire.config import Config, resolve, with_level, with_local_steps, with_plan, with_record, with_transport
 from gradwire.errors import ConfigError
 from gradwire.integrations.ddp_hook import DdpHook, register, sparse_module
 from gradwire.integrations.handle import Handle, close_with
+from gradwire.integrations.local_attach import LocalOptimizers, attach_local, check_optimizer_given
+from gradwire.integrations.local_handle import LocalStepsHandle
 from gradwire.integrations.optimizer_kind import watch_optimizer
 from gradwire.integrations.scaler_search import ScalerSearch
+from gradwire.local_steps.outer_optimizer import OuterFactory
 from gradwire.runtime.builder import build
 from gradwire.runtime.loss_scaling import Scaler, check_scaler
 
@@ -42,6 +46,9 @@ def attach(  # noqa: PLR0913 - the settings that users change most, by name
     level: str | None = None,
     lossiest: str | None = None,
     scaler: Scaler | None = None,
+    optimizer: Optimizer | None = None,
+    sync_every: int | None = None,
+    outer: str | OuterFactory | None = None,
 ) -> Handle:
     """Let gradwire synchronise this model's gradients. Every rank calls it at the same point.
 
@@ -53,6 +60,9 @@ def attach(  # noqa: PLR0913 - the settings that users change most, by name
     of gradwire's own. `record` names a directory for the ranks' event files, as GRADWIRE_RECORD and the setting do.
     `scaler` is this model's loss scaler (torch.amp.GradScaler); if every rank's training loop has exactly one, gradwire
     finds it.
+    `sync_every` allows local steps (docs/howto/local-steps.md): ranks train alone for so many steps of `optimizer`,
+    then synchronise their weights by an outer optimizer. `outer` is "nesterov", "average", or a function that makes a
+    torch optimizer for given parameters.
     If the model is attached already (by `gradwire.run`) and no configuration is passed, its handle is returned. A model
     that `torch.compile` made from a DDP model counts as that DDP model: Accelerate compiles last.
     """
@@ -61,16 +71,30 @@ def attach(  # noqa: PLR0913 - the settings that users change most, by name
         check_scaler(scaler)
     known = _ATTACHED.get(model)
     if known is not None:
-        _check_unconfigured(config, transport, plan, record, level, lossiest)
+        _check_unconfigured(config, transport, plan, record, level, lossiest, sync_every, outer)
         handle = known
+        if optimizer is not None and isinstance(handle, LocalStepsHandle):
+            handle.use(optimizer)
     else:
         effective = given(config, level, record, lossiest)
         effective = effective if plan is None else with_plan(effective, plan)
         effective = effective if transport is None else with_transport(effective, transport)
-        _check_sparse(effective, model)
-        handle = _ATTACHED[model] = _attach(model, effective)
+        factory, kind = (outer, None) if callable(outer) else (None, outer)
+        effective = with_local_steps(effective, sync_every, kind)
+        check_optimizer_given(effective, optimizer)
+        handle = attach_configured(model, effective, LocalOptimizers(optimizer, factory))
     if scaler is not None:
         handle.follow(scaler)
+    return handle
+
+
+def attach_configured(model: DistributedDataParallel, config: Config, optimizers: LocalOptimizers) -> Handle:
+    """Attach to a model that is not attached yet. `optimizers` are for local steps, where the configuration has them;
+    without an inner one, the first that steps the model is taken."""
+    _check_sparse(config, model)
+    handle = attach_local(model, config, optimizers) if config.sync_every else _attach(model, config)
+    close_with(model, handle)
+    _ATTACHED[model] = handle
     return handle
 
 
@@ -86,7 +110,6 @@ def _attach(model: DistributedDataParallel, config: Config) -> Handle:
         raise ConfigError(f"attach: this model already has a communication hook ({error})") from error
     ScalerSearch(model, built.session.scaling)
     watch_optimizer(model.module.parameters(), built.sampler)
-    close_with(model, handle)
     return handle
 
 

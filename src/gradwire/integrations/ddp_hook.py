@@ -7,7 +7,7 @@ the training loop with its own type. A copy of an attached model (deepcopy, pick
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -73,16 +73,10 @@ class DdpHook:
         self._forked = True
 
     def __call__(self, bucket: GradBucket) -> Future[Tensor]:
-        if self._forked:
-            raise ConfigError(
-                "attach: this process was forked from the one that attached the model and has no connections; "
-                "train in that process, or start processes by spawn and attach in each"
-            )
+        self.check_process()
         if self._first_is_local:
             self._first_is_local = not bucket.is_last()
-            unchanged: Future[Tensor] = Future()
-            unchanged.set_result(bucket.buffer())
-            return unchanged
+            return unchanged(bucket)
         parameters, buffer = bucket.parameters(), bucket.buffer()
         described = self._describe(bucket, parameters, buffer)
         if described.step != self._step_begun:
@@ -96,6 +90,14 @@ class DdpHook:
         if described.is_last:
             self._settle_after_backward()
         return future
+
+    def check_process(self) -> None:
+        """ConfigError in a forked child of the process that attached."""
+        if self._forked:
+            raise ConfigError(
+                "attach: this process was forked from the one that attached the model and has no connections; "
+                "train in that process, or start processes by spawn and attach in each"
+            )
 
     def _describe(self, bucket: GradBucket, parameters: Sequence[Tensor], buffer: Tensor) -> Bucket:
         """A sparse gradient has no elements that a level could compress; DDP gives it a bucket of its own."""
@@ -165,6 +167,13 @@ class DetachedHook:
         return future.then(lambda done: done.value()[0])  # type: ignore[no-any-return]
 
 
+def unchanged(bucket: GradBucket) -> Future[Tensor]:
+    """The bucket as it is: this rank's own gradient."""
+    future: Future[Tensor] = Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
 def call(state: Any, bucket: GradBucket) -> Future[Tensor]:
     """The function that is registered with DDP; `state` is a DdpHook, or a DetachedHook in copies of the model."""
     return state(bucket)  # type: ignore[no-any-return]
@@ -182,7 +191,7 @@ def sparse_module(module: nn.Module) -> str | None:
     )
 
 
-def register(model: DistributedDataParallel, hook: DdpHook) -> None:
+def register(model: DistributedDataParallel, hook: Callable[[GradBucket], Future[Tensor]]) -> None:
     """Register the hook with DDP. RuntimeError where the model has one; a DetachedHook does not count."""
     model._comm_hooks[:] = [pair for pair in model._comm_hooks if not isinstance(pair[1], DetachedHook)]
     model.register_comm_hook(hook, call)

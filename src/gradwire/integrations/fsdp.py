@@ -185,6 +185,11 @@ def _check_supported(model: nn.Module, config: Config) -> None:
             f"plan: {config.plan!r} cannot be used with FSDP2, whose backward does not say which unit is its last; "
             "leave plan (GRADWIRE_PLAN) empty for attach_fsdp"
         )
+    if config.sync_every:
+        raise ConfigError(
+            f"sync_every: {config.sync_every} cannot be used with FSDP2: each rank has a part of the weights only; "
+            "leave sync_every (GRADWIRE_SYNC_EVERY) out for attach_fsdp"
+        )
 
 
 def _replicate_group(units: Sequence[FsdpUnit]) -> dist.ProcessGroup:

@@ -6,7 +6,7 @@ import atexit
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 from weakref import WeakSet
 
@@ -90,6 +90,11 @@ class Handle:
     def _check_to_load(self, states: Sequence[Mapping[str, Any]]) -> None:
         """ConfigError where these states are not for this handle. Called after the facts were compared, so that all
         ranks raise or none does."""
+        if any("local_steps" in one for one in states):
+            raise ConfigError(
+                "load_state_dict: this state was saved with sync_every; its residuals are of weights and not of "
+                "gradients. Attach with sync_every, or load the model and the optimizer only"
+            )
 
     def note(
         self,
@@ -152,6 +157,16 @@ class Handle:
     def follow(self, scaler: Scaler) -> None:
         """Use this loss scaler: residuals follow its scale and the steps that it skips."""
         self._built.session.scaling.follow(scaler)
+
+    def synchronise(self) -> None:
+        """End the round of local steps now (`sync_every`): all ranks have the global weights afterwards. Every rank
+        calls this after the same step. Nothing to do right after a round, and without local steps."""
+
+    def global_weights(self) -> AbstractContextManager[None]:
+        """With local steps: `with handle.global_weights(): evaluate()` evaluates the weights that all ranks share,
+        those of the last end of a round, and returns to this rank's own. Without local steps the model has them
+        anyway."""
+        return nullcontext()
 
     def detach(self) -> None:
         """Plain DDP from the next step on. Every rank calls this between the same two steps."""

@@ -1,22 +1,20 @@
 """Optimizer kind: finds out whether a model's optimizer divides by the root of squared gradients, as Adam does.
 
-torch calls a global hook after every optimizer's step. The first step of an optimizer that has one of the model's
-parameters tells: adaptive optimizers keep a second moment in their state. A process has one hook for all models; it
-stays, because torch iterates over its hooks while it calls them, and does nothing when no model is watched.
+The first step of an optimizer that has one of the model's parameters tells (integrations/optimizer_watch.py): adaptive
+optimizers keep a second moment in their state.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from functools import cache
-from typing import Any, Final
+from typing import Final
 
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from gradwire.compress.gradient_sample import GradientSampler
+from gradwire.integrations.optimizer_watch import watch
 
 # Names of second moments in the states of torch's optimizers and of common others.
 SECOND_MOMENTS: Final = frozenset(
@@ -46,21 +44,7 @@ class OptimizerWatch:
         return True
 
 
-_watches: list[OptimizerWatch] = []
-
-
-@cache
-def _register() -> None:
-    """Register the hook, once in a process."""
-    register_optimizer_step_post_hook(_on_step)
-
-
-def _on_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[Any, Any]) -> None:
-    _watches[:] = [watch for watch in _watches if not watch.ended_by(optimizer)]
-
-
 def watch_optimizer(parameters: Iterable[Tensor], sampler: GradientSampler | None) -> None:
     """Watch where there is a sampler to tell."""
     if sampler is not None:
-        _register()
-        _watches.append(OptimizerWatch(parameters, sampler))
+        watch(OptimizerWatch(parameters, sampler))

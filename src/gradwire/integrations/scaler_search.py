@@ -14,21 +14,27 @@ import sys
 import warnings
 from collections.abc import Iterator
 from types import FrameType, ModuleType
-from typing import Final
+from typing import Final, Protocol
 
 import torch
 from torch import nn
 
-from gradwire.runtime.loss_scaling import LossScaling, Scaler
+from gradwire.runtime.loss_scaling import Scaler
 
 # References to a frame's dictionary of variables that are not a user's: the frame's, `_locals`' own, getrefcount's.
 OWN_REFERENCES: Final = 3
 
 
+class UsesScaler(Protocol):
+    """Receives the scaler that was found, or None, before the first step."""
+
+    found: Scaler | None
+
+
 class ScalerSearch:
     """A forward pre-hook that searches once and removes itself. Copies of the model search nothing."""
 
-    def __init__(self, model: nn.Module, scaling: LossScaling) -> None:
+    def __init__(self, model: nn.Module, scaling: UsesScaler) -> None:
         self._scaling = scaling
         self._registered = model.register_forward_pre_hook(self)
 

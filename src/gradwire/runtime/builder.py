@@ -186,7 +186,9 @@ def _path_context(context: BuildContext, connections: Connections, codecs: Codec
 
 
 def _plain_path(context: BuildContext, connections: Connections, paths: PathContext) -> PlainPath:
-    # A job without a controller waits as long as DDP does: until the group's own timeout.
-    timeout = context.config.transport.timeout if is_controller(context.config.level) else None
+    # A job without a controller waits as long as DDP does: until the group's own timeout. With local steps a rank may
+    # be late by a whole round.
+    config = context.config
+    timeout = config.transport.timeout if is_controller(config.level) or config.sync_every else None
     own_wire = connections.wire is not None
     return PlainPath(paths, context.all_reduce, connections.meter.on_plain, timeout=timeout, own_wire=own_wire)

@@ -52,6 +52,7 @@ def facts_of(config: Config) -> dict[str, str]:
     settings |= {f"compress.{name}": value for name, value in msgspec.structs.asdict(config.compress).items()}
     settings |= {"transport.tolerance": config.transport.tolerance, "transport.encrypt": config.transport.encrypt}
     settings["observe.verify"] = config.observe.verify
+    settings["sync_every"] = config.sync_every
     if config.plan:
         planning = msgspec.structs.asdict(config.planning).items()
         settings |= {f"planning.{name}": value for name, value in planning if name not in FILES}

@@ -1,0 +1,103 @@
+"""Local attach: builds local steps for a DDP model, where the configuration has `sync_every`."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from gradwire.config import Config
+from gradwire.errors import ConfigError
+from gradwire.exchange.verify import digest_of
+from gradwire.integrations.ddp_hook import register
+from gradwire.integrations.local_handle import LocalParts, LocalStepsHandle
+from gradwire.integrations.local_hook import LocalHook
+from gradwire.integrations.optimizer_watch import watch
+from gradwire.integrations.scaler_search import ScalerSearch
+from gradwire.local_steps.buffer_average import BufferAverage
+from gradwire.local_steps.global_weights import GlobalWeights
+from gradwire.local_steps.model_parameters import FIX, ModelParameters, unwrapped
+from gradwire.local_steps.outer_optimizer import OuterFactory, make_outer, name_of
+from gradwire.local_steps.rounds import Rounds
+from gradwire.local_steps.step_counter import StepCounter
+from gradwire.runtime.builder import build
+
+
+@dataclass(frozen=True, slots=True)
+class LocalOptimizers:
+    """`inner` is the optimizer whose steps are counted; None where the first one that steps the model is to be taken
+    (`gradwire.run` attaches before the script makes one). `outer` makes the outer optimizer, where one was passed."""
+
+    inner: object | None
+    outer: OuterFactory | None
+
+
+class OptimizerSearch:
+    """Waits for the first step of an optimizer that steps the model."""
+
+    def __init__(self, counter: StepCounter) -> None:
+        self._counter = weakref.ref(counter)
+
+    def ended_by(self, optimizer: Optimizer) -> bool:
+        counter = self._counter()
+        if counter is None or counter.bound:
+            return True
+        counter.bind_at_step(optimizer)
+        return counter.bound
+
+
+def attach_local(model: DistributedDataParallel, config: Config, optimizers: LocalOptimizers) -> LocalStepsHandle:
+    """Every rank calls this at the same point, with equal weights."""
+    parameters = ModelParameters.of(model.module, model.parameters_to_ignore)
+    _check_supported(model)
+    if optimizers.inner is not None:
+        parameters.check(unwrapped(optimizers.inner))
+    weights = GlobalWeights(parameters.trained.items())
+    outer = make_outer(config.outer, optimizers.outer, weights.parameters)
+    built = build(config, model.process_group, parameters.numel)
+    buffers = {name: one for name, one in model.module.named_buffers() if name not in model.parameters_to_ignore}
+    average = BufferAverage(buffers, model.process_group, config.transport.timeout)
+    rounds = Rounds(built.session, weights, outer, average, config.sync_every)
+    counter = StepCounter(parameters, rounds.count_step)
+    hook = LocalHook(model, built.session)
+    handle = LocalStepsHandle(built, config, LocalParts(rounds, counter, hook))
+    try:
+        digest = digest_of([one.flat for one in weights.buckets])
+        built.check_facts({"outer": name_of(config.outer, optimizers.outer), "the model's weights": f"hash {digest}"})
+        register(model, hook)
+    except (ConfigError, RuntimeError) as error:
+        hook.detach()
+        handle.close()
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"attach: this model already has a communication hook ({error})") from error
+    _count_steps(model, counter, optimizers.inner)
+    if built.sampler is not None:
+        built.sampler.adaptive = True  # the cautious price; what sparse levels cost pseudo-gradients is not measured
+    return handle
+
+
+def _count_steps(model: DistributedDataParallel, counter: StepCounter, inner: object | None) -> None:
+    ScalerSearch(model, counter)
+    if inner is not None:
+        counter.bind(inner)
+    else:
+        watch(OptimizerSearch(counter))
+
+
+def check_optimizer_given(config: Config, optimizer: object | None) -> None:
+    """Local steps change training, so `attach` does not guess whose steps count."""
+    if config.sync_every and optimizer is None:
+        raise ConfigError(f"sync_every: {config.sync_every} needs the optimizer whose steps count; {FIX}")
+
+
+def _check_supported(model: DistributedDataParallel) -> None:
+    if model.find_unused_parameters:
+        raise ConfigError(
+            "sync_every: with find_unused_parameters DDP exchanges messages at every step, which local steps avoid; "
+            "construct DistributedDataParallel(..., find_unused_parameters=False)"
+        )
+    if not any(one.requires_grad for one in model.module.parameters()):
+        raise ConfigError("sync_every: the model has no parameters to train")

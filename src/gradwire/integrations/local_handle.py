@@ -1,0 +1,115 @@
+"""Local handle: the handle of a model that was attached with `sync_every`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from gradwire.config import Config
+from gradwire.errors import ConfigError
+from gradwire.integrations.handle import Handle
+from gradwire.integrations.local_hook import LocalHook
+from gradwire.local_steps import round_state
+from gradwire.local_steps.rounds import Rounds
+from gradwire.local_steps.step_counter import StepCounter
+from gradwire.runtime.builder import BuiltSession
+from gradwire.runtime.loss_scaling import Scaler
+from gradwire.sites.replica_state import Stateful
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalParts:
+    """What a handle with local steps has beside its session."""
+
+    rounds: Rounds
+    counter: StepCounter
+    hook: LocalHook
+
+
+class LocalStepsHandle(Handle):
+    """Rounds of local steps: state, `synchronise`, `global_weights`."""
+
+    def __init__(self, built: BuiltSession, config: Config, parts: LocalParts) -> None:
+        super().__init__(built, config)
+        self._rounds, self._counter, self._hook = parts.rounds, parts.counter, parts.hook
+
+    @property
+    def step(self) -> int:
+        """Steps of the inner optimizer."""
+        return self._rounds.steps
+
+    @property
+    def step_in_round(self) -> int:
+        return self._rounds.step_in_round
+
+    def use(self, optimizer: object) -> None:
+        """Count the steps of this optimizer."""
+        self._counter.bind(optimizer)
+
+    def synchronise(self) -> None:
+        if self._rounds.step_in_round:
+            self._rounds.end_round()
+
+    def global_weights(self) -> AbstractContextManager[None]:
+        return self._rounds.global_weights()
+
+    def state_dict(self) -> dict[str, Any]:
+        """As without local steps, with the global weights, the outer optimizer's state, the step in the round and, in
+        the middle of a round, this rank's own weights. Every rank saves its own."""
+        return {**super().state_dict(), round_state.KEY: round_state.state_of(self._rounds)}
+
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """As without local steps; also sets the model's weights and buffers, which this state has."""
+        super().load_state_dict(state)
+        round_state.load(self._rounds, [state] if isinstance(state, Mapping) else state)
+
+    def _facts_to_load(self, states: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+        in_round = {str(one.get(round_state.KEY, {}).get("step_in_round", "unknown")) for one in states}
+        return {"the step in the round of the state to load": ", ".join(sorted(in_round))}
+
+    def _check_to_load(self, states: Sequence[Mapping[str, Any]]) -> None:
+        round_state.check_states(self._rounds, states)
+
+    def follow(self, scaler: Scaler) -> None:
+        """Count the steps that this loss scaler skips. Weights are not scaled, so residuals are not either."""
+        self._counter.follow(scaler)
+
+    def rescale_residuals(self, factor: float) -> None:
+        """Nothing to do: residuals are of weights, which have no loss scale."""
+
+    def hand_over(self, *others: Stateful) -> None:
+        raise ConfigError("hand_over: ranks rejoin over an elastic plan, which sync_every cannot be combined with")
+
+    def detach(self) -> None:
+        """End the round, uncompressed and with everything that is in residuals; plain DDP from the next step on. The
+        optimizer's state, which every rank has its own of, becomes its mean over all ranks. Every rank calls this
+        between the same two steps."""
+        rounds, feedback = self._rounds, self._built.feedback
+        pending = any(feedback.pending(one.bucket) for one in rounds.weights.buckets)
+        super().detach()
+        self._counter.close()
+        if rounds.step_in_round or pending:
+            rounds.end_round()
+        if not self._hook.detached:
+            self._counter.equalise(rounds.buffers.group, self.config.transport.timeout)
+        self._hook.detach()
+
+    def close(self) -> None:
+        """As without local steps. Does not synchronise, because ranks may close at different times: steps since the
+        last end of a round stay in this rank's weights only, and a warning says how many. Call `synchronise` or
+        `detach` before, on all ranks, to keep them."""
+        self._counter.close()
+        rounds = self._rounds
+        if rounds.step_in_round and not self._open.done:
+            log.warning(
+                "gradwire: closed %d steps after the last of its rounds of %d; these steps are in this rank's weights "
+                "only. Call handle.synchronise() on all ranks before the end to share them",
+                rounds.step_in_round,
+                rounds.sync_every,
+            )
+        super().close()

@@ -1,0 +1,109 @@
+"""Step counter: calls back after every step of one optimizer, and after every step of it that a loss scaler skips.
+
+A skipped step counts too. With local steps a gradient overflows on one rank alone, so if only steps that were made
+counted, ranks would reach the end of a round at different iterations, and after the last iteration some would wait for
+a rank that has no more. torch calls no hook for a skipped step, so the scaler's `step` is wrapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.distributed import ProcessGroup
+from torch.optim import Optimizer
+
+from gradwire.errors import ConfigError
+from gradwire.local_steps.inner_state import equalise_optimizer, equalise_scalers
+from gradwire.local_steps.model_parameters import ModelParameters, unwrapped
+from gradwire.runtime.loss_scaling import Scaler
+
+
+class StepCounter:
+    """Counts the steps of the optimizer that was bound."""
+
+    def __init__(self, parameters: ModelParameters, on_step: Callable[[], None]) -> None:
+        self._parameters = parameters
+        self._on_step = on_step
+        self._optimizer: Optimizer | None = None
+        self._scalers: list[Scaler] = []
+        self._undo: list[Callable[[], None]] = []
+        self._count = 0
+
+    @property
+    def bound(self) -> bool:
+        """Whether the optimizer is known."""
+        return self._optimizer is not None
+
+    def bind(self, optimizer: object) -> None:
+        """Count this optimizer's steps from now on; ConfigError where it is not the model's only one."""
+        found = unwrapped(optimizer)
+        self._parameters.check(found)
+        if self._optimizer is None:
+            self._optimizer = found
+            self._undo.append(found.register_step_post_hook(self._stepped).remove)
+        elif self._optimizer is not found:
+            raise ConfigError("optimizer: the steps of another optimizer are counted for this model; pass one only")
+
+    def bind_at_step(self, optimizer: Optimizer) -> None:
+        """Where no optimizer was passed: take the one that made this step, if it steps the model."""
+        if not self.bound and self._parameters.has_any(optimizer):
+            self.bind(optimizer)
+            self._stepped()
+
+    def follow(self, scaler: Scaler) -> None:
+        """Count the steps that this scaler skips."""
+        wrapped = getattr(scaler, "step", None)
+        if wrapped is None or getattr(wrapped, "counts_for", None) is self:
+            return
+
+        def step(optimizer: object, *args: Any, **kwargs: Any) -> Any:
+            before = self._count
+            result = wrapped(optimizer, *args, **kwargs)
+            self._count_skipped(unwrapped(optimizer), before)
+            return result
+
+        step.counts_for = self  # type: ignore[attr-defined]
+        scaler.step = step  # type: ignore[attr-defined]
+        self._scalers.append(scaler)
+        self._undo.append(lambda: _remove_step(scaler, step))
+
+    @property
+    def found(self) -> Scaler | None:
+        """What a search of the training loop finds is followed (integrations/scaler_search.py)."""
+        return None
+
+    @found.setter
+    def found(self, scaler: Scaler | None) -> None:
+        if scaler is not None:
+            self.follow(scaler)
+
+    def equalise(self, group: ProcessGroup, timeout: float) -> None:
+        """Make the optimizer's state and the scale of every scaler equal on all ranks."""
+        if self._optimizer is not None:
+            equalise_optimizer(self._optimizer, group, timeout)
+        equalise_scalers(self._scalers, group)
+
+    def close(self) -> None:
+        """Count no more."""
+        undo, self._undo = self._undo, []
+        for one in undo:
+            one()
+
+    def _count_skipped(self, optimizer: Optimizer, before: int) -> None:
+        if self._count != before or not self._undo:
+            return
+        if optimizer is self._optimizer:
+            self._stepped()
+        else:
+            self.bind_at_step(optimizer)
+
+    def _stepped(self, *_: object) -> None:
+        self._count += 1
+        self._on_step()
+
+
+def _remove_step(scaler: Scaler, step: object) -> None:
+    """Remove the wrapper, unless somebody wrapped it again."""
+    if vars(scaler).get("step") is step:
+        del scaler.step  # type: ignore[attr-defined]
