@@ -1,12 +1,14 @@
 """Progress: loss against seconds and against steps, of every fixed level and every controller, on every network.
 
     python benchmarks/progress.py --data-dir DIR [--tasks gpt,mlp] [--nets lte,drop] [--seeds 3] [--write] [--quick]
+    python benchmarks/progress.py --data-dir DIR --lab [--write]
 
 Everything runs in virtual time (simulate/training.py): real gradients, codecs and controllers, a simulated network and
 clock. A fixed level's losses do not depend on the network, so each is trained once and timed on every network; only
 controllers are trained on each of them. Every finished run is added to a file (--runs), so an interrupted benchmark
 continues where it was, and the page can be written from what is there (--only-write). Seeds are run one after the
-other: after the first one the table is complete, with one seed.
+other: after the first one the table is complete, with one seed. `--lab` runs a few cells in the lab, with real ranks
+and dilated time, and compares them with the same runs in virtual time.
 """
 
 from __future__ import annotations
@@ -27,10 +29,12 @@ from gradwire.errors import GradwireError
 from harness.facts import machine_facts
 from harness.progress import page, tables
 from harness.progress.cells import AUTO, TRADE
+from harness.progress.lab_check import LabCheck
 from harness.progress.ledger import Ledger
 from harness.progress.networks import NETWORKS, needs_data, network_of
 from harness.progress.plot import plot
-from harness.progress.runs import Setup, Work, perform, setup_of, timing
+from harness.progress.pool import perform
+from harness.progress.runs import Setup, Work, setup_of, timing
 from harness.progress.summary import PLAIN, Collected, Contestants, Place, summarise
 from harness.progress.tasks import NEED_DATA, TASKS, task_of
 from harness.progress.torch_hooks import TORCH_HOOKS, hook_of
@@ -63,6 +67,7 @@ class Benchmark:
         self.who = Contestants(*([name for name in text.split(",") if name] for text in names))
         self.seeds = list(range(1, options.seeds + 1))
         self.ledger = Ledger(options.runs, any_code=options.any_code)
+        self.lab = LabCheck.of(self.setup, self.ledger, options.dilate)
         self.jobs: int = options.jobs
         self.records = Collected(options.steps)
         for name in self.who.hooks:
@@ -149,6 +154,7 @@ class Benchmark:
         return {
             "case": "progress", "command": command, "machine": machine_facts(), "setup": setup_of(self.setup),
             "seeds": self.seeds, "of_other_code": self.ledger.of_other_code, "left_out": self.left_out, "plots": [],
+            "lab": self.lab.rows(),
             **summarise(self.records, self.places, self.seeds, self.who),
         }  # fmt: skip
 
@@ -194,6 +200,8 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "progress.jsonl", help="finished runs")
     parser.add_argument("--any-code", action="store_true", help="use finished runs of other code too")
     parser.add_argument("--only-write", action="store_true", help="run nothing; write from what is in --runs")
+    parser.add_argument("--lab", action="store_true", help="run the cells of the lab; the rest is only written")
+    parser.add_argument("--dilate", type=float, default=8.0, help="of --lab: the factor of dilated time")
     parser.add_argument("--out", type=Path, default=None, help="write progress.json, .md and plots here")
     parser.add_argument("--write", action="store_true", help="--out docs/results")
     options = parser.parse_args(arguments)
@@ -212,12 +220,11 @@ def main() -> None:
     options = options_of()
     try:
         benchmark = Benchmark(options)
-        if options.only_write:
+        if options.only_write or options.lab:
             benchmark.load()
         begin = time.monotonic()
-        for work, _ in () if options.only_write else benchmark.run():
-            what = " ".join(str(work.settings[name]) for name in ("task", "network", "level") if name in work.settings)
-            print(f"{time.monotonic() - begin:7.0f} s  {work.settings['kind']} {what}", file=sys.stderr, flush=True)
+        for what in _done(benchmark, options):
+            print(f"{time.monotonic() - begin:7.0f} s  {what}", file=sys.stderr, flush=True)
     except GradwireError as error:
         sys.exit(f"progress: {error}")
     result = benchmark.result(f"python benchmarks/progress.py {shlex.join(_shown(sys.argv[1:]))}".rstrip())
@@ -225,6 +232,16 @@ def main() -> None:
         benchmark.write(options.out, result)
     shown = (page.short(result["totals"]), tables.time_table(result["cells"]), tables.peer_table(result["cells"]))
     print("\n\n".join("\n".join(lines) for lines in shown))
+
+
+def _done(benchmark: Benchmark, options: argparse.Namespace) -> Iterator[str]:
+    """Run what was asked for; each finished run in words."""
+    if options.lab:
+        yield from (f"lab {' '.join(one)}" for one in benchmark.lab.run())
+    elif not options.only_write:
+        for work, _ in benchmark.run():
+            names = ("kind", "task", "network", "level")
+            yield " ".join(str(work.settings[name]) for name in names if name in work.settings)
 
 
 def _shown(arguments: list[str]) -> list[str]:

@@ -14,7 +14,7 @@ import progress
 from gradwire.decide.auto import Auto
 from gradwire.errors import ConfigError
 from gradwire.network import RateTrace
-from harness.progress import tables
+from harness.progress import reuse, tables
 from harness.progress.cells import (
     Curve,
     Lineup,
@@ -29,7 +29,8 @@ from harness.progress.cells import (
 )
 from harness.progress.ledger import Ledger, code_of
 from harness.progress.networks import binned, network_of, rotated
-from harness.progress.runs import Setup, Work, each_of, perform, runs_of, started
+from harness.progress.pool import perform
+from harness.progress.runs import Setup, Work, each_of, runs_of, started
 from harness.progress.summary import Collected, Contestants, fixed_levels, keeping, keeps_accuracy, totals, verdict
 from harness.progress.tasks import task_of
 
@@ -205,7 +206,7 @@ def test_a_finished_benchmark_runs_nothing_again(
     finished: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, result = finished
-    monkeypatch.setattr(Work, "run", lambda self: pytest.fail(f"ran again: {self.settings}"))
+    monkeypatch.setattr(Work, "run", lambda self, steps=None: pytest.fail(f"ran again: {self.settings}"))
     again = benchmark(folder)
     assert len(list(again.run())) == 9
     assert again.result("")["cells"] == result["cells"]
@@ -277,3 +278,51 @@ def test_runs_are_divided_among_processes(tmp_path: Path) -> None:
     done = {work.settings["level"]: record for work, record in perform(works, Ledger(None), jobs=2)}
     assert sorted(done) == ["int8", "off"]
     assert all(len(record["losses"]) == 2 for record in done.values())
+
+
+# ---- reuse -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", ["train", "peer"])
+def test_a_training_of_earlier_code_is_kept_if_its_first_steps_are_repeated(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reuse, "REPEATED", 2)
+    setup, ledger = Setup(4, 2), Ledger(None)
+    level = "int8" if kind == "train" else "torch-fp16"
+    work = Work(setup.settings(kind, task="mlp", level=level, seed=1), setup)
+    ran = work.run()
+    ledger.add(work.settings, "earlier", ran)
+    kept = reuse.repeated(work, ledger)
+    assert kept is not None
+    assert (kept["losses"], kept["code"]) == (ran["losses"], work.code)
+    assert ledger.get(work.settings, work.code) is kept
+
+
+@pytest.mark.parametrize("other", [{"losses": [9.0]}, {"traffic": runs_of([[[]]])}])
+def test_a_training_that_the_present_code_does_not_repeat_is_run_again(
+    other: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reuse, "REPEATED", 1)
+    setup, ledger = Setup(2, 2), Ledger(None)
+    work = Work(setup.settings("train", task="mlp", level="off", seed=1), setup)
+    ledger.add(work.settings, "earlier", work.run() | other)
+    assert reuse.repeated(work, ledger) is None
+
+
+def test_a_controllers_run_of_earlier_code_is_never_kept() -> None:
+    setup, ledger = Setup(2, 2), Ledger(None)
+    work = Work(setup.settings("whole", task="mlp", network="lan100", level="auto", seed=1), setup)
+    ledger.add(work.settings, "earlier", {"losses": []})
+    assert reuse.repeated(work, ledger) is None
+
+
+def test_a_cell_needs_auto_and_plain_ddp_and_further_seeds_all_contestants_of_the_first() -> None:
+    records = Collected(10)
+    for seed, names in ((1, ("off", "int8")), (2, ("off",)), (3, ("off", "int8", "int4"))):
+        for name in names:
+            records.trained["mlp", name, seed] = {"losses": DOWN * 2}
+            records.timed["mlp", "lte", name, seed] = {"seconds": [float(at) for at in range(10)]}
+        records.whole["mlp", "lte", "auto", seed] = {"losses": DOWN * 2, "seconds": [float(at) for at in range(10)]}
+    curves = records.curves(("mlp", "lte"), [1, 2, 3], Contestants(["off", "int8", "int4"], [], ["auto", "dc2"]))
+    assert {seed: list(found) for seed, found in curves.items()} == {
+        1: ["off", "int8", "auto"], 3: ["off", "int8", "auto"]
+    }  # fmt: skip

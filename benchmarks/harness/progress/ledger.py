@@ -86,6 +86,10 @@ class Ledger:
             self.of_other_code += found is not None
         return found
 
+    def of_any_code(self, settings: Settings) -> dict[str, Any] | None:
+        """The last record of these settings."""
+        return self._other_code.get(key_of(settings))
+
     def add(self, settings: Settings, code: str, result: dict[str, Any]) -> dict[str, Any]:
         record = {"key": key_of(settings, code), "settings": settings, "code": code, **result}
         self._known[record["key"]] = record

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.progress.summary import NATS, POINTS
-from harness.progress.tables import composition_table, equal_table, fixed_table, peer_table, time_table
+from harness.progress.tables import composition_table, equal_table, fixed_table, lab_table, peer_table, time_table
 from harness.progress.torch_hooks import POWERSGD_START
 
 
@@ -44,6 +44,15 @@ def markdown(result: Mapping[str, Any]) -> str:
     ]  # fmt: skip
     if result["composition"]:
         lines += ["## The composition", "", *composition_table(result["composition"]), ""]
+    if result["lab"]:
+        lines += [
+            "## Whole runs in the lab", "",
+            "Real ranks with DDP over gloo on the emulated network, in dilated time, with the same data: mean seconds "
+            f"of a step over {result['lab'][0]['steps']} steps without the first five, against the same run in virtual "
+            "time and against the composition; and the greatest distance of the two losses, smoothed over ten steps.",
+            "",
+            *lab_table(result["lab"]), "",
+        ]  # fmt: skip
     if result["missing"]:
         lines += [f"Not run: {'; '.join(result['missing'])}.", ""]
     lines += [f"![{name.removesuffix('.png')}]({name})" for name in result["plots"]]

@@ -1,4 +1,4 @@
-"""Runs: one training or one timing each, from settings to a record; a pool of processes works through them.
+"""Runs: one training or one timing each, from settings to a record.
 
 train   a fixed level, once: its losses do not depend on the network. What each step moved is recorded with them.
 peer    one of torch's communication hooks, likewise
@@ -12,10 +12,8 @@ import hashlib
 import json
 import math
 import random
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,7 +30,7 @@ from gradwire.simulate.transfer import NetworkTimes, Wire
 from gradwire.simulate.workers import BucketTraffic
 from gradwire.types import Bucket
 from harness.progress.cells import AUTO, TRADE
-from harness.progress.ledger import CONTROL, TIMING, TRAINING, Ledger, Settings, code_of
+from harness.progress.ledger import CONTROL, TIMING, TRAINING, Settings, code_of
 from harness.progress.networks import network_of
 from harness.progress.tasks import task_of
 from harness.progress.torch_hooks import HookWorkers, hook_of
@@ -79,8 +77,11 @@ class Work:
         own = (*OWN_CODE, "torch_hooks.py") if kind == "peer" else OWN_CODE
         return code_of(CODE[kind]) + code_of(own, Path(__file__).parent)
 
-    def run(self) -> dict[str, Any]:
-        return {"train": train, "peer": peer, "time": clock, "whole": whole}[self.settings["kind"]](self)
+    def run(self, steps: int | None = None) -> dict[str, Any]:
+        """Of a training, only the first `steps`."""
+        if self.settings["kind"] in TRAINED:
+            return TRAINED[self.settings["kind"]](self, steps or self.setup.steps)
+        return {"time": clock, "whole": whole}[self.settings["kind"]](self)
 
 
 class RecordedTimeline(Timeline):
@@ -94,17 +95,20 @@ class RecordedTimeline(Timeline):
         return Timeline.step(self, traffic, level, hops)
 
 
-def train(work: Work) -> dict[str, Any]:
+def train(work: Work, steps: int) -> dict[str, Any]:
     """A fixed level on a network that does not matter."""
-    return _recorded(work, _unhindered(work, work.settings["level"]))
+    return _recorded(work, _unhindered(work, work.settings["level"]), steps)
 
 
-def peer(work: Work) -> dict[str, Any]:
+def peer(work: Work, steps: int) -> dict[str, Any]:
     """One of torch's hooks in the place of the exchange."""
     simulation = _unhindered(work, "off")
     hook, workers = hook_of(work.settings["level"]), simulation.workers
     simulation.workers = HookWorkers(workers.task, workers.world_size, hook, work.settings["seed"])
-    return _recorded(work, simulation)
+    return _recorded(work, simulation, steps)
+
+
+TRAINED: Final = {"train": train, "peer": peer}
 
 
 def _unhindered(work: Work, level: str) -> TrainingSimulation:
@@ -114,11 +118,11 @@ def _unhindered(work: Work, level: str) -> TrainingSimulation:
     return TrainingSimulation(replace(job, evaluate_every=setup.steps + 1))
 
 
-def _recorded(work: Work, simulation: TrainingSimulation) -> dict[str, Any]:
+def _recorded(work: Work, simulation: TrainingSimulation, steps: int) -> dict[str, Any]:
     recorded = RecordedTimeline(simulation.times, simulation.workers.task.compute, random.Random(work.settings["seed"]))
     recorded.kept = []
     simulation.timeline = recorded
-    result = _trained(simulation, list(_steps(simulation, work.setup.steps)))
+    result = _trained(simulation, list(_steps(simulation, steps)))
     return result | {"traffic": runs_of(recorded.kept)}
 
 
@@ -222,29 +226,6 @@ def timing(setup: Setup, task: str, network: str, seed: int, trained: dict[str, 
     traffic = trained["traffic"]
     moved = hashlib.sha256(json.dumps(traffic).encode()).hexdigest()[:16]
     return Work(setup.settings("time", network=network, seed=seed, compute=compute, traffic=moved), setup, traffic)
-
-
-def perform(works: Iterable[Work], ledger: Ledger, jobs: int = 1) -> Iterator[tuple[Work, dict[str, Any]]]:
-    """Every work with its record, as they are finished; those in the ledger first."""
-    waiting: list[Work] = []
-    for work in works:
-        found = ledger.get(work.settings, work.code)
-        if found is None:
-            waiting.append(work)
-        else:
-            yield work, found
-    if jobs == 1:
-        for work in waiting:
-            yield work, ledger.add(work.settings, work.code, work.run())
-    elif waiting:
-        with ProcessPoolExecutor(jobs, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
-            futures = {pool.submit(work.run): work for work in waiting}
-            try:
-                for future in as_completed(futures):
-                    work = futures[future]
-                    yield work, ledger.add(work.settings, work.code, future.result())
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
 
 
 def setup_of(setup: Setup) -> dict[str, Any]:

@@ -60,14 +60,16 @@ class Collected:
         return None if found is None else Curve.of(found["seconds"], found["losses"], self.steps)
 
     def curves(self, place: Place, seeds: Sequence[int], who: Contestants) -> dict[int, dict[str, Curve]]:
-        """By seed, for the seeds of which every contestant has been run."""
-        result = {}
+        """By seed: the contestants that have been run there, auto and plain DDP among them. Further seeds count when
+        they have all contestants of the first one."""
+        result: dict[int, dict[str, Curve]] = {}
         for seed in seeds:
             found = {name: self.fixed_curve(*place, name, seed) for name in who.composed}
             found |= {name: self.whole_curve(*place, name, seed) for name in who.adaptive}
-            complete = {name: one for name, one in found.items() if one is not None}
-            if len(complete) == len(found):
-                result[seed] = complete
+            ran = {name: one for name, one in found.items() if one is not None}
+            needed = next(iter(result.values()), {AUTO: None, PLAIN: None})
+            if needed.keys() <= ran.keys():
+                result[seed] = {name: one for name, one in ran.items() if not result or name in needed}
         return result
 
 
@@ -79,9 +81,11 @@ def summarise(records: Collected, places: Sequence[Place], seeds: Sequence[int],
         if not curves:
             missing.append(f"{task} on {network}")
             continue
-        lineup = Lineup(who.fixed, keeping(levels, task, who.fixed), who.peers)
+        ran = next(iter(curves.values()))
+        fixed = [name for name in who.fixed if name in ran]
+        lineup = Lineup(fixed, keeping(levels, task, fixed), [name for name in who.peers if name in ran])
         cell = cell_of(list(curves.values()), lineup)
-        own = {name: _controller(records, (task, network), name, curves) for name in who.adaptive}
+        own = {name: _controller(records, (task, network), name, curves) for name in who.adaptive if name in ran}
         cells.append({"task": task, "network": network, "seeds": list(curves), **cell, "controllers": own})
     return {
         "cells": cells, "missing": missing, "fixed": levels, "totals": totals(cells, levels),
@@ -147,7 +151,7 @@ def fixed_levels(records: Collected, composed: Sequence[str]) -> list[dict[str, 
 def totals(cells: Sequence[Mapping[str, Any]], levels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """How many of the (cell, target) pairs satisfy what is asked, and which do not."""
     pairs = [(cell, row) for cell in cells for row in cell["targets"]]
-    names = list(cells[0]["controllers"]) if cells else []
+    names = list(dict.fromkeys(name for cell in cells for name in cell["controllers"]))
     compressing = [
         cell["controllers"][AUTO]
         for cell in cells
@@ -159,14 +163,19 @@ def totals(cells: Sequence[Mapping[str, Any]], levels: Sequence[Mapping[str, Any
         "pairs": len(pairs), **comparisons, **against,
         "compressing": len(compressing),
         "equal_steps": sum(keeps_accuracy(own["equal_steps"]) for own in compressing),
-        "runs": {name: sum(len(cell["seeds"]) for cell in cells) for name in names},
-        "ruined": {name: sum(cell["controllers"][name]["ruined"] for cell in cells) for name in names},
+        "runs": {name: sum(len(own["changes"]) for own in _of(cells, name)) for name in names},
+        "ruined": {name: sum(own["ruined"] for own in _of(cells, name)) for name in names},
         "ruined_fixed": sum(row["ruined"] for row in levels),
         "runs_fixed": sum(row["seeds"] for row in levels),
         "most_changes_steady": max(
             (max(cell["controllers"][AUTO]["changes"]) for cell in cells if cell["network"] in STEADY), default=None
         ),
     }  # fmt: skip
+
+
+def _of(cells: Sequence[Mapping[str, Any]], name: str) -> list[Mapping[str, Any]]:
+    """What a controller did, in the cells where it was run."""
+    return [cell["controllers"][name] for cell in cells if name in cell["controllers"]]
 
 
 Pair = tuple[Mapping[str, Any], Mapping[str, Any]]  # a cell, and its row of one target

@@ -32,13 +32,14 @@ def time_table(cells: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def peer_table(cells: Sequence[Mapping[str, Any]]) -> list[str]:
-    names = [peer["other"] for peer in cells[0]["targets"][0]["peers"]] if cells else []
+    names = list(dict.fromkeys(peer["other"] for _, row in _targets(cells) for peer in row["peers"]))
     rows = []
     for cell, row in _targets(cells):
-        speeds = [speed_text(peer) for peer in row["peers"]]
-        traded = [f" / {speed_text(peer)}" for peer in row.get("trade_peers", [])] or [""] * len(speeds)
+        speeds = {peer["other"]: speed_text(peer) for peer in row["peers"]}
+        for peer in row.get("trade_peers", []):
+            speeds[peer["other"]] += f" / {speed_text(peer)}"
         loss = f"{statistics.fmean(row['loss']):.3f}"
-        rows.append([cell["task"], cell["network"], loss, *(a + b for a, b in zip(speeds, traded, strict=True))])
+        rows.append([cell["task"], cell["network"], loss, *(speeds.get(name, "not run") for name in names)])
     return table(["task", "network", "loss", *(SHOWN.get(name, name) for name in names)], rows)
 
 
@@ -123,3 +124,30 @@ def composition_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             f"| {100 * row['deviation']:+.2f} % | {mean_text(row['losses'][:1])} | {mean_text(row['losses'][1:])} |"
         )
     return lines
+
+
+def lab_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    head = (
+        "task", "network", "level", "seconds a step: lab", "virtual time", "composed", "losses apart", "dilation",
+        "kept up",
+    )  # fmt: skip
+    lines = []
+    for row in rows:
+        real, *models = row["seconds_per_step"]
+        told = [
+            f"{model:.3f} ({100 * deviation:+.1f} %)" for model, deviation in zip(models, row["deviation"], strict=True)
+        ]
+        lines.append([
+            row["task"], row["network"], f"`{row['level']}`", f"{real:.3f}", told[0], told[1] if told[1:] else "-",
+            f"{row['loss_distance']:.3f}", f"{row['dilate']:g}", kept_up_text(row),
+        ])  # fmt: skip
+    return table(head, lines)
+
+
+def kept_up_text(row: Mapping[str, Any]) -> str:
+    """Whether the lab and the ranks' processors did; else which did not."""
+    if row["kept_up"]:
+        return "yes"
+    late = f"compute late in {100 * row['late_compute']:.0f} % of steps" if row["late_compute"] else ""
+    emulator = "" if row["verdict"] == "the lab kept up" else "packets late"
+    return f"no: {', '.join(filter(None, (emulator, late)))}"

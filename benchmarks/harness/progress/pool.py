@@ -1,0 +1,37 @@
+"""Pool: works through runs, those in the ledger first, in one process or several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from typing import Any
+
+import torch
+
+from harness.progress.ledger import Ledger
+from harness.progress.reuse import repeated
+from harness.progress.runs import Work
+
+
+def perform(works: Iterable[Work], ledger: Ledger, jobs: int = 1) -> Iterator[tuple[Work, dict[str, Any]]]:
+    """Every work with its record, as they are finished; those in the ledger first."""
+    waiting: list[Work] = []
+    for work in works:
+        found = ledger.get(work.settings, work.code) or repeated(work, ledger)
+        if found is None:
+            waiting.append(work)
+        else:
+            yield work, found
+    if jobs == 1:
+        for work in waiting:
+            yield work, ledger.add(work.settings, work.code, work.run())
+    elif waiting:
+        with ProcessPoolExecutor(jobs, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+            futures = {pool.submit(work.run): work for work in waiting}
+            try:
+                for future in as_completed(futures):
+                    work = futures[future]
+                    yield work, ledger.add(work.settings, work.code, future.result())
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
