@@ -51,18 +51,16 @@ class Run:
 
 
 class MeasuredWorkers(Workers):
-    """Workers that measure how much energy rank 0's first encoding keeps."""
+    """Workers that measure how much energy rank 0's first encoding keeps: of gradient + residual, and of what the step
+    before had left of them."""
 
     energies: list[tuple[float, float]]
 
     def _synchronise(self, bucket: Bucket, gradients: list[Tensor], level: Level) -> BucketTraffic:
         feedback = self.feedback[0]
-        waited = feedback.worker(bucket, gradients[0].device).clone() if feedback.pending(bucket) else 0.0
-        before = float((gradients[0] + waited).square().sum())
-        moved = super()._synchronise(bucket, gradients, level)
         left = feedback.worker(bucket, gradients[0].device) if feedback.pending(bucket) else torch.zeros(1)
-        self.energies.append((before, float(left.square().sum())))
-        return moved
+        self.energies.append((float((gradients[0] + left).square().sum()), float(left.square().sum())))
+        return super()._synchronise(bucket, gradients, level)
 
 
 def train(job: str, level: str, seed: int, steps: int, data: Path | None) -> tuple[list[float], float]:

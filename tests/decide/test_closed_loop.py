@@ -72,7 +72,7 @@ class Machine:
         as_ours = replace(level, select="topk") if level.select == "sharedk" else level
         rung = LADDER[index_of(as_ours)]
         wire = JOB.wire_bytes(level)
-        hops = max(JOB.footprint(level, bucket).hops for bucket in BUCKETS)
+        hops = max(size.hops for size in JOB.footprint(level, BUCKETS))
         work = self.scale * rung.work * 1e-9 * JOB.numel
         jitter = rng.lognormvariate(0.0, self.noise)
         busy = (hops * self.trip / 2 + self.turns) * jitter + wire / float(Rate.from_mbit(self.mbit))

@@ -62,7 +62,7 @@ class World:
         for step in range(steps):
             rate = self.rate(step)
             wire = self.job.wire_bytes(level)
-            hops = max(self.job.footprint(level, b).hops for b in self.job.buckets)
+            hops = max(size.hops for size in self.job.footprint(level, self.job.buckets))
             busy = wire / rate + hops * self.trip / 2
             exposed = self.exposed(level, rate)
             times = tuple((self.span * i / 9, 16 * MB) for i in range(10))
@@ -84,8 +84,7 @@ class World:
     def exposed(self, level: Level, rate: float) -> float:
         """What training waits for: buckets queue for the link in the order in which backward produces them."""
         free = 0.0
-        for index, bucket in enumerate(self.job.buckets):
-            size = self.job.footprint(level, bucket)
+        for index, size in enumerate(self.job.footprint(level, self.job.buckets)):
             free = max(free, self.span * index / 9) + size.wire_bytes / rate
         return free + size.hops * self.trip / 2 - self.span
 
@@ -301,7 +300,7 @@ def test_auto_probes_from_time_to_time_when_its_traffic_does_not_measure_the_net
     auto, job = Auto(extra_steps=ANY), Job(8, buckets(), FootprintTable(8))
     for _ in range(WARM):
         auto.decide(job, View.unknown(), StepFacts(level=SPARSE), 999.0)
-    stale = View(LinkView(0.02, float(Rate.from_mbit(10)), 1e6, delay=1.0, age=9.0, confidence=1.0))
+    stale = View(LinkView(0.02, float(Rate.from_mbit(100)), 1e6, delay=1.0, age=9.0, confidence=1.0))
     times = tuple((0.02 * i, 16 * MB) for i in range(10))
     facts = StepFacts(0.5, 0.2, 0.2, 10**6, 2, 0.0, 0.2, times)
     decisions = [auto.decide(job, stale, facts, 1000.0 + step) for step in range(300)]

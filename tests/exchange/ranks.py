@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from gradwire.compress.base import ChunkSpan, Encoded
+from gradwire.compress.lowrank import FactorLayout, LowRank
 from gradwire.exchange.buffer_pool import BufferLease, BufferPool
 from gradwire.exchange.chunk import Chunk
+from gradwire.exchange.lowrank import FactorGroup
 from gradwire.transport.lanes.base import AllToAll, Op
 from gradwire.transport.lanes.loopback import Loopback, Loss
 
@@ -47,6 +49,13 @@ class Rank:
         for (start, size), left in self.owned.items():
             total[start : start + size] += left
         return total
+
+
+def alone(chunk: Chunk, factors: LowRank, layout: FactorLayout) -> Iterator[Op]:
+    """The low-rank exchange of a group of one bucket."""
+    group = FactorGroup(factors, chunk.world_size, chunk.lease)
+    yield from group.add(chunk, layout)
+    yield from group.exchange()
 
 
 def run(

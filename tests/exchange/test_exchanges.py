@@ -6,13 +6,10 @@ import pytest
 import torch
 
 from gradwire.compress.build import build_codec
-from gradwire.compress.lowrank import LowRank
 from gradwire.exchange.allgather import allgather
-from gradwire.exchange.lowrank import lowrank
 from gradwire.exchange.select import exchange
 from gradwire.exchange.sharded import sharded
 from gradwire.level import Level
-from gradwire.types import ParameterSlice
 from tests.exchange.ranks import Rank, run
 
 LEVELS = [
@@ -76,20 +73,3 @@ def test_a_nan_reaches_every_rank_and_no_residual(level: str) -> None:
     assert sum(encoded.nonfinite for rank in ranks for encoded in rank.reports) >= 2
     for rank in ranks:
         assert rank.owed(8192).isfinite().all()
-
-
-def test_low_rank_factors_restore_a_low_rank_gradient() -> None:
-    slices = (ParameterSlice("w", 0, (64, 48), 64 * 48), ParameterSlice("b", 64 * 48, (64,), 64))
-    lowranks = [LowRank(Level.parse("lowrank:2")) for _ in range(3)]
-    layout = lowranks[0].layout(slices)
-    numel = 64 * 48 + 64
-    generator = torch.Generator().manual_seed(5)
-    basis = torch.randn(64, 2, generator=generator), torch.randn(48, 2, generator=generator)
-    parts = []
-    for scale in (1.0, 2.0, 3.0):
-        matrix = (basis[0] * scale) @ basis[1].T
-        parts.append(torch.cat([matrix.flatten(), torch.full((64,), scale)]))
-    ranks = [Rank(rank, 3, numel) for rank in range(3)]
-    results = run(ranks, parts, lambda chunk: lowrank(chunk, lowranks[chunk.rank], layout))
-    torch.testing.assert_close(results[0], torch.stack(parts).mean(0), atol=1e-4, rtol=1e-4)
-    assert torch.equal(results[0], results[2])

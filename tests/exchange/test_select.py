@@ -9,11 +9,11 @@ import torch
 
 from gradwire.compress.codec_cache import CodecCache
 from gradwire.exchange.chunk import Chunk
-from gradwire.exchange.select import TINY, exchange_at, lanes_needed
+from gradwire.exchange.select import TINY, exchange, lanes_needed
 from gradwire.level import Level
 from gradwire.transport.lanes.base import Op
 from gradwire.types import ParameterSlice
-from tests.exchange.ranks import Rank, run
+from tests.exchange.ranks import Rank, alone, run
 
 LEVELS = [
     "fp16", "int8", "int4", "int2", "topk:0.05+int8", "exactk:0.05", "randk:0.05", "sharedk:0.05+int8", "lowrank:32",
@@ -23,6 +23,13 @@ LEVELS = [
 SHAPES = [(TINY // 32, 16), (64, 64), (512, 512)]
 
 
+def made(level: Level, chunk: Chunk, slices: tuple[ParameterSlice, ...]) -> Iterator[Op]:
+    codecs = CodecCache()
+    if level.select == "lowrank":
+        return alone(chunk, codecs.lowrank(level), codecs.lowrank(level).layout(slices))
+    return exchange(chunk, codecs.codec(level))
+
+
 def yielded(level: Level, shape: tuple[int, int], world: int) -> int:
     """The most operations that a rank's exchange of one chunk yields."""
     numel = shape[0] * shape[1]
@@ -30,7 +37,7 @@ def yielded(level: Level, shape: tuple[int, int], world: int) -> int:
     counts: list[int] = []
 
     def counted(chunk: Chunk) -> Iterator[Op]:
-        for count, op in enumerate(exchange_at(level, chunk, slices, CodecCache()), start=1):
+        for count, op in enumerate(made(level, chunk, slices), start=1):
             yield op
             counts.append(count)
 

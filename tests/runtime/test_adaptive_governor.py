@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -42,8 +42,8 @@ class TreeFootprint:
     def __init__(self) -> None:
         self.version = 1
 
-    def __call__(self, level: Level, bucket: Bucket) -> Footprint:
-        return Footprint(1000 * self.version, 2 * self.version)
+    def __call__(self, level: Level, buckets: Sequence[Bucket]) -> list[Footprint]:
+        return [Footprint(1000 * self.version, 2 * self.version) for _ in buckets]
 
 
 class ReplanningController(CountingController):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from gradwire.decide.base import Job
@@ -38,8 +40,8 @@ class ReportedLevels:
         return Decision(OFF, "unchanged")
 
 
-def footprint(level: Level, bucket: Bucket) -> Footprint:
-    return Footprint(bucket.nbytes, 2)
+def footprint(level: Level, buckets: Sequence[Bucket]) -> list[Footprint]:
+    return [Footprint(bucket.nbytes, 2) for bucket in buckets]
 
 
 @pytest.mark.parametrize(("used", "reported"), [(None, OFF), (INT8, INT8)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 from itertools import islice
 
@@ -12,13 +13,17 @@ from click.testing import CliRunner
 
 from gradwire.cli.main import cli as main
 from gradwire.errors import ConfigError, IntegrityError
+from gradwire.exchange.select import FootprintTable
 from gradwire.level import Level
 from gradwire.network.presets import preset
-from gradwire.simulate.lockstep import run_lockstep
+from gradwire.simulate.lockstep import Movement, run_lockstep
 from gradwire.simulate.tasks import OptimizerSpec, TrainingTask, make_task, with_optimizer
+from gradwire.simulate.timeline import Timeline, work_per_element
 from gradwire.simulate.training import SimulatedJob, TrainingSimulation
-from gradwire.simulate.workers import Workers
+from gradwire.simulate.transfer import NetworkTimes
+from gradwire.simulate.workers import BucketTraffic, Workers
 from gradwire.transport.lanes.base import AllGather, AllReduce, AllToAll
+from gradwire.types import Bucket
 
 LEVELS = ["int8", "int4", "topk:0.1+int8", "topk:0.01+int8", "lowrank:2"]
 
@@ -43,6 +48,34 @@ def test_lockstep_moves_what_lanes_move() -> None:
     assert seen[0] == ([[0, 0], [1, 0]], [[1, 0], [1, 1]], [3.0])
     assert seen[1] == ([[0, 1], [1, 1]], [[1, 0], [1, 1]], [3.0])
     assert [one.kind for one in moved] == ["direct", "direct", "ring"]
+
+
+def test_low_rank_in_groups_of_small_buckets_trains_as_in_one_bucket_and_moves_its_footprints() -> None:
+    level, task = Level.parse("lowrank:2"), make_task("gpt")
+    many, few = Workers(task, 3, seed=2, bucket_mb=0.05), Workers(task, 3, seed=2)
+    for _ in range(2):
+        traffic = many.train(level).traffic
+        few.train(level)
+    for one, other in zip(many.parameters, few.parameters, strict=True):
+        assert torch.equal(one, other)
+    held = [one.held for one in traffic]
+    assert 1 < sum(held) < len(held)
+    predicted = FootprintTable(3)(level, many.buckets)
+    for one, size in zip(traffic, predicted, strict=True):
+        assert 2 * sum(op.nbytes for chunk in one.chunks for op in chunk) == pytest.approx(size.wire_bytes, abs=64)
+
+
+def test_a_held_bucket_is_encoded_when_it_is_ready_and_decoded_with_its_group() -> None:
+    level, buckets = Level.parse("lowrank:2"), [Bucket(index, 0, 10_000_000, 4, (), index == 2) for index in range(3)]
+    ops = ((Movement("direct", 1000),),)
+
+    def end(held: bool) -> float:
+        timeline = Timeline(NetworkTimes(preset("lan1g", 2)), 0.1, random.Random(1))
+        middle = BucketTraffic(buckets[1], () if held else ops, held)
+        return timeline.step([BucketTraffic(buckets[0], ops), middle, BucketTraffic(buckets[2], ops)], level, 2).end
+
+    decoding = work_per_element(level) * 1e-9 * buckets[1].numel / 2
+    assert end(held=True) == pytest.approx(end(held=False) + decoding, rel=0.02)
 
 
 def test_ranks_that_disagree_are_an_error() -> None:

@@ -58,6 +58,11 @@ class FactorLayout:
         """Elements of the second all-reduce: all Q."""
         return sum(m.columns * m.rank for m in self.matrices)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the factors and the uncompressed spans."""
+        return 4 * (self.left_numel + self.right_numel)
+
 
 class LowRank:
     """Factorises the matrices of a bucket; keeps each Q for the next step's warm start."""
@@ -82,8 +87,7 @@ class LowRank:
 
     def size_of(self, slices: Sequence[ParameterSlice]) -> int:
         """Bytes of both all-reduces' inputs."""
-        layout = self.layout(slices)
-        return 4 * (layout.left_numel + layout.right_numel)
+        return self.layout(slices).nbytes
 
     def left(self, waiting: Tensor, layout: FactorLayout) -> Tensor:
         """Step 2: every P = M Q, and the uncompressed spans, in one flat tensor."""

@@ -8,7 +8,7 @@ need not be deterministic.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Protocol
@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 
 from gradwire.level import Level
 from gradwire.types import Bucket, Decision, Footprint, StepFacts, View
+
+# The footprints of a step's buckets at a level, one for each bucket.
+FootprintOf = Callable[[Level, Sequence[Bucket]], Sequence[Footprint]]
 
 
 class Sizes(NamedTuple):
@@ -30,16 +33,16 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """What seldom changes during training: world size, buckets, and what a level would send for a bucket.
+    """What seldom changes during training: world size, buckets, and what a level would send for each bucket of a step.
 
-    `plan` is the version of the plan that the footprints belong to; 0 without a plan. Keep one Job as long as buckets
-    and plan are the same, because it caches footprints: a model may have hundreds of buckets, a controller ten levels,
-    and training many steps a second.
+    A bucket may be sent with a later one; its own footprint is then empty. `plan` is the version of the plan that the
+    footprints belong to; 0 without a plan. Keep one Job as long as buckets and plan are the same, because it caches
+    footprints: a model may have hundreds of buckets, a controller ten levels, and training many steps a second.
     """
 
     world_size: int
     buckets: tuple[Bucket, ...]
-    footprint: Callable[[Level, Bucket], Footprint]
+    footprint: FootprintOf
     plan: int = 0
 
     @cached_property
@@ -65,7 +68,7 @@ class Job:
         return {}
 
     def _sizes(self, level: Level) -> Sizes:
-        found = [self.footprint(level, bucket) for bucket in self.buckets]
+        found = self.footprint(level, self.buckets)
         each = [one.wire_bytes for one in found]
         return Sizes(sum(each), np.array(each, dtype=np.float64), found[-1].hops if found else 0)
 

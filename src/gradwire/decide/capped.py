@@ -6,6 +6,7 @@ would be sent, so that a level beyond the cap promises it nothing, and step fact
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gradwire.decide.base import Controller, Job
@@ -39,8 +40,8 @@ class CappedController:
     def _translated(self, job: Job) -> Job:
         if self._jobs is None or self._jobs[0] is not job:
 
-            def footprint(level: Level, bucket: Bucket) -> Footprint:
-                return job.footprint(limited(level, self._cap), bucket)
+            def footprint(level: Level, buckets: Sequence[Bucket]) -> Sequence[Footprint]:
+                return job.footprint(limited(level, self._cap), buckets)
 
             self._jobs = job, replace(job, footprint=footprint)
         return self._jobs[1]

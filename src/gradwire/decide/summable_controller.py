@@ -6,6 +6,7 @@ its own ladder. It gets the footprints of the translated levels, and step facts 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gradwire.decide.base import Controller, Job
@@ -42,8 +43,8 @@ class SummableController:
     def _translated(self, job: Job) -> Job:
         if self._jobs is None or self._jobs[0] is not job:
 
-            def footprint(level: Level, bucket: Bucket) -> Footprint:
-                return job.footprint(summable(level), bucket)
+            def footprint(level: Level, buckets: Sequence[Bucket]) -> Sequence[Footprint]:
+                return job.footprint(summable(level), buckets)
 
             self._jobs = job, replace(job, footprint=footprint)
         return self._jobs[1]

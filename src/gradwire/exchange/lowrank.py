@@ -1,43 +1,117 @@
 """Low-rank exchange: the two sums of a low-rank approximation (see compress/lowrank.py for the mathematics).
 
-Both are small and use direct transfers: one latency each, or two for a large factor (exchange/dense_sum.py). Buckets
-follow each other on the lanes without waiting for each other, so a step waits only for the last one's latencies.
+The buckets of a step are summed in groups: one sum of all P of the group, one of all its Q. Small tensors that are sent
+uncompressed travel with P. Both sums use direct transfers, one latency each, or two for large factors
+(exchange/dense_sum.py), and add in rank order, so every rank gets the same bytes. Groups follow each other on the lanes
+without waiting for each other: a step waits for the latencies of its last group, not for those of every bucket.
+
+    in    chunks (whole buckets) with their layouts, in the order of backward
+    out   for each chunk an exchange without operations, which computes its P; for each group the exchange of its sums
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
 
 from gradwire.compress.base import Encoded
 from gradwire.compress.lowrank import FactorLayout, LowRank
+from gradwire.exchange.buffer_pool import BufferLease
 from gradwire.exchange.chunk import Chunk
 from gradwire.exchange.dense_sum import summed
 from gradwire.transport.lanes.base import Op
+from gradwire.types import Bucket
+
+# A group is sent when its factors have this many bytes. Smaller messages fit into TCP's initial window: they cost
+# latency and processor time, and together no more latency than one of them. Larger groups would lose the overlap with
+# backward: in virtual time (4 and 8 hosts, 20 to 300 Mbit/s, 0.2 to 100 ms, buckets of 1 to 25 MB) a step with all
+# factors in one group waits up to 2.5 times as long. Of 0, 64, 128, 192 and 256 KiB this one is never more than 8 %
+# slower than any bucket alone, and 3 % faster on average.
+FUSED_BYTES: Final = 64 * 1024
 
 
-def lowrank(chunk: Chunk, factors: LowRank, layout: FactorLayout) -> Iterator[Op]:
-    """1. add the residual, 2. sum P, 3. orthonormalise and sum Q, 4. restore, 5. keep what the factors do not carry.
+def ends_group(bucket: Bucket, nbytes: int) -> bool:
+    """Whether a group with factors of `nbytes` is sent after this bucket, which is its last. The first bucket of a step
+    is sent alone: it opens TCP's windows while backward continues."""
+    return bucket.index == 0 or bucket.is_last or nbytes >= FUSED_BYTES
 
-    A NaN or infinity in the gradient makes the result NaN; residual and warm start stay as they were. The same holds
-    where the product of the factors could exceed float32: P's columns have length 1, so no sum of `rank` terms exceeds
-    `rank` times the largest element of Q.
-    """
-    weight = 1.0 / chunk.world_size
-    waiting = chunk.gradient + chunk.residual  # 1
-    left = factors.left(waiting, layout).mul_(weight)
-    yield from summed(left, chunk.world_size, chunk.lease)  # 2
-    if not left.isfinite().all():
-        return set_nan(chunk)
-    right = factors.right(waiting, layout, left).mul_(weight)
-    if layout.right_numel:
-        yield from summed(right, chunk.world_size, chunk.lease)  # 3
-    if not (right * factors.level.rank).isfinite().all():
-        return set_nan(chunk)
-    factors.restore(layout, left, right, chunk.gradient)  # 4
-    chunk.residual.copy_(waiting).sub_(chunk.gradient)  # 5
-    for start, numel in layout.whole:
-        chunk.residual[start : start + numel].zero_()
-    chunk.report(chunk.span.start, Encoded(layout.left_numel + layout.right_numel))
+
+@dataclass(slots=True, eq=False)
+class GroupPart:
+    """One bucket of a group; `left` is its P and uncompressed spans, its own at first, then the sum's."""
+
+    chunk: Chunk
+    layout: FactorLayout
+    left: Tensor
+
+
+class FactorGroup:
+    """The buckets of one rank whose factors are summed together."""
+
+    def __init__(self, factors: LowRank, world_size: int, lease: BufferLease) -> None:
+        self._factors, self._world_size, self._lease = factors, world_size, lease
+        self._parts: list[GroupPart] = []
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.layout.nbytes for part in self._parts)
+
+    def add(self, chunk: Chunk, layout: FactorLayout) -> Iterator[Op]:
+        """Add a bucket. The result must run to its end before `exchange` begins."""
+        part = GroupPart(chunk, layout, chunk.gradient)
+        self._parts.append(part)
+        return self._multiply(part)
+
+    def _multiply(self, part: GroupPart) -> Iterator[Op]:
+        """1. add the residual, in the gradient's own memory, 2. P of each matrix."""
+        part.chunk.gradient.add_(part.chunk.residual)  # 1
+        part.left = self._factors.left(part.chunk.gradient, part.layout)  # 2
+        yield from ()
+
+    def exchange(self) -> Iterator[Op]:
+        """3. sum P, 4. orthonormalise and sum Q, 5. restore, 6. keep what the factors do not carry.
+
+        A NaN or infinity in a bucket makes its result NaN; residual and warm start stay as they were. The same holds
+        where the product of the factors could exceed float32: P's columns have length 1, so no sum of `rank` terms
+        exceeds `rank` times the largest element of Q.
+        """
+        factors, weight = self._factors, 1.0 / self._world_size
+        left = torch.cat([part.left for part in self._parts]).mul_(weight)
+        yield from summed(left, self._world_size, self._lease)  # 3
+        finite = self._finite(left)
+        rights = [factors.right(part.chunk.gradient, part.layout, part.left) for part in finite]
+        right = torch.cat(rights or [left[:0]]).mul_(weight)
+        if right.numel():
+            yield from summed(right, self._world_size, self._lease)  # 4
+        for part, own in zip(finite, right.split([one.numel() for one in rights]), strict=True):
+            self._restore(part, own)
+
+    def _finite(self, left: Tensor) -> list[GroupPart]:
+        """The parts whose sum of P is finite, with that sum; the results of the others become NaN."""
+        sums = left.split([part.left.numel() for part in self._parts])
+        for part, own in zip(self._parts, sums, strict=True):
+            part.left = own
+        finite = [part for part in self._parts if part.left.isfinite().all()]
+        for part in self._parts:
+            if part not in finite:
+                set_nan(part.chunk)
+        return finite
+
+    def _restore(self, part: GroupPart, right: Tensor) -> None:
+        chunk, layout = part.chunk, part.layout
+        if not (right * self._factors.level.rank).isfinite().all():
+            set_nan(chunk)
+            return
+        chunk.residual.copy_(chunk.gradient)
+        self._factors.restore(layout, part.left, right, chunk.gradient)  # 5
+        chunk.residual.sub_(chunk.gradient)  # 6
+        for start, numel in layout.whole:
+            chunk.residual[start : start + numel].zero_()
+        chunk.report(chunk.span.start, Encoded(layout.left_numel + layout.right_numel))
 
 
 def set_nan(chunk: Chunk) -> None:

@@ -13,20 +13,19 @@ from typing import Final
 
 from gradwire.compress.base import Codec
 from gradwire.compress.build import build_codec
-from gradwire.compress.codec_cache import CodecCache
-from gradwire.compress.lowrank import LowRank
+from gradwire.compress.lowrank import FactorLayout, LowRank
 from gradwire.compress.shared_mask import SharedMaskCodec
 from gradwire.compress.values import ALIGN
 from gradwire.exchange.allgather import allgather
 from gradwire.exchange.chunk import Chunk
 from gradwire.exchange.dense_sum import footprint_of_sum
-from gradwire.exchange.lowrank import lowrank
+from gradwire.exchange.lowrank import ends_group
 from gradwire.exchange.plain import plain
 from gradwire.exchange.sharded import sharded
 from gradwire.exchange.shared_mask import shared_mask
 from gradwire.level import Level
 from gradwire.transport.lanes.base import Op
-from gradwire.types import Bucket, Footprint, ParameterSlice, all_reduce_bytes
+from gradwire.types import Bucket, Footprint, all_reduce_bytes
 
 # Below this many elements a full-precision sum takes a few packets; compressing saves nothing.
 TINY: Final = 1024
@@ -76,14 +75,6 @@ def algorithm(codec: Codec, numel: int, world_size: int) -> Algorithm:
     return ALLGATHER if world_size <= 2 or codec.size_of(numel) <= SMALL_FRAME else SHARDED
 
 
-def exchange_at(level: Level, chunk: Chunk, slices: Sequence[ParameterSlice], codecs: CodecCache) -> Iterator[Op]:
-    """The exchange of a chunk at a level: of its low-rank factors, or of its frames."""
-    if level.select == "lowrank":
-        factors = codecs.lowrank(level)
-        return lowrank(chunk, factors, factors.layout(slices))
-    return exchange(chunk, codecs.codec(level))
-
-
 def exchange(chunk: Chunk, codec: Codec) -> Iterator[Op]:
     """The exchange of a chunk's frames."""
     chosen = algorithm(codec, chunk.numel, chunk.world_size)
@@ -95,15 +86,26 @@ def exchange(chunk: Chunk, codec: Codec) -> Iterator[Op]:
 
 
 class FootprintTable:
-    """Caches footprints; the same few are needed at every step. `own_wire`: the lanes use one of gradwire's wires."""
+    """The footprints of a step's buckets, cached; the same few are needed at every step. `own_wire`: the lanes use one
+    of gradwire's wires."""
 
     def __init__(self, world_size: int, own_wire: bool = False) -> None:
         self._world_size, self._own_wire = world_size, own_wire
         self._known: dict[tuple[object, ...], Footprint] = {}
+        self._known_steps: dict[tuple[object, ...], tuple[Footprint, ...]] = {}
 
-    def __call__(self, level: Level, bucket: Bucket) -> Footprint:
-        # Low rank depends on the parameters' shapes, all other levels on the bucket's size.
-        key = (level, bucket.numel, bucket.itemsize, bucket.slices if level.select == "lowrank" else ())
+    def __call__(self, level: Level, buckets: Sequence[Bucket]) -> tuple[Footprint, ...]:
+        """Of each bucket of a step. With low rank the last bucket of a group sends the bytes of the group."""
+        if level.select != "lowrank":
+            return tuple(self._footprint(level, bucket) for bucket in buckets)
+        # Low rank depends on the parameters' shapes and on the other buckets, all other levels on the bucket's size.
+        key = (level, *((bucket.index, bucket.is_last, bucket.slices) for bucket in buckets))
+        if key not in self._known_steps:
+            self._known_steps[key] = footprints_of_factors(LowRank(level), buckets, self._world_size)
+        return self._known_steps[key]
+
+    def _footprint(self, level: Level, bucket: Bucket) -> Footprint:
+        key = (level, bucket.numel, bucket.itemsize)
         if key not in self._known:
             self._known[key] = footprint(level, bucket, self._world_size, self._own_wire)
         return self._known[key]
@@ -111,16 +113,29 @@ class FootprintTable:
 
 def footprint(level: Level, bucket: Bucket, world_size: int, own_wire: bool = False) -> Footprint:
     """Bytes that this rank sends, and latencies in a row: one for each direct operation, 2 (W - 1) for the process
-    group's ring, which only `off` uses, and only without one of gradwire's wires."""
+    group's ring, which only `off` uses, and only without one of gradwire's wires. Of a level of frames, or of `off`."""
     if level.off and not own_wire:
         return Footprint(all_reduce_bytes(bucket.nbytes, world_size), 2 * (world_size - 1))
     if level.off:
         return footprint_of_sum(bucket.nbytes, world_size)
-    if level.select == "lowrank":
-        layout = LowRank(level).layout(bucket.slices)
-        left, right = (footprint_of_sum(4 * numel, world_size) for numel in (layout.left_numel, layout.right_numel))
-        return Footprint(left.wire_bytes + right.wire_bytes, left.hops + right.hops)
     return _footprint_of_frames(build_codec(level), bucket.numel, world_size)
+
+
+def footprints_of_factors(factors: LowRank, buckets: Sequence[Bucket], world_size: int) -> tuple[Footprint, ...]:
+    """Of each bucket: the whole group's for the last bucket of a group, nothing for the others. Buckets that are still
+    held back when the step ends are a group."""
+    found: list[Footprint] = []
+    group: list[FactorLayout] = []
+    for place, bucket in enumerate(buckets, start=1):
+        group.append(factors.layout(bucket.slices))
+        if place < len(buckets) and not ends_group(bucket, sum(layout.nbytes for layout in group)):
+            found.append(Footprint(0, 0))
+            continue
+        left = footprint_of_sum(4 * sum(layout.left_numel for layout in group), world_size)
+        right = footprint_of_sum(4 * sum(layout.right_numel for layout in group), world_size)
+        found.append(Footprint(left.wire_bytes + right.wire_bytes, left.hops + right.hops))
+        group = []
+    return tuple(found)
 
 
 def _footprint_of_frames(codec: Codec, numel: int, world_size: int) -> Footprint:

@@ -125,7 +125,7 @@ class AdaptiveGovernor:
         level, buckets = self.decision.level, tuple(self._buckets.values())
         known, key = self._most_hops, (level, self._context.plan_version())
         if known is None or known[0] != key or not alike(known[1], buckets):
-            hops = max((self._context.footprint(level, bucket).hops for bucket in buckets), default=0)
+            hops = max((one.hops for one in self._context.footprint(level, buckets)), default=0)
             known = self._most_hops = key, buckets, hops
         return known[2]
 

@@ -3,7 +3,8 @@
 1. float32 values of the bucket, and this rank's residual for them
 2. chunks of about `compress.chunk` encoded megabytes
 3. the momentum correction of sparse levels, where it is configured
-4. an exchange per chunk; the work ends with the last one
+4. an exchange per chunk; the work ends with the last one. With low rank a bucket is one chunk, and several buckets
+   share an exchange (runtime/factor_groups.py)
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from gradwire.compress.energy import energies
 from gradwire.exchange.buffer_pool import BufferLease
 from gradwire.exchange.chunk import Chunk
 from gradwire.exchange.chunk_layout import ChunkLayout, chunk_layout
-from gradwire.exchange.select import exchange_at
+from gradwire.exchange.select import exchange
 from gradwire.level import Level
 from gradwire.runtime.bucket_work import BucketWork
+from gradwire.runtime.factor_groups import FactorGroups
 from gradwire.runtime.path import PathContext
 from gradwire.types import Bucket
 
@@ -31,6 +33,7 @@ class CompressedPath:
         self._tolerance = tolerance
         self._stochastic = context.compress.rounding == "stochastic"
         self._layouts: dict[int, ChunkLayout] = {}
+        self._groups = FactorGroups(context)
 
     def submit(self, bucket: Bucket, buffer: Tensor, level: Level, weights: Weights) -> BucketWork:
         context = self._context
@@ -56,9 +59,16 @@ class CompressedPath:
                 self._stochastic,
                 self._tolerance,
             )
-            exchange = exchange_at(level, chunk, bucket.slices, context.codecs)
-            context.pipeline.submit(work.counted(exchange, chunk.lease), work.finished)
+            if level.select == "lowrank":
+                self._groups.add(bucket, chunk, level, work)
+            else:
+                ops = exchange(chunk, context.codecs.codec(level))
+                context.pipeline.submit(work.counted(ops, chunk.lease), work.finished)
         return work
+
+    def end_step(self) -> None:
+        """Send what waits for later buckets: there are none."""
+        self._groups.send()
 
     def _layout(self, bucket: Bucket, level: Level) -> ChunkLayout:
         """The bucket's chunks at this level; drops what belongs to another layout."""

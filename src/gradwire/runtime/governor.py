@@ -13,15 +13,14 @@ from typing import Protocol
 from gradwire.clock import Clock
 from gradwire.compress.build import check_chain
 from gradwire.compress.gradient_sample import GradientSampler
+from gradwire.decide.base import FootprintOf
 from gradwire.decide.fixed import Fixed
 from gradwire.events import Sink, Stepped
 from gradwire.level import Level
 from gradwire.runtime.event_reporter import Explain, unexplained
 from gradwire.sense.step_timer import StepTimer
 from gradwire.transport.traffic import Traffic
-from gradwire.types import Bucket, Decision, Footprint, StepFacts
-
-FootprintOf = Callable[[Level, Bucket], Footprint]
+from gradwire.types import Bucket, Decision, StepFacts
 
 
 class Governor(Protocol):

@@ -37,7 +37,7 @@ def governor_context(context: BuildContext, connections: Connections) -> Governo
         clock=context.clock,
         sink=context.event_bus,
         traffic=Traffic(context.rank, context.event_bus, context.clock, sources),
-        footprint=reducer.footprint if reducer is not None else flat,
+        footprint=reducer.footprints if reducer is not None else flat,
         explain=context.liveness.explained,
         sampler=context.sampler,
         plan_version=reducer.version if reducer is not None else lambda: 0,
@@ -67,7 +67,7 @@ def _open_adaptive(context: BuildContext, carrier: Carrier, governor: GovernorCo
         quietly(pipeline.close)
         raise
     whole = Bucket(index=-1, step=0, numel=context.parameters, itemsize=4, slices=(), is_last=True)
-    first = initial_level(rate, lambda level: governor.footprint(level, whole).wire_bytes, config.cap)
+    first = initial_level(rate, lambda level: governor.footprint(level, (whole,))[0].wire_bytes, config.cap)
     if carrier.kernel_tcp and not config.plan:
         acks = kernel_acks(context.group, config.transport.timeout)
     else:

@@ -64,8 +64,8 @@ class PlanGovernor:
 
     @property
     def _hops(self) -> int:
-        level, footprint = self.decision.level, self._context.footprint
-        return max((footprint(level, bucket).hops for bucket in self._buckets.values()), default=0)
+        buckets = tuple(self._buckets.values())
+        return max((one.hops for one in self._context.footprint(self.decision.level, buckets)), default=0)
 
     @property
     def _used(self) -> Level:

@@ -86,6 +86,7 @@ class Session:
     def settle(self) -> None:
         """Wait until every bucket of this backward is restored; the first failure is raised with its own type."""
         works, self._in_flight = self._in_flight, []
+        self._parts.compressed.end_step()
         try:
             for work in works:
                 with span("settle"):

@@ -1,7 +1,8 @@
 """Timeline: one step of all ranks in virtual time. What was exchanged in, the step's end and every rank's facts out.
 
     ready      buckets become ready during backward, the last two thirds of compute, in proportion to their size
-    encoded    one encoder, first in, first out; half of a level's work is encoding, half is decoding
+    encoded    one encoder, first in, first out; half of a level's work is encoding, half is decoding, and a bucket that
+               is part of a later one's exchange is decoded with it
     operation  starts when the chunk's last one has ended on this rank; the network's model says when it ends
     restored   the last operation's end, and decoding
 
@@ -85,10 +86,16 @@ class Timeline:
         """Intervals (bucket, start, end) of operations, when all is restored, bytes per rank, seconds of work."""
         per_element = work_per_element(level) * 1e-9 * self.work_scale / 2
         queue: list[tuple[float, int, int, int, int]] = []
-        encoder = began
+        encoder, held = began, 0
+        decoding: list[float] = []
         for index, one in enumerate(traffic):
+            each = per_element * one.bucket.numel / max(len(one.chunks), 1)
+            decoding.append(each + per_element * held)
+            held = held + one.bucket.numel if one.held else 0
+            if one.held:
+                encoder = max(encoder, began + ready[index]) + each
             for chunk, _ in enumerate(one.chunks):
-                encoder = max(encoder, began + ready[index]) + per_element * one.bucket.numel / len(one.chunks)
+                encoder = max(encoder, began + ready[index]) + each
                 heapq.heappush(queue, (encoder, index, chunk, 0, 0))
         intervals: list[tuple[int, float, float]] = []
         restored, sent, others = began, 0, self.times.world_size - 1
@@ -96,8 +103,7 @@ class Timeline:
             start, index, chunk, turn, _ = heapq.heappop(queue)
             ops = traffic[index].chunks[chunk]
             if turn == len(ops):
-                elements = traffic[index].bucket.numel / len(traffic[index].chunks)
-                restored = max(restored, start + per_element * elements)
+                restored = max(restored, start + decoding[index])
                 continue
             op = ops[turn]
             run = self.times.ring if op.kind == "ring" else self.times.direct

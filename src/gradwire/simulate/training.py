@@ -97,7 +97,7 @@ class TrainingSimulation:
         decision = self._fixed.at(number) if self._fixed is not None else self._coming[0]
         level = decision.level
         trained = self.workers.train(level)
-        hops = max(self._footprint(level, bucket).hops for bucket in self.workers.buckets)
+        hops = max(one.hops for one in self._footprint(level, self.workers.buckets))
         timed = self.timeline.step(trained.traffic, level, hops)
         own = timed.observations[0].facts
         facts = merge([seen.facts for seen in timed.observations], own)
@@ -126,7 +126,7 @@ class TrainingSimulation:
         if self._fixed is not None:
             return self._fixed.at(0)
         whole = Bucket(-1, 0, sum(b.numel for b in self.workers.buckets), 4, (), True)
-        return initial_level(self._probe(), lambda level: self._footprint(level, whole).wire_bytes)
+        return initial_level(self._probe(), lambda level: self._footprint(level, (whole,))[0].wire_bytes)
 
     def _probe(self) -> float:
         """What the startup probe would find."""

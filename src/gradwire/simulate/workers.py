@@ -21,21 +21,24 @@ from gradwire.compress.gradient_sample import GradientSampler
 from gradwire.exchange.buffer_pool import BufferLease, BufferPool
 from gradwire.exchange.chunk import Chunk
 from gradwire.exchange.chunk_layout import ChunkLayout, chunk_layout
-from gradwire.exchange.select import exchange_at
+from gradwire.exchange.lowrank import FactorGroup, ends_group
+from gradwire.exchange.select import exchange
 from gradwire.level import Level
 from gradwire.simulate.lockstep import Movement, run_lockstep
 from gradwire.simulate.tasks import TrainingTask
 from gradwire.types import Bucket, ParameterSlice, all_reduce_bytes
 
 MEGABYTE = 2**20
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
 class BucketTraffic:
-    """What one bucket's exchange moved: a list of operations for each chunk."""
+    """What one bucket's exchange moved: a list of operations for each chunk. `held`: it is part of a later bucket's."""
 
     bucket: Bucket
     chunks: tuple[tuple[Movement, ...], ...]
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ class Workers:
         self._pool = BufferPool()
         self._sampler = GradientSampler(sum(parameter.numel() for parameter in self.parameters))
         self._layouts: dict[int, ChunkLayout] = {}
+        self._groups: list[FactorGroup] = []
 
     def train(self, level: Level) -> TrainedStep:
         """One step of every worker at this level."""
@@ -132,14 +136,27 @@ class Workers:
         moved = []
         for start, end in layout.chunks(bucket.numel):
             chunks = [self._chunk(bucket, rank, gradients, residuals, (start, end)) for rank in range(world)]
+            if level.select == "lowrank":
+                return self._add_to_groups(bucket, chunks, level)
             exchanges = [
-                exchange_at(level, chunk, bucket.slices, codecs)
-                for chunk, codecs in zip(chunks, self._codecs, strict=True)
+                exchange(chunk, codecs.codec(level)) for chunk, codecs in zip(chunks, self._codecs, strict=True)
             ]
             moved.append(tuple(run_lockstep(exchanges)))
             for chunk in chunks:
                 chunk.lease.end()
         return BucketTraffic(bucket, tuple(moved))
+
+    def _add_to_groups(self, bucket: Bucket, chunks: list[Chunk], level: Level) -> BucketTraffic:
+        """Add a bucket to every rank's group of low-rank factors; exchange them if they end here."""
+        if not self._groups:
+            factors = [codecs.lowrank(level) for codecs in self._codecs]
+            self._groups = [FactorGroup(own, self.world_size, BufferLease(self._pool, CPU)) for own in factors]
+        layout = self._codecs[0].lowrank(level).layout(bucket.slices)
+        run_lockstep([group.add(chunk, layout) for group, chunk in zip(self._groups, chunks, strict=True)])
+        if not ends_group(bucket, self._groups[0].nbytes):
+            return BucketTraffic(bucket, (), held=True)
+        groups, self._groups = self._groups, []
+        return BucketTraffic(bucket, (tuple(run_lockstep([group.exchange() for group in groups])),))
 
     def _chunk(
         self, bucket: Bucket, rank: int, gradients: list[Tensor], residuals: list[Tensor], place: tuple[int, int]

@@ -6,6 +6,8 @@ leader of a site has a connection to the trees between sites.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gradwire.closing import Closing
 from gradwire.level import Level
 from gradwire.sites.address_book import AddressBook
@@ -113,6 +115,10 @@ class TreeReducer:
             return Footprint(2 * bucket.nbytes, 2)
         shape = self._plan_shape()
         return Footprint(round(frame_bytes(level, bucket.numel) * shape.frames), shape.hops)
+
+    def footprints(self, level: Level, buckets: Sequence[Bucket]) -> tuple[Footprint, ...]:
+        """Of each bucket of a step."""
+        return tuple(self.footprint(level, bucket) for bucket in buckets)
 
     def close(self) -> None:
         parts = (self.site, self._addresses, self.connection)

@@ -1,0 +1,226 @@
+"""Low-rank exchange: buckets in one group restore what each would restore alone, with the operations of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradwire.compress.lowrank import LowRank
+from gradwire.exchange.buffer_pool import BufferLease
+from gradwire.exchange.chunk import Chunk
+from gradwire.exchange.lowrank import FUSED_BYTES, FactorGroup, ends_group
+from gradwire.exchange.select import FootprintTable
+from gradwire.level import Level
+from gradwire.transport.lanes.base import Op
+from gradwire.types import Bucket, ParameterSlice
+from tests.exchange.ranks import Rank, alone, run
+
+LEVEL = Level.parse("lowrank:4")
+Shapes = Sequence[tuple[int, ...]]
+# Buckets of matrices and vectors; the last one has no matrix that would shrink.
+BUCKETS: list[Shapes] = [[(64, 48), (64,)], [(300, 200), (100, 100), (300,)], [(40,), (4, 5)]]
+
+
+def slices_of(shapes: Shapes, name: str = "") -> tuple[ParameterSlice, ...]:
+    slices, offset = [], 0
+    for number, shape in enumerate(shapes):
+        slices.append(ParameterSlice(f"{name}{number}", offset, shape, torch.Size(shape).numel()))
+        offset += slices[-1].numel
+    return tuple(slices)
+
+
+SLICES = [slices_of(shapes, f"bucket {index} ") for index, shapes in enumerate(BUCKETS)]
+NUMELS = [sum(part.numel for part in slices) for slices in SLICES]
+
+
+def drawn(world: int, numel: int, seed: int = 0) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(numel, generator=generator) * (1 + rank) for rank in range(world)]
+
+
+class Together:
+    """All buckets as one group, with residuals and warm starts between steps. A rank's flat gradient has them all."""
+
+    def __init__(self, world: int) -> None:
+        self.ranks = [Rank(rank, world, sum(NUMELS)) for rank in range(world)]
+        self.factors = [LowRank(LEVEL) for _ in range(world)]
+        self.operations = 0
+
+    def step(self, gradients: list[Tensor]) -> list[Tensor]:
+        self.operations = 0
+        return run(self.ranks, gradients, self._exchange)
+
+    def _exchange(self, whole: Chunk) -> Iterator[Op]:
+        factors, rank = self.factors[whole.rank], self.ranks[whole.rank]
+        group = FactorGroup(factors, whole.world_size, BufferLease(rank.pool, whole.gradient.device))
+        gradients, residuals = whole.gradient.split(NUMELS), whole.residual.split(NUMELS)
+        for gradient, residual, slices in zip(gradients, residuals, SLICES, strict=True):
+            chunk = Chunk(
+                whole.span, gradient, residual, whole.owner, whole.rank, whole.world_size, whole.report, whole.lease
+            )
+            yield from group.add(chunk, factors.layout(slices))
+        for op in group.exchange():
+            self.operations += whole.rank == 0
+            yield op
+
+
+class Apart:
+    """Each bucket as a group of its own."""
+
+    def __init__(self, world: int) -> None:
+        self.ranks = [[Rank(rank, world, numel) for rank in range(world)] for numel in NUMELS]
+        self.factors = [LowRank(LEVEL) for _ in range(world)]
+
+    def step(self, gradients: list[Tensor]) -> list[Tensor]:
+        parts = [gradient.split(NUMELS) for gradient in gradients]
+        results = []
+        for index, slices in enumerate(SLICES):
+            layout = self.factors[0].layout(slices)
+            own = [part[index] for part in parts]
+            make = lambda chunk, layout=layout: alone(chunk, self.factors[chunk.rank], layout)  # noqa: E731
+            results.append(run(self.ranks[index], own, make))
+        return [torch.cat([result[rank] for result in results]) for rank in range(len(gradients))]
+
+
+@pytest.mark.parametrize("world", [2, 3, 5])
+def test_a_group_restores_and_keeps_what_its_buckets_would_alone_to_the_bit(world: int) -> None:
+    together, apart = Together(world), Apart(world)
+    for step in range(3):
+        gradients = drawn(world, sum(NUMELS), step)
+        fused, single = together.step(gradients), apart.step(gradients)
+        assert all(torch.equal(result, single[0]) for result in fused)
+        for rank in range(world):
+            assert torch.equal(together.ranks[rank].residual, torch.cat([own[rank].residual for own in apart.ranks]))
+
+
+def test_nothing_is_lost_by_a_group() -> None:
+    world = Together(3)
+    given = torch.zeros(sum(NUMELS), dtype=torch.float64)
+    restored = torch.zeros_like(given)
+    for step in range(5):
+        gradients = drawn(3, sum(NUMELS), step)
+        given += torch.stack(gradients).double().mean(0)
+        restored += world.step(gradients)[0].double()
+    owed = torch.stack([rank.owed(sum(NUMELS)).double() for rank in world.ranks]).sum(0)
+    torch.testing.assert_close(restored + owed, given, atol=2e-5, rtol=1e-5)
+
+
+def test_a_group_has_two_latencies_whatever_the_number_of_its_buckets_and_ranks() -> None:
+    for world in (2, 4):
+        together = Together(world)
+        together.step(drawn(world, sum(NUMELS)))
+        assert together.operations == 2
+
+
+def test_a_nan_spoils_its_own_bucket_and_no_other_of_the_group() -> None:
+    world = Together(2)
+    world.step(drawn(2, sum(NUMELS)))
+    before = [rank.residual.clone() for rank in world.ranks]
+    gradients = drawn(2, sum(NUMELS), 1)
+    gradients[1][NUMELS[0] + 5] = float("nan")
+    spoiled = slice(NUMELS[0], NUMELS[0] + NUMELS[1])
+    for result, rank, residual in zip(world.step(gradients), world.ranks, before, strict=True):
+        assert result[spoiled].isnan().all()
+        assert result[: NUMELS[0]].isfinite().all()
+        assert result[NUMELS[0] + NUMELS[1] :].isfinite().all()
+        assert torch.equal(rank.residual[spoiled], residual[spoiled])
+        assert not torch.equal(rank.residual[: NUMELS[0]], residual[: NUMELS[0]])
+
+
+def test_an_infinite_right_factor_changes_neither_residual_nor_warm_start() -> None:
+    slices = (ParameterSlice("w", 0, (64, 48), 64 * 48),)
+    lowranks = [LowRank(Level.parse("lowrank:2")) for _ in range(2)]
+    layout = lowranks[0].layout(slices)
+    ranks = [Rank(rank, 2, 64 * 48) for rank in range(2)]
+    huge = [torch.full((64 * 48,), 3e38) for _ in range(2)]
+    small = [torch.randn(48, 2, generator=torch.Generator().manual_seed(1)) * 1e-3 for _ in range(2)]
+    for factors, warm in zip(lowranks, small, strict=True):
+        factors.load_state_dict({"w": warm})
+    results = run(ranks, huge, lambda chunk: alone(chunk, lowranks[chunk.rank], layout))
+    assert results[0].isnan().all()
+    for rank, factors, warm in zip(ranks, lowranks, small, strict=True):
+        assert not rank.residual.any()
+        assert torch.equal(factors.state_dict()["w"], warm)
+
+
+def test_low_rank_factors_restore_a_low_rank_gradient() -> None:
+    slices = (ParameterSlice("w", 0, (64, 48), 64 * 48), ParameterSlice("b", 64 * 48, (64,), 64))
+    lowranks = [LowRank(Level.parse("lowrank:2")) for _ in range(3)]
+    layout = lowranks[0].layout(slices)
+    numel = 64 * 48 + 64
+    generator = torch.Generator().manual_seed(5)
+    basis = torch.randn(64, 2, generator=generator), torch.randn(48, 2, generator=generator)
+    parts = []
+    for scale in (1.0, 2.0, 3.0):
+        matrix = (basis[0] * scale) @ basis[1].T
+        parts.append(torch.cat([matrix.flatten(), torch.full((64,), scale)]))
+    ranks = [Rank(rank, 3, numel) for rank in range(3)]
+    results = run(ranks, parts, lambda chunk: alone(chunk, lowranks[chunk.rank], layout))
+    torch.testing.assert_close(results[0], torch.stack(parts).mean(0), atol=1e-4, rtol=1e-4)
+    assert torch.equal(results[0], results[2])
+
+
+def counted(slices: tuple[ParameterSlice, ...], world: int) -> tuple[int, int]:
+    """Bytes and operations that a rank really used for a bucket."""
+    numel = sum(part.numel for part in slices)
+    ops: list[Op] = []
+    factors = [LowRank(LEVEL) for _ in range(world)]
+
+    def noted(chunk: Chunk) -> Iterator[Op]:
+        for op in alone(chunk, factors[chunk.rank], factors[0].layout(slices)):
+            if chunk.rank == 0:
+                ops.append(op)
+            yield op
+
+    run([Rank(rank, world, numel) for rank in range(world)], drawn(world, numel), noted)
+    return sum(op.wire_bytes(world) for op in ops), len(ops)
+
+
+@pytest.mark.parametrize("world", [2, 3, 8])
+@pytest.mark.parametrize("shape", [(64, 48), (3000, 40), (2000, 2000)])
+def test_the_footprint_has_the_bytes_and_latencies_of_the_exchange(shape: tuple[int, int], world: int) -> None:
+    slices = slices_of([shape, shape[:1]])
+    bucket = Bucket(0, 0, sum(part.numel for part in slices), 4, slices, True)
+    (size,) = FootprintTable(world)(LEVEL, (bucket,))
+    nbytes, operations = counted(slices, world)
+    assert size.hops == operations
+    assert size.wire_bytes == pytest.approx(nbytes, rel=0.001, abs=8 * world * world)
+
+
+def step_of(shapes: Sequence[Shapes]) -> tuple[Bucket, ...]:
+    slices = [slices_of(one, f"{index} ") for index, one in enumerate(shapes)]
+    last = len(shapes) - 1
+    return tuple(
+        Bucket(index, 0, sum(part.numel for part in own), 4, own, index == last) for index, own in enumerate(slices)
+    )
+
+
+def test_a_group_ends_when_its_factors_are_large_and_with_the_first_and_the_last_bucket() -> None:
+    first, middle, last = step_of([[(8, 8)]] * 3)
+    assert ends_group(first, 0)
+    assert ends_group(last, 0)
+    assert not ends_group(middle, FUSED_BYTES - 1)
+    assert ends_group(middle, FUSED_BYTES)
+
+
+def test_many_small_buckets_have_the_bytes_of_their_groups_and_the_hops_of_the_last() -> None:
+    """Each bucket has factors of 25.6 KB, so three of them are a group."""
+    buckets = step_of([[(800, 800)]] * 9)
+    sizes = FootprintTable(4)(LEVEL, buckets)
+    assert [bool(size.wire_bytes) for size in sizes] == [True, False, False, True, False, False, True, False, True]
+    assert [size.hops for size in sizes] == [2, 0, 0, 2, 0, 0, 2, 0, 2]
+    whole = sum(LowRank(LEVEL).layout(bucket.slices).nbytes for bucket in buckets)
+    assert sum(size.wire_bytes for size in sizes) == 3 * whole
+
+
+def test_buckets_without_a_last_one_end_with_the_step() -> None:
+    buckets = [
+        Bucket(1 + place, 0, bucket.numel, 4, bucket.slices, False)
+        for place, bucket in enumerate(step_of([[(800, 800)]] * 2))
+    ]
+    sizes = FootprintTable(2)(LEVEL, buckets)
+    assert sizes[0].wire_bytes == 0
+    assert sizes[1].wire_bytes == 2 * LowRank(LEVEL).layout(buckets[0].slices).nbytes
