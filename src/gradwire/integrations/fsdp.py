@@ -154,7 +154,10 @@ def attach_fsdp(
     if known is not None and (config, record, level, lossiest) == (None,) * 4:
         return known
     if known is not None:
-        raise ConfigError("attach_fsdp: gradwire is attached to this model already; a model takes one configuration")
+        raise ConfigError(
+            "attach_fsdp: gradwire is attached to this model already, and a model takes one configuration; call "
+            "attach_fsdp(model) without one to get its handle"
+        )
     effective = given(config, level, record, lossiest)
     _check_supported(model, effective)
     units = units_of(model)

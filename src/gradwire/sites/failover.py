@@ -134,7 +134,7 @@ class SiteFailover:
         with self._changed:
             if not self._changed.wait_for(lambda: self._all_submitted or self._closed, self._timeout):
                 raise LinkError(
-                    f"a rank of this site is lost, and the step's last bucket did not come in {self._timeout:g} s"
+                    f"a rank of this site is lost, and the step's last bucket was not ready within {self._timeout:g} s"
                 )
             if self._closed:
                 raise LinkError("a rank of this site is lost, and the job was closed before the site was rebuilt")

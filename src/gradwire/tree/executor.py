@@ -101,7 +101,7 @@ class TreeExecutor:
         if self._thread.is_alive():
             self._thread.join(timeout)
         if self._thread.is_alive():
-            raise LinkError(f"the tree executor still waits for a peer after {timeout:g} s")
+            raise LinkError(f"the tree executor still waits for a peer after {timeout:g} s; close again later")
         self.frame_io.close()
 
     # ---- the thread ----------------------------------------------------------------------------------------------

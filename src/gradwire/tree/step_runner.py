@@ -108,7 +108,10 @@ class StepRunner:
         if self._step is None:
             tag = self.member.begin_step()
             if tag is None:
-                raise LinkError(f"rank {self.member.rank} is no longer a member of the job")
+                raise LinkError(
+                    f"rank {self.member.rank} is not a member of the current epoch and cannot begin a step; restart the "
+                    "job from the last checkpoint"
+                )
             plan = self.member.plan
             if self.side_routes is not None:
                 self.side_routes.learn(plan, tag.epoch)
