@@ -2,7 +2,7 @@
 
 A level is a chain of stages in a fixed order: prune, then sparsify or factorise, then quantise, then lossless. Its text
 joins the stages with "+": "fp16", "int8", "topk:0.01+int8", "prune:0.5+topk:0.01+fp16+zstd", "lowrank:4", "off".
-Parsing is strict, and the canonical text parses back to the same level.
+Parsing is strict. The text gives six significant digits of a share; up to these it parses back to the same level.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STAGES: Final = ("off", "prune", *SPARSE, "lowrank", *VALUES[1:], "zstd")
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What is sent (`select` with `ratio` or `rank`, without `prune`) and the format of each value (`values`)."""
+    """What is sent (`select` with `ratio` or `rank`, of what `prune` leaves) and in which format (`values`)."""
 
     select: Select = "all"
     ratio: float = 1.0

@@ -33,7 +33,8 @@ from gradwire.transport.wires.mixed import MixedWire
 # Bytes of a rank's slot. Between 64 KB and 1 MB the best differs with the number of ranks.
 # Measured: docs/results/backend.md, cross-over.
 SLOT: Final = 256 << 10
-# From this size on, more than two ranks sum one share each: below, both ways take the same time; at 1 MB shares win.
+# From this size on, more than two ranks sum one share each: below, both ways take the same time; at 1 MB shares are
+# faster.
 SHARDED: Final = 256 << 10
 # Seconds that a rank polls, yielding the processor, before it sleeps: longer than another core needs to copy a small
 # tensor, shorter than two context switches.

@@ -38,7 +38,7 @@ def fact_checker(config: Config, group: dist.ProcessGroup) -> CheckFacts:
 
 def all_ranks(config: Config, group: dist.ProcessGroup) -> Callable[[bool], bool]:
     """A function that says whether its argument is true on every rank; all ranks call it at the same step. With an
-    elastic plan it says what this rank says."""
+    elastic plan nothing is compared: it returns this rank's own argument."""
 
     def holds(here: bool) -> bool:
         if _shared_store(group) is None or config.planning.elastic:

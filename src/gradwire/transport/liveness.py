@@ -9,8 +9,8 @@ In: the error of a failed operation. Out: the same kind of error, with the rank 
        the first ranks have stopped meanwhile
 
 No thread, no traffic while nothing fails, and no need for a store that may have died with rank 0. Messages carry a
-token that only the job's ranks know; messages without it are dropped, and reading has a deadline however many strangers
-connect. What is read is only used in the text of an error.
+token that only the job's ranks know; messages without it are dropped, and reading has a deadline, however many other
+processes connect. What is read is only used in the text of an error.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class FrameIO:
             try:
                 delivery = entry.transfer.wait(1.0)
             except LinkError as error:
-                if self._left_in_order(entry, error):
+                if self._left_normally(entry, error):
                     continue
                 raise LostPeerError(entry.peer, str(error), isinstance(error, PeerClosedError)) from error
             # The peer cancelled it because it repeats the step or stops; a control message about that follows.
@@ -145,8 +145,8 @@ class FrameIO:
                 entry.finish(delivery)
         self._check_deadlines()
 
-    def _left_in_order(self, entry: _PendingTransfer, error: LinkError) -> bool:
-        """Whether this failure only means that a peer left in order."""
+    def _left_normally(self, entry: _PendingTransfer, error: LinkError) -> bool:
+        """Whether this failure only means that a peer left normally."""
         if self._allow_leaving and isinstance(error, PeerClosedError):
             self.left.add(entry.peer)
         return entry.peer in self.left and (entry.no_deadline or not entry.data)
@@ -218,7 +218,7 @@ def _whole(peer: int, frame: Tensor) -> Delivery:
 
 
 class LostPeerError(LinkError):
-    """The connection to `peer` is gone; `left` if the peer closed it in order."""
+    """The connection to `peer` is gone; `left` if the peer closed it normally."""
 
     def __init__(self, peer: int, text: str, left: bool = False) -> None:
         super().__init__(text)
