@@ -157,6 +157,13 @@ def test_the_same_input_gives_the_same_plan(planner: str) -> None:
     assert make_plan(matrix, ReductionJob(9_000_000), planner) == make_plan(matrix, ReductionJob(9_000_000), planner)
 
 
+def test_the_reason_names_the_root_by_its_member_number() -> None:
+    matrix = Matrix.of(np.full((4, 4), 10 * MBIT), 0.01, members=(20, 30, 40, 50))
+    for planner in ("star", "pairwise", "hierarchy", "fapt1"):
+        plan = make_plan(matrix, ReductionJob(1_000_000), planner)
+        assert f"member {plan.trees[0].root} " in plan.reason.replace(";", " ")
+
+
 def test_an_unknown_planner_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="loadaware"):
         make_plan(Matrix.of(np.ones((2, 2))), ReductionJob(1), "best")

@@ -56,7 +56,7 @@ def load_trace(path: Path, setting: str = "trace") -> RateTrace:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
     except (OSError, UnicodeDecodeError, EOFError) as error:
-        raise ConfigError(f"{setting}: cannot read {path}: {error}") from error
+        raise ConfigError(f"{setting}: cannot read {path} ({error}); name a readable trace file") from error
     return parse_trace(text, f"{setting}: {path}")
 
 
@@ -73,7 +73,12 @@ def parse_trace(text: str, setting: str = "trace") -> RateTrace:
         numbers = [[float(cell) for cell in row] for row in rows]
     except ValueError as error:
         raise ConfigError(f"{setting}: {error}") from error
-    return _mahimahi([row[0] for row in numbers], setting) if columns == 1 else _steps(numbers)
+    try:
+        return _mahimahi([row[0] for row in numbers], setting) if columns == 1 else _steps(numbers)
+    except ConfigError as error:
+        if str(error).startswith(setting):
+            raise
+        raise ConfigError(f"{setting}: {str(error).removeprefix('trace: ')}") from error
 
 
 def _mahimahi(stamps: list[float], setting: str) -> RateTrace:

@@ -10,10 +10,11 @@ its congestion window:
              packets (tcp_slow_start_after_idle)
 
 LTP paces at the measured rate, so it has no window and keeps its rate while idle. Over a foreign process group (gloo)
-a receiver first tells the sender that it is ready, which costs half a round trip for each operation.
+a receiver first reports to the sender that it is ready, which costs half a round trip for each operation.
 
-Operations that overlap are served in the order in which they start. Jitter and reordering are not modelled. Cross
-traffic takes its share of a link for as long as it runs.
+Operations that overlap are served in the order in which they start. Of scheduled changes
+only rates count: delay, loss and queue stay those of the start. Jitter and reordering are not modelled. Cross traffic
+takes its share of a link for as long as it runs.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ GROWTH: Final = 0.4
 HEADERS: Final = 52
 # What LTP's headers, acknowledgements and pacing leave of a link (docs/results/ltp.md).
 LTP_SHARE: Final = 0.97
-# A flow that gets no rate (a gap of a trace) looks again after this many seconds.
+# Seconds after which the rate is read again: by a flow that gets none (a gap of a trace), and by LTP while it sends.
 STALLED: Final = 0.05
 # Packets that must follow a lost one for three duplicate acknowledgements; with fewer, a tail loss probe follows after
 # two round trips and the longest delay of an acknowledgement.
