@@ -185,7 +185,7 @@ def _check_supported(model: nn.Module, config: Config) -> None:
         )
     if config.plan:
         raise ConfigError(
-            f"plan: {config.plan!r} cannot be used with FSDP2, whose backward does not say which unit is its last; "
+            f"plan: {config.plan!r} cannot be used with FSDP2, which does not show which unit is a backward's last; "
             "leave plan (GRADWIRE_PLAN) empty for attach_fsdp"
         )
     if config.sync_every:

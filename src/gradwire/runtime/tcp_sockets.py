@@ -31,7 +31,7 @@ from gradwire.sense.tcp_info import TcpInfo, parse
 REFRESH: Final = 10.0
 # Connections that are read in one turn, about 20 microseconds each; of more, those that have sent most are read.
 MOST: Final = 128
-# What TCP_INFO and TCP_CC_INFO are asked for; kernels fill as much as they know and return the length.
+# Bytes requested of TCP_INFO and TCP_CC_INFO; kernels fill as much as they know and return the length.
 _ROOM: Final = 280
 _CC_INFO: Final = 26
 _CC_ROOM: Final = 64

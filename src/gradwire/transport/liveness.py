@@ -2,7 +2,7 @@
 
 In: the error of a failed operation. Out: the same kind of error, with the rank and host that are gone.
 
-    1. at attach every rank listens on a TCP port and learns, through torch's store, where the others listen
+    1. at attach every rank listens on a TCP port and reads from torch's store where the others listen
     2. when an operation fails, the first rank to notice connects to all others: the kernel of a live process accepts
        without the process's help, the port of a dead process is refused, a dead host does not answer
     3. it sends the result to those that accepted; they read it when they fail themselves, which may happen only because
@@ -38,9 +38,9 @@ from gradwire.transport.bootstrap.store_exchange import StoreExchange
 # A live host answers within a round trip, and a lost first packet is sent again after one second.
 PROBE_TIMEOUT: Final = 3.0
 # A process that is being killed loses its connections before its port, or after it: if every rank answers, probe again
-# after so many seconds.
+# after this many seconds.
 SECOND_PROBE: Final = 0.5
-# A rank sends as soon as it is connected: a peer that has sent nothing after so many seconds is no rank of the job.
+# A rank sends as soon as it is connected: a peer that has sent nothing after this many seconds is not one of the job.
 MESSAGE_TIMEOUT: Final = 0.3
 # Most bytes of another rank's message; ranks are numbers.
 MESSAGE_BYTES: Final = 4096

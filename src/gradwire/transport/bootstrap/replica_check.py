@@ -4,7 +4,7 @@
     2. every other rank reads it and compares; no rank waits for an absent one
     3. a rank that differs writes so, and every other rank stops at its next comparison
 
-There is no collective, so that ranks need not agree on who is present. A thread with its own connection talks to the
+There is no collective, so that ranks need not agree on who is present. A thread with its own connection uses the
 store, which may not answer: training waits for it with a deadline, and skips what was not answered by then. Step
 numbers repeat after a rollback, so every key holds the number of rollbacks before it (the generation).
 """
