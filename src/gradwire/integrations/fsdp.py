@@ -62,6 +62,7 @@ class ShardHandle(Handle):
         return {"the shard of the state to load": ", ".join(sorted({_shard_name(_shard_of(one)) for one in states}))}
 
     def _check_to_load(self, states: Sequence[Mapping[str, Any]]) -> None:
+        super()._check_to_load(states)
         for one in states:
             if _shard_of(one) != self._shard:
                 raise ConfigError(
