@@ -109,8 +109,8 @@ class StepRunner:
             tag = self.member.begin_step()
             if tag is None:
                 raise LinkError(
-                    f"rank {self.member.rank} is not a member of the current epoch and cannot begin a step; restart the "
-                    "job from the last checkpoint"
+                    f"rank {self.member.rank} is not a member of the current epoch and cannot begin a step; "
+                    "restart the job from the last checkpoint"
                 )
             plan = self.member.plan
             if self.side_routes is not None:
