@@ -1,4 +1,4 @@
-"""Liveness: finds out which rank is gone, when a collective failed and its own error does not say.
+"""Lost rank: finds out which rank is gone, when a collective failed and its own error does not say.
 
 In: the error of a failed operation. Out: the same kind of error, with the rank and host that are gone.
 
@@ -107,7 +107,7 @@ class PeerAddresses:
         return ""
 
 
-class Liveness:
+class LostRankFinder:
     """This rank's listening socket and the addresses of the others. `explained` may be called from any thread."""
 
     def __init__(self) -> None:
@@ -122,11 +122,11 @@ class Liveness:
         own = ListenAddress(host)
         if self._listener is not None:
             weakref.finalize(self, self._listener.close)
-            void_in_child(self, Liveness.close)
+            void_in_child(self, LostRankFinder.close)
             own = ListenAddress(host, *self._listener.getsockname()[:2])
-        exchange.publish("liveness", own)
+        exchange.publish("lost-rank", own)
         if exchange.rank == 0:
-            addresses = exchange.read_all("liveness", ListenAddress)
+            addresses = exchange.read_all("lost-rank", ListenAddress)
             exchange.publish("addresses", PublishedAddresses(addresses, secrets.token_hex(16)))
         published = exchange.read("addresses", 0, PublishedAddresses)
         self._peers = PeerAddresses(exchange.rank, dict(enumerate(published.addresses)), published.token)
