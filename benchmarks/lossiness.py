@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradwire.decide.price import ADAPTIVE, EXACT, FORMATS, LOWRANK, PLAIN
+from gradwire.decide.price import ADAPTIVE, EXACT, FORMATS, LEAST_KEPT, LOWRANK, PLAIN
 from gradwire.level import Level
 from gradwire.simulate.tasks import make_task, with_optimizer
 from gradwire.simulate.workers import BucketTraffic, Workers
@@ -100,7 +100,7 @@ def price(job: str, level: Level, kept: float) -> float:
     if level.select == "lowrank":
         return LOWRANK[kind]
     rounding = FORMATS.get(level.values, EXACT)[kind]
-    return rounding * (1 + (ADAPTIVE, PLAIN)[kind] * (1 - kept)) if level.sparse else rounding
+    return rounding * (1 + (ADAPTIVE, PLAIN)[kind] * math.log(1 / max(kept, LEAST_KEPT))) if level.sparse else rounding
 
 
 def page(runs: list[Run]) -> str:
