@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from gradwire.clock import MonotonicClock
 from gradwire.config import Config
 from gradwire.errors import ConfigError
 from gradwire.exchange.verify import digest_of
@@ -17,10 +18,12 @@ from gradwire.integrations.local_hook import LocalHook
 from gradwire.integrations.optimizer_watch import watch
 from gradwire.integrations.scaler_search import ScalerSearch
 from gradwire.local_steps.buffer_average import BufferAverage
+from gradwire.local_steps.divergence import DivergenceMeter
 from gradwire.local_steps.global_weights import GlobalWeights
 from gradwire.local_steps.model_parameters import FIX, ModelParameters, unwrapped
 from gradwire.local_steps.outer_optimizer import OuterFactory, make_outer, name_of
-from gradwire.local_steps.rounds import Rounds
+from gradwire.local_steps.outer_report import OuterReporter
+from gradwire.local_steps.rounds import RoundParts, Rounds
 from gradwire.local_steps.step_counter import StepCounter
 from gradwire.runtime.builder import build
 
@@ -59,7 +62,9 @@ def attach_local(model: DistributedDataParallel, config: Config, optimizers: Loc
     built = build(config, model.process_group, parameters.numel)
     buffers = {name: one for name, one in model.module.named_buffers() if name not in model.parameters_to_ignore}
     average = BufferAverage(buffers, model.process_group, config.transport.timeout)
-    rounds = Rounds(built.session, weights, outer, average, config.sync_every)
+    meter = DivergenceMeter(model.process_group, config.transport.timeout)
+    reporter = OuterReporter(built.event_bus, MonotonicClock())
+    rounds = Rounds(RoundParts(built.session, weights, outer, average, meter, reporter), config.sync_every)
     counter = StepCounter(parameters, rounds.count_step)
     hook = LocalHook(model, built.session)
     handle = LocalStepsHandle(built, config, LocalParts(rounds, counter, hook))

@@ -53,7 +53,7 @@ class LocalStepsHandle(Handle):
 
     def synchronise(self) -> None:
         if self._rounds.step_in_round:
-            self._rounds.end_round()
+            self._rounds.end_round("synchronise() was called")
 
     def global_weights(self) -> AbstractContextManager[None]:
         return self._rounds.global_weights()
@@ -94,7 +94,7 @@ class LocalStepsHandle(Handle):
         super().detach()
         self._counter.close()
         if rounds.step_in_round or pending:
-            rounds.end_round()
+            rounds.end_round("detach() was called")
         if not self._hook.detached:
             self._counter.equalise(rounds.buffers.group, self.config.transport.timeout)
         self._hook.detach()

@@ -84,6 +84,15 @@ class GlobalWeights:
         for bucket in self.buckets:
             bucket.reset_local()
 
+    def flat_copies(self) -> list[Tensor]:
+        """The global weights, for `distance`."""
+        return [one.flat.clone() for one in self.buckets]
+
+    def distance(self, before: Sequence[Tensor]) -> float:
+        """The norm of the change of the global weights since these copies were made, which are overwritten."""
+        changes = [one.sub_(bucket.flat) for bucket, one in zip(self.buckets, before, strict=True)]
+        return float(torch.stack([one.double().square().sum().cpu() for one in changes]).sum().sqrt())
+
     @contextmanager
     def swapped_in(self) -> Iterator[None]:
         """The model has the global weights inside, and its local ones again afterwards."""
