@@ -141,7 +141,8 @@ class OuterStepped(Fact, frozen=True):
     this rank's pseudo-gradient (what it moved), `norm` a typical rank's (root mean square), `alignment` the mean cosine
     between the pseudo-gradients of two ranks: 1 if all ranks moved the same way, 0 if their ways are unrelated; None
     where that is not known. `outer_norm` is the norm of the change of the global weights. `waited` is how many seconds
-    training waited for the exchange. `delay` is how many local steps after sending the result was applied.
+    training waited for the exchange. `fragment` is None for all of the weights. `delay` is how many local steps after
+    sending the result was applied.
     """
 
     step: int
@@ -153,7 +154,7 @@ class OuterStepped(Fact, frozen=True):
     alignment: float | None
     outer_norm: float | None
     waited: float
-    fragment: int = 0
+    fragment: int | None = None
     fragments: int = 1
     delay: int = 0
 

@@ -14,9 +14,10 @@ from gradwire.level import Level
 from gradwire.local_steps.buffer_average import BufferAverage
 from gradwire.local_steps.divergence import DivergenceMeter
 from gradwire.local_steps.global_weights import GlobalWeights
+from gradwire.local_steps.outer_exchange import OuterParts
 from gradwire.local_steps.outer_optimizer import make_outer
 from gradwire.local_steps.outer_report import OuterReporter
-from gradwire.local_steps.rounds import RoundParts, Rounds
+from gradwire.local_steps.rounds import Rounds
 from gradwire.types import Decision
 from tests.runtime.sessions import Sessions
 
@@ -52,7 +53,7 @@ class LocalWorld:
         made = make_outer(outer, None, weights.parameters)
         meter = DivergenceMeter(Alone(), 1.0)  # type: ignore[arg-type]
         reporter = OuterReporter(self, MonotonicClock())
-        return Rounds(RoundParts(self.sessions.sessions[rank], weights, made, buffers, meter, reporter), every)
+        return Rounds(OuterParts(self.sessions.sessions[rank], weights, made, buffers, meter, reporter), every)
 
     def emit(self, event: Event) -> None:
         """A sink: of every rank's outer steps."""

@@ -49,15 +49,17 @@ class DivergenceMeter:
         self._timeout = timedelta(seconds=timeout)
         self._signs: dict[int, Tensor] = {}
         self._sums = torch.zeros(SIZE + 2)
-        self._own_square = 0.0
+        self._own_square = torch.zeros(())
         self._work: dist.Work | None = None
 
     def begin(self, gradients: Sequence[tuple[int, Tensor]]) -> None:
         """`gradients` are (index, pseudo-gradient) of each bucket; the exchange may overwrite them afterwards."""
-        sketch = sum((self._sketch(index, one) for index, one in gradients[1:]), self._sketch(*gradients[0]))
-        square = torch.stack([one.double().square().sum() for _, one in gradients]).sum().float()
-        self._sums = torch.cat([sketch, sketch.square().sum().view(1), square.view(1)])
-        self._own_square = float(square)
+        sketch = self._sketch(*gradients[0])
+        for index, one in gradients[1:]:
+            sketch += self._sketch(index, one).to(sketch.device)
+        norms = [torch.linalg.vector_norm(one).float().to(sketch.device) for _, one in gradients]
+        self._own_square = torch.stack(norms).square().sum()
+        self._sums = torch.cat([sketch, sketch.square().sum().view(1), self._own_square.view(1)])
         if self._group.size() > 1:
             self._work = dist.all_reduce(self._sums, group=self._group, async_op=True)
 
@@ -68,7 +70,7 @@ class DivergenceMeter:
                 work.wait(self._timeout)
         except RuntimeError as error:
             raise LinkError(explain(error, "AllReduce")) from error
-        return divergence(self._sums.cpu(), self._own_square, self._group.size())
+        return divergence(self._sums.cpu(), float(self._own_square), self._group.size())
 
     def _sketch(self, index: int, gradient: Tensor) -> Tensor:
         """Row r of the pseudo-gradient, in rows of SIZE elements, has sign r; the last row may be shorter."""

@@ -16,10 +16,10 @@ class OuterFacts:
     local_steps: int
     sync_every: int
     reason: str
-    waited: float
-    fragment: int = 0
+    fragment: int | None = None
     fragments: int = 1
     delay: int = 0
+    waited: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
