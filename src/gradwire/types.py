@@ -30,7 +30,8 @@ class ParameterSlice:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A flat part of the gradient that is synchronised at once, at `step`."""
+    """A flat part of the gradient that is synchronised at once, at `step`. A step has the buckets from `first` to the
+    one that `is_last`."""
 
     index: int
     step: int
@@ -38,6 +39,7 @@ class Bucket:
     itemsize: int
     slices: tuple[ParameterSlice, ...]
     is_last: bool
+    first: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -114,8 +116,10 @@ class StepFacts:
     `span` from the first bucket ready to the last; `buckets` each bucket's (ready after the first, bytes); `residual`
     the residual's energy relative to the gradient's; `loss` the training loss, if the user reported it. `carrying` and
     `encoding` are the parts of `exposed` with an operation on the network, and with encoding only; `level` is the level
-    of the step, where known. On rank 0, `sample` has some elements of its own gradient, and `adaptive` says whether the
-    optimizer divides by the root of squared gradients, where that is known.
+    of the step, where known. `slack` is for how long training went on after its last gradient was ready and before it
+    needed the result (local steps with a delay); `exposed` begins after it. On rank 0, `sample` has some elements of
+    its own gradient, and `adaptive` says whether the optimizer divides by the root of squared gradients, where that is
+    known.
     """
 
     seconds: float = 0.0
@@ -131,6 +135,7 @@ class StepFacts:
     carrying: float = 0.0
     encoding: float = 0.0
     level: Level | None = None
+    slack: float = 0.0
     sample: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
     adaptive: bool | None = None
 

@@ -70,3 +70,19 @@ def test_a_lap_summarises_the_step() -> None:
     assert facts.residual == 4.0
     assert facts.compute == pytest.approx(1.5)
     assert watch.lap(103.0, 2) is None, "a step without buckets has no facts"
+
+
+def test_what_training_did_not_wait_for_is_slack_and_not_exposed() -> None:
+    timer = StepTimer()
+    timer.lap(0.0, 0)
+    timer.bucket_ready(1.0, 8)
+    timer.operation(1.0, 4.0, 8)
+    timer.needed(3.0)
+    facts = timer.lap(6.0, 1)
+    assert facts is not None
+    assert (facts.exposed, facts.slack, facts.carrying) == (1.0, 2.0, 1.0)
+    timer.bucket_ready(7.0, 8)
+    timer.operation(7.0, 8.0, 8)
+    facts = timer.lap(9.0, 1)
+    assert facts is not None
+    assert (facts.exposed, facts.slack) == (1.0, 0.0), "of the next step, without a delay"

@@ -124,6 +124,7 @@ def merge(facts: list[StepFacts], own: StepFacts) -> StepFacts:
         buckets=own.buckets,
         residual=max(fact.residual for fact in facts),
         loss=own.loss,
+        slack=own.slack,
         sample=own.sample,
         adaptive=own.adaptive,
     )

@@ -25,10 +25,16 @@ class StepTimer:
     _residual: float = 0.0
     _gradient: float = 0.0
     _began: float | None = None
+    _needed: float = 0.0
 
     def bucket_ready(self, now: float, nbytes: int) -> None:
         with self._lock:
             self._ready.append((now, nbytes))
+
+    def needed(self, now: float) -> None:
+        """Training could do without the result until now; without a call, until the last bucket was ready."""
+        with self._lock:
+            self._needed = now
 
     def operation(self, started: float, finished: float, nbytes: int) -> None:
         with self._lock:
@@ -54,7 +60,7 @@ class StepTimer:
         with self._lock:
             if not self._ready:
                 return None
-            ended = max(self._restored, self._ready[-1][0])
+            ended = max(self._restored, self._ready[-1][0], self._needed)
         return self.lap(ended, hops, loss)
 
     def drop(self) -> None:
@@ -70,11 +76,12 @@ class StepTimer:
             facts = None
             if began is not None and ready:
                 last = ready[-1][0]
-                waited = (last, max(last, self._restored))
+                needed = max(last, self._needed)
+                waited = (needed, max(needed, self._restored))
                 carrying = union(within(intervals, waited))
                 facts = StepFacts(
                     seconds=now - began,
-                    exposed=max(0.0, self._restored - last),
+                    exposed=max(0.0, self._restored - needed),
                     busy=union(intervals),
                     wire_bytes=self._wire,
                     hops=hops,
@@ -85,10 +92,11 @@ class StepTimer:
                     loss=loss,
                     carrying=carrying,
                     encoding=union(within(intervals + self._worked, waited)) - carrying,
+                    slack=needed - last,
                 )
             self._ready, self._intervals, self._worked = [], [], []
             self._wire = 0
-            self._work = self._restored = self._residual = self._gradient = 0.0
+            self._work = self._restored = self._residual = self._gradient = self._needed = 0.0
             return facts
 
 
