@@ -2,7 +2,7 @@
 
 gradient    ParameterSlice, Bucket
 network     LinkView, Acks, View                    what sense knows
-step        StepFacts                               what one rank measured
+step        StepFacts, Divergence                   what one rank measured
 decision    Footprint, Decision                     what a level would send; which level is used
 plan        Tree, Plan                              how sums travel between members
 function    all_reduce_bytes                        bytes that each rank sends for an uncompressed sum
@@ -106,6 +106,16 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
+class Divergence:
+    """How far ranks went in a round of local steps: squared norms of a rank's own change of the weights (on rank 0, the
+    mean over ranks) and of the mean of all ranks' changes, after so many steps."""
+
+    steps: int
+    own: float
+    shared: float
+
+
+@dataclass(frozen=True, slots=True)
 class StepFacts:
     """What one rank measured in one step. Seconds and bytes; the defaults mean "not measured".
 
@@ -115,7 +125,8 @@ class StepFacts:
     the residual's energy relative to the gradient's; `loss` the training loss, if the user reported it. `carrying` and
     `encoding` are the parts of `exposed` with an operation on the network, and with encoding only; `level` is the level
     of the step, where known. On rank 0, `sample` has some elements of its own gradient, and `adaptive` says whether the
-    optimizer divides by the root of squared gradients, where that is known.
+    optimizer divides by the root of squared gradients, where that is known. With local steps a step of the session is a
+    round: `steps` are the optimizer's steps in `compute`, `divergence` is that of the exchange.
     """
 
     seconds: float = 0.0
@@ -133,6 +144,8 @@ class StepFacts:
     level: Level | None = None
     sample: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
     adaptive: bool | None = None
+    steps: int = 1
+    divergence: Divergence | None = None
 
     @property
     def compute(self) -> float:
@@ -157,13 +170,15 @@ def all_reduce_bytes(nbytes: int, world_size: int) -> int:
 class Decision:
     """The level of all buckets, the reason in one sentence, and a version that all ranks agree on.
 
-    `guarded`: the accuracy guard decided, not time; known only to the rank that decided.
+    `guarded`: the accuracy guard decided, not time; known only to the rank that decided. `sync_every` counts where the
+    user allows local steps and leaves their number to the controller: 1 synchronises gradients at every step.
     """
 
     level: Level
     reason: str
     version: int = 0
     guarded: bool = False
+    sync_every: int = 1
 
 
 @dataclass(frozen=True, slots=True)
