@@ -1,8 +1,41 @@
-"""Period price: how many times more steps training needs for the same loss with local steps. Pure."""
+"""Period price: how many times more steps training needs for the same loss with H local steps on W ranks. Pure.
+
+What drives it is gradient noise. A synchronous step averages the noise of W batches; in a round every rank follows its
+own, W times the variance, and the noise that an average would have removed moves the replicas apart like a random walk,
+whose distance grows with the square root of the number of steps:
+
+    price = 1 + spread x (W - 1) x sqrt(H),   at most W
+
+More than W times the steps it cannot take: one rank alone, with one W-th of the samples, would not be slower. `spread`
+depends on the optimizer: Adam and its like divide by the root of squared gradients, so that more noise also makes
+their steps shorter.
+
+In the running job, ranks see how noisy it is: changes of the weights that have little in common (their cosine) are
+noise. The excess is scaled by how far the observed cosine is from 1, compared with that of the jobs from which
+`spread` comes. Constants: `benchmarks/local_steps.py` (docs/results/local-steps.md).
+"""
 
 from __future__ import annotations
 
+import math
+from typing import Final
+
 from gradwire.types import Divergence
+
+# Spread of optimizers with second moments, and of others; and the usual cosine between two ranks' rounds.
+SPREAD: Final = (0.015, 0.015)
+USUAL_COSINE: Final = (0.4, 0.4)
+# One observed round may be an outlier: the correction is limited, and averaged over about eight rounds.
+LEAST_FACTOR, GREATEST_FACTOR = 0.5, 2.0
+GAIN: Final = 0.125
+
+
+def prior_price(sync_every: int, world_size: int, adaptive: bool, factor: float = 1.0) -> float:
+    """`factor` scales the excess: 1, or what was observed."""
+    if sync_every <= 1 or world_size < 2:
+        return 1.0
+    spread = SPREAD[0 if adaptive else 1] * factor
+    return min(1 + spread * (world_size - 1) * math.sqrt(sync_every), float(world_size))
 
 
 def cosine_of(divergence: Divergence, world_size: int) -> float:
@@ -11,3 +44,27 @@ def cosine_of(divergence: Divergence, world_size: int) -> float:
     if divergence.own <= 0 or world_size < 2:
         return 1.0
     return (world_size * divergence.shared / divergence.own - 1) / (world_size - 1)
+
+
+class PeriodPrice:
+    """The price for one job; `take` what every round showed."""
+
+    def __init__(self, world_size: int) -> None:
+        self._world_size = world_size
+        self._adaptive = True  # the more cautious assumption, until the optimizer is known
+        self._rounds = 0
+        self.factor = 1.0
+
+    def take(self, divergence: Divergence | None, adaptive: bool | None) -> None:
+        if adaptive is not None:
+            self._adaptive = adaptive
+        if divergence is None or not math.isfinite(divergence.own) or divergence.own <= 0:
+            return
+        usual = USUAL_COSINE[0 if self._adaptive else 1]
+        found = (1 - cosine_of(divergence, self._world_size)) / (1 - usual)
+        found = min(max(found, LEAST_FACTOR), GREATEST_FACTOR)
+        self._rounds += 1
+        self.factor += max(GAIN, 1 / (self._rounds + 1)) * (found - self.factor)
+
+    def of(self, sync_every: int) -> float:
+        return prior_price(sync_every, self._world_size, self._adaptive, self.factor)

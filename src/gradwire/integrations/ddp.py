@@ -13,20 +13,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from gradwire.config import Config, resolve, with_level, with_local_steps, with_plan, with_record, with_transport
+from gradwire.config import (
+    AUTO_PERIOD,
+    Config,
+    resolve,
+    with_level,
+    with_local_steps,
+    with_plan,
+    with_record,
+    with_transport,
+)
 from gradwire.errors import ConfigError
 from gradwire.integrations.ddp_hook import DdpHook, register, sparse_module
 from gradwire.integrations.handle import Handle, close_with
 from gradwire.integrations.local_attach import LocalOptimizers, attach_local, check_optimizer_given
 from gradwire.integrations.local_handle import LocalStepsHandle
 from gradwire.integrations.optimizer_kind import watch_optimizer
+from gradwire.integrations.period_attach import attach_period
 from gradwire.integrations.scaler_search import ScalerSearch
 from gradwire.local_steps.outer_optimizer import OuterFactory
 from gradwire.runtime.builder import build
@@ -47,7 +57,7 @@ def attach(  # noqa: PLR0913 - the settings that users change most, by name
     lossiest: str | None = None,
     scaler: Scaler | None = None,
     optimizer: Optimizer | None = None,
-    sync_every: int | None = None,
+    sync_every: int | Literal["auto"] | None = None,
     outer: str | OuterFactory | None = None,
 ) -> Handle:
     """Let gradwire synchronise this model's gradients. Every rank calls it at the same point.
@@ -61,8 +71,9 @@ def attach(  # noqa: PLR0913 - the settings that users change most, by name
     `scaler` is this model's loss scaler (torch.amp.GradScaler); if every rank's training loop has exactly one, gradwire
     finds it.
     `sync_every` allows local steps (docs/howto/local-steps.md): ranks train alone for so many steps of `optimizer`,
-    then synchronise their weights by an outer optimizer. `outer` is "nesterov", "average", or a function that makes a
-    torch optimizer for given parameters.
+    then synchronise their weights by an outer optimizer; "auto" lets gradwire choose how many by the measured network,
+    or synchronous training. `outer` is "nesterov", "average", or a function that makes a torch optimizer for given
+    parameters.
     If the model is attached already (by `gradwire.run`) and no configuration is passed, its handle is returned. A model
     that `torch.compile` made from a DDP model counts as that DDP model: Accelerate compiles last.
     """
@@ -92,7 +103,10 @@ def attach_configured(model: DistributedDataParallel, config: Config, optimizers
     """Attach to a model that is not attached yet. `optimizers` are for local steps, where the configuration has them;
     without an inner one, the first that steps the model is taken."""
     _check_sparse(config, model)
-    handle = attach_local(model, config, optimizers) if config.sync_every else _attach(model, config)
+    if config.sync_every == AUTO_PERIOD:
+        handle: Handle = attach_period(model, config, optimizers)
+    else:
+        handle = attach_local(model, config, optimizers) if config.sync_every else _attach(model, config)
     close_with(model, handle)
     _ATTACHED[model] = handle
     return handle

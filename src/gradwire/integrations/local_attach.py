@@ -51,7 +51,7 @@ class OptimizerSearch:
 def attach_local(model: DistributedDataParallel, config: Config, optimizers: LocalOptimizers) -> LocalStepsHandle:
     """Every rank calls this at the same point, with equal weights."""
     parameters = ModelParameters.of(model.module, model.parameters_to_ignore)
-    _check_supported(model)
+    check_supported(model)
     if optimizers.inner is not None:
         parameters.check(unwrapped(optimizers.inner))
     weights = GlobalWeights(parameters.trained.items())
@@ -59,7 +59,7 @@ def attach_local(model: DistributedDataParallel, config: Config, optimizers: Loc
     built = build(config, model.process_group, parameters.numel)
     buffers = {name: one for name, one in model.module.named_buffers() if name not in model.parameters_to_ignore}
     average = BufferAverage(buffers, model.process_group, config.transport.timeout)
-    rounds = Rounds(built.session, weights, outer, average, config.sync_every)
+    rounds = Rounds(built.session, weights, outer, average, int(config.sync_every))
     counter = StepCounter(parameters, rounds.count_step)
     hook = LocalHook(model, built.session)
     handle = LocalStepsHandle(built, config, LocalParts(rounds, counter, hook))
@@ -73,14 +73,15 @@ def attach_local(model: DistributedDataParallel, config: Config, optimizers: Loc
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"attach: this model already has a communication hook ({error})") from error
-    _count_steps(model, counter, optimizers.inner)
+    ScalerSearch(model, counter)
+    watch_steps(counter, optimizers.inner)
     if built.sampler is not None:
         built.sampler.adaptive = True  # the cautious price; what sparse levels cost pseudo-gradients is not measured
     return handle
 
 
-def _count_steps(model: DistributedDataParallel, counter: StepCounter, inner: object | None) -> None:
-    ScalerSearch(model, counter)
+def watch_steps(counter: StepCounter, inner: object | None) -> None:
+    """Count the steps of the given optimizer, or of the first one that steps the model."""
     if inner is not None:
         counter.bind(inner)
     else:
@@ -93,7 +94,8 @@ def check_optimizer_given(config: Config, optimizer: object | None) -> None:
         raise ConfigError(f"sync_every: {config.sync_every} needs the optimizer whose steps count; {FIX}")
 
 
-def _check_supported(model: DistributedDataParallel) -> None:
+def check_supported(model: DistributedDataParallel) -> None:
+    """ConfigError for a model that cannot have local steps."""
     if model.find_unused_parameters:
         raise ConfigError(
             "sync_every: with find_unused_parameters DDP exchanges messages at every step, which local steps avoid; "

@@ -16,7 +16,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from gradwire.decide.auto import EXTRA_STEPS
 from gradwire.decide.base import Controller, Job
+from gradwire.decide.fixed import FixedLevel
+from gradwire.decide.period_controller import PeriodController, local_levels
+from gradwire.decide.registry import is_controller, make_controller
 from gradwire.errors import ConfigError
 from gradwire.level import Level
 from gradwire.runtime.governor import merge
@@ -42,7 +46,7 @@ class LocalTrainingSimulation(TrainingSimulation):
     def __init__(self, job: SimulatedJob, controller: Controller | None = None) -> None:
         if job.sync_every != AUTO and job.sync_every < 1:
             raise ConfigError(f"sync_every: {job.sync_every} is not valid; it must be a whole number >= 1, or auto")
-        super().__init__(job, controller)
+        super().__init__(job, controller or _period_controller(job))
         self._round_length, self._round_facts = 0, StepFacts()
         if job.sync_every != AUTO:
             self._begin_local(job.sync_every)
@@ -63,6 +67,11 @@ class LocalTrainingSimulation(TrainingSimulation):
     def _in_force(self) -> Decision:
         """The decision of the session's present step: of a round, with local steps."""
         return self._fixed.at(self.workers.rounds) if self._fixed is not None else self._coming[0]
+
+    @property
+    def _adaptive(self) -> bool:
+        """The cautious assumption, where a controller of levels sees rounds only (integrations/local_attach.py)."""
+        return self._job.sync_every != AUTO or self._job.task.optimizer_spec.name != "sgd"
 
     def _begin_local(self, sync_every: int) -> None:
         self.workers.begin_local()
@@ -91,7 +100,17 @@ class LocalTrainingSimulation(TrainingSimulation):
         timed = self.timeline.end_round(ended.traffic, level, hops)
         facts = merge([seen.facts for seen in timed.observations], timed.observations[0].facts)
         self._round_facts = replace(
-            facts, level=level, sample=ended.sample, adaptive=True, steps=steps, divergence=ended.divergence
+            facts, level=level, sample=ended.sample, adaptive=self._adaptive, steps=steps, divergence=ended.divergence
         )
         self._round_length = decision.sync_every if self._job.sync_every == AUTO else steps
         return self._sense_and_decide(timed, self._round_facts, self._round_job) or decision, timed.end
+
+
+def _period_controller(job: SimulatedJob) -> Controller | None:
+    """Decides level and local steps, where the job leaves both open, or the local steps of a fixed level."""
+    if job.sync_every != AUTO:
+        return None
+    if is_controller(job.level):
+        return PeriodController(make_controller(job.level), local_levels(None, EXTRA_STEPS), EXTRA_STEPS)
+    level = Level.parse(job.level)
+    return PeriodController(FixedLevel(level), (level,))

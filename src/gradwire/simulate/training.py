@@ -138,8 +138,8 @@ class TrainingSimulation:
             peer.take(now - trip, now, now, now)
 
     def _first(self) -> Decision:
-        if self._fixed is not None:
-            return self._fixed.at(0)
+        if not is_controller(self._job.level):
+            return Fixed(Level.parse(self._job.level), self.times.world_size, self._job.warmup).at(0)
         whole = Bucket(-1, 0, sum(b.numel for b in self.workers.buckets), 4, (), True)
         return initial_level(self._probe(), lambda level: self._footprint(level, (whole,))[0].wire_bytes)
 

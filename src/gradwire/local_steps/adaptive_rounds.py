@@ -1,0 +1,130 @@
+"""Adaptive rounds: rounds whose length the session's decisions set, and which may be synchronous steps instead.
+
+Training begins with synchronous steps. All ranks read the same decision at the same step of the session, so they change
+together, between two steps of the optimizer:
+
+    synchronous -> local   after the step at which the decision is in force: the global weights are the model's, the
+                           outer optimizer begins without momentum. What compressed gradients left in this rank's
+                           residual is added to its own gradient at the next backward (integrations/period_hook.py),
+                           and all ranks receive it with the weights
+    local -> local         the next round has the new length
+    local -> synchronous   at the end of a round. Its exchange should be uncompressed, which sends all residuals (the
+                           period controller decides `off` for it); what is left otherwise is sent by an all-reduce of
+                           its own. Then the inner optimizers' states become equal
+
+In every round the divergence of the ranks is measured: the norm of this rank's pseudo-gradient, and of the mean.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from gradwire.compress.error_feedback import ErrorFeedback
+from gradwire.local_steps.buffer_average import BufferAverage
+from gradwire.local_steps.global_weights import FlatWeights
+from gradwire.local_steps.rounds import Rounds
+from gradwire.runtime.governor import Governor
+from gradwire.sense.step_timer import StepTimer
+from gradwire.types import Decision, Divergence
+
+log = logging.getLogger("gradwire")
+
+
+@dataclass(frozen=True, slots=True)
+class RoundControl:
+    """What decides, what measures, and what else changes with the mode: `on_change` is told whether steps are local
+    from now on."""
+
+    governor: Governor
+    timer: StepTimer
+    feedback: ErrorFeedback
+    on_change: Callable[[bool], None]
+    rank: int
+    # Seconds that ranks wait for each other at a change, at most.
+    timeout: float
+
+
+class AdaptiveRounds(Rounds):
+    """`local`: whether ranks train alone at present."""
+
+    local = False
+    control: RoundControl
+
+    def count_step(self) -> None:
+        if self.local:
+            super().count_step()
+            return
+        self.steps += 1
+        decision = self.control.governor.decision
+        if decision.sync_every > 1:
+            self._report(f"local steps, {decision.sync_every} a round", decision)
+            self.begin_local(decision.sync_every)
+
+    def begin_local(self, sync_every: int) -> None:
+        """The global weights are what the model has now, on all ranks the same."""
+        self.adopt()
+        self.local, self.sync_every, self.step_in_round = True, sync_every, 0
+        self.control.on_change(True)
+
+    def adopt(self) -> None:
+        """Take the model's weights and buffers as the global ones; forget the outer optimizer's momentum."""
+        self.weights.load_global(self.weights.local_state())
+        self.buffers.load_saved(self.buffers.own())
+        self.outer.state.clear()
+
+    def end_round(self) -> None:
+        steps, control = self.step_in_round, self.control
+        control.timer.round_ended(max(1, steps))
+        super().end_round()
+        control.timer.diverged(Divergence(max(1, steps), self._norm(self._own), self._norm(self._shared)))
+        decision = control.governor.decision
+        if decision.sync_every > 1:
+            self.sync_every = decision.sync_every
+        elif self.local:
+            self._report("synchronous steps", decision)
+            self._end_local()
+
+    def _end_local(self) -> None:
+        """Synchronise gradients from the next step on."""
+        if any(self.control.feedback.pending(one.bucket) for one in self.weights.buckets):
+            self._send_residuals()
+        self.local = False
+        self.control.on_change(False)
+
+    def _send_residuals(self) -> None:
+        """One more outer step, by the mean of what is left in the ranks' residuals."""
+        for one, bucket in self.weights.at(self._session.step):
+            one.gradient.zero_()
+            self.control.feedback.flush(bucket, one.gradient)
+        changes = {str(one.bucket.index): one.gradient for one in self.weights.buckets}
+        mean = BufferAverage(changes, self.buffers.group, self.control.timeout)
+        mean.begin()
+        mean.finish()
+        self.outer.step()
+        self.weights.reset_local()
+
+    def _exchange(self) -> None:
+        session = self._session
+        self._own, self._shared = [], []
+        for one, bucket in self.weights.at(session.step):
+            if bucket.is_last:
+                session.step += 1
+            change = one.measure()
+            self._own.append(change.square().sum())
+            session.synchronise(bucket, change, FlatWeights(one.flat))
+        session.settle()
+        self._shared = [one.gradient.square().sum() for one in self.weights.buckets]
+
+    @staticmethod
+    def _norm(squares: list[Tensor]) -> float:
+        """Read from the device once, after the exchange."""
+        return sum(float(one) for one in squares)
+
+    def _report(self, what: str, decision: Decision) -> None:
+        """A change of training is never silent: one line in rank 0's log; the decision is recorded as an event."""
+        if self.control.rank == 0:
+            log.warning("gradwire: %s after step %d: %s", what, self.steps, decision.reason)
