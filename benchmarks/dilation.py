@@ -3,9 +3,9 @@
     python benchmarks/dilation.py steps [--factors 1 2 4 8] [--net slow lan100] [--hosts 2] [--json FILE]
     python benchmarks/dilation.py tcp   [--factors 1 2 4 8] [--json FILE]
 
-steps   a paced training step over gloo and over gradwire's transports; the factor 1 is what the others must give
+steps   a paced training step over gloo and over gradwire's transports; every factor must give the time of factor 1
 tcp     plain TCP, whose timers are the kernel's: goodput under loss, and bursts after pauses, with the least
-        retransmission timeout stretched (as the lab does) and not: which side does dilated time favour?
+        retransmission timeout stretched (as the lab does) and not stretched
 
 Every row is measured once per round and factor, factors alternate; figures are medians over rounds.
 """

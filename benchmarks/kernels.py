@@ -208,7 +208,7 @@ def show_times(n: int, times: dict[str, list[float]], console: Console) -> None:
 
 
 def show_ratios(ratios: dict[str, dict[str, float]], console: Console) -> None:
-    table = Table(title="duels: median of ratios within rounds")
+    table = Table(title="alternating pairs: median of the ratios within rounds")
     for column in ("ratio", "median", "quartiles", "best / best", "rounds", "target"):
         table.add_column(column, justify="left" if column == "ratio" else "right")
     for label, _, _, target in RATIOS:
@@ -225,10 +225,10 @@ def bench(n: int, rounds: int, console: Console) -> dict[str, object]:
     by_name = {one.name: one for one in contestants}
     times = times_of(arena, contestants, max(3, rounds // 4))
     ratios = {}
-    duels = rounds * min(10, max(1, LONG // n))
+    pair_rounds = rounds * min(10, max(1, LONG // n))
     for label, over, under, _ in RATIOS:
         slow = by_name[over].slow or by_name[under].slow
-        ratios[label] = compare(arena, by_name[over], by_name[under], SLOW_ROUNDS if slow else duels)
+        ratios[label] = compare(arena, by_name[over], by_name[under], SLOW_ROUNDS if slow else pair_rounds)
     show_times(n, times, console)
     show_ratios(ratios, console)
     return {

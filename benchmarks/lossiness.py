@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradwire.decide.price import ADAPTIVE, EXACT, FORMATS, LOWRANK, PLAIN
+from gradwire.decide.price import ADAPTIVE, EXACT, FORMATS, LEAST_KEPT, LOWRANK, PLAIN
 from gradwire.level import Level
 from gradwire.simulate.tasks import make_task, with_optimizer
 from gradwire.simulate.workers import BucketTraffic, Workers
@@ -81,8 +81,8 @@ def smoothed(losses: list[float]) -> NDArray[np.float64]:
 
 
 def slowdown(plain: list[float], lossy: list[float]) -> float:
-    """Steps of the lossy training to its own last loss / steps of the plain one to that loss; nan if it never had to
-    get there, inf if the training diverged."""
+    """Steps of the lossy training to its own last loss / steps of the plain one to that loss; nan if the plain one did
+    not reach that loss, inf if the lossy training diverged."""
     if not all(map(math.isfinite, lossy)):
         return math.inf
     mine, other = smoothed(lossy), smoothed(plain)
@@ -100,7 +100,7 @@ def price(job: str, level: Level, kept: float) -> float:
     if level.select == "lowrank":
         return LOWRANK[kind]
     rounding = FORMATS.get(level.values, EXACT)[kind]
-    return rounding * (1 + (ADAPTIVE, PLAIN)[kind] * (1 - kept)) if level.sparse else rounding
+    return rounding * (1 + (ADAPTIVE, PLAIN)[kind] * math.log(1 / max(kept, LEAST_KEPT))) if level.sparse else rounding
 
 
 def page(runs: list[Run]) -> str:
@@ -139,7 +139,7 @@ def save(runs: list[Run]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--jobs", default=JOBS, help="task:optimizer:rate[:momentum], by comma")
+    parser.add_argument("--jobs", default=JOBS, help="task:optimizer:rate[:momentum], separated by commas")
     parser.add_argument("--levels", default=LEVELS)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=1)

@@ -3,10 +3,9 @@
     python benchmarks/readme_table.py            print both
     python benchmarks/readme_table.py --write    put them into their pages
 
-Every figure is computed here from a result file, which a benchmark wrote; a row whose file is not there, or says
-nothing yet, is left out.
-The last column says when it was measured, at which revision, and whether others used the machine, as far as the file
-notes it. `nine` leaves out each planner's first step, which warms up.
+Every figure is computed here from a result file, which a benchmark wrote; a row whose file is missing, or has no result
+yet, is left out. The last column is the date of the measurement, the revision, and whether other programs used the
+machine, as far as the file has them. `nine` leaves out each planner's first step, which is a warm-up.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ SUMMARY: Final = ROOT / "docs" / "results" / "summary.md"
 BEGIN: Final = "<!-- results: begin (python benchmarks/readme_table.py --write) -->"
 END: Final = "<!-- results: end -->"
 KEPT_UP: Final = "the lab kept up"
-# The share of packets more than 1 ms late above which a lab says of itself that it did not.
+# The share of packets more than 1 ms late above which the lab reports that it did not keep up.
 LATE: Final = 0.02
 
 
@@ -126,7 +125,7 @@ def progress(found: Any) -> str:
 
 
 def mean_speeds(found: Any, comparison: str, *tasks: str) -> list[str]:
-    """Of auto by network, over tasks and losses; those that neither reached count for nothing."""
+    """Of auto by network, over tasks and losses; losses that neither reached are left out."""
     speeds: dict[str, list[float]] = {}
     for cell in found["cells"]:
         own = [row[comparison]["speed"] for row in cell["targets"] if comparison in row]
@@ -136,7 +135,7 @@ def mean_speeds(found: Any, comparison: str, *tasks: str) -> list[str]:
 
 
 def accuracy(found: Any) -> str:
-    """By task: how far a level ends from none, in the task's own unit."""
+    """By task: the difference of each level to uncompressed training, in the task's own unit."""
     shown = ("fp16", "int8", "int4", "topk:0.1+int8", "topk:0.01+int8", "lowrank:4", "auto", "randk:0.5+fp16")
     said = []
     for name, task in found.items():
@@ -180,7 +179,7 @@ def aws(found: Any) -> str:
 
 
 def whole(found: Any) -> str:
-    """Seconds to the accuracy; who did not reach it, how far it came."""
+    """Seconds to the accuracy; for contestants that did not reach it, their last accuracy."""
     said = []
     for name, entry in found.items():
         if entry["reached"]:
@@ -191,7 +190,7 @@ def whole(found: Any) -> str:
 
 
 def ltp(found: Any) -> str:
-    """The least and the greatest ratio; a step that was given up makes it more than was seen."""
+    """The least and the greatest ratio; with a step that was ended at its limit, the true ratio is higher."""
     cells: dict[tuple[float, float, bool], dict[str, Any]] = {}
     for row in found:
         cells.setdefault((row["rtt"], row["loss"], row["bursty"]), {})[row["system"]] = row
@@ -269,7 +268,7 @@ ROWS: Final = (
 )
 
 
-# Of the README: what most users would ask, one case that gradwire loses among them.
+# Of the README: what most users would ask, including one case that gradwire loses.
 README_ROWS: Final = (
     Row(
         "8 hosts at 200 Mbit/s, ResNet-18's gradients: step time against plain DDP",
@@ -301,7 +300,7 @@ README_ROWS: Final = (
 
 
 def measured(found: Any) -> str:
-    """When, at which revision, and in what company; a dash where the file does not say."""
+    """Date, revision, and whether the machine was shared; "not noted" if the file does not have them."""
     if isinstance(found, list):
         found = found[0]
     machine = found.get("machine") or found.get("nine", {}).get("machine")
@@ -312,7 +311,7 @@ def measured(found: Any) -> str:
 
 
 def command_of(row: Row, found: Any) -> str:
-    """As the file has it, else as it is called by default."""
+    """The command in the file, else the default one."""
     given = found.get("command") if isinstance(found, dict) else None
     text = given or f"python benchmarks/{row.command}"
     words = text.split()
@@ -330,7 +329,7 @@ def table(folder: Path = ROOT / "docs" / "results", rows: Iterable[Row] = ROWS) 
         if path.exists():
             found = json.loads(path.read_text())
             said = row.tell(found)
-            if said:  # a benchmark may have begun its file and not come far yet
+            if said:  # the file of a benchmark that has just begun has no result yet
                 lines.append(f"| {row.what} | {said} | `{command_of(row, found)}` | {measured(found)} |")
     return "\n".join(lines)
 

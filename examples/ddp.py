@@ -36,13 +36,13 @@ def main() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
 
     model = DistributedDataParallel(net)
-    handle = gradwire.attach(model, options.level)  # the one line
+    handle = gradwire.attach(model, options.level)  # the line to add
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     first = 0
     file = options.checkpoint / f"rank{rank}.pt" if options.checkpoint else None
     if file and file.exists():
-        saved = torch.load(file)
+        saved = torch.load(file, weights_only=True)
         net.load_state_dict(saved["net"])
         optimizer.load_state_dict(saved["optimizer"])
         handle.load_state_dict(saved["gradwire"])  # this rank's own residuals: gradient that was not sent yet
@@ -59,7 +59,7 @@ def main() -> None:
             with contextlib.nullcontext() if last else model.no_sync():  # only the last micro-batch synchronises
                 loss = F.cross_entropy(model(inputs), targets) / MICRO_BATCHES
                 loss.backward()
-        handle.note(loss.item())  # optional: lets gradwire notice if compression hurts
+        handle.note(loss.item())  # optional: lets the accuracy guard detect that compression harms training
         optimizer.step()
 
     if file:

@@ -40,7 +40,7 @@ def main() -> None:
         if isinstance(layer, nn.Linear):
             fully_shard(layer, mesh=mesh)
     fully_shard(net, mesh=mesh)
-    handle = gradwire.attach_fsdp(net, options.level)  # the one line
+    handle = gradwire.attach_fsdp(net, options.level)  # the line to add
 
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     data = load("digits")
@@ -51,7 +51,7 @@ def main() -> None:
         F.cross_entropy(net(images[places]), labels[places]).backward()
         optimizer.step()
 
-    right = (net(data.test_images).argmax(1) == data.test_labels).float().mean()  # a forward needs every rank
+    right = (net(data.test_images).argmax(1) == data.test_labels).float().mean()  # a forward pass needs every rank
     if rank == 0:
         print(f"{mesh.size(0)} sites of {mesh.size(1)}, accuracy {right:.3f}")
         print(handle.summary())

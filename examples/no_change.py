@@ -1,4 +1,4 @@
-"""An ordinary DDP script without any reference to gradwire. It trains with gradwire all the same:
+"""An ordinary DDP script without any reference to gradwire. These commands train it with gradwire:
 
 torchrun --nproc-per-node 2 -m gradwire.run examples/no_change.py --steps 40
 GRADWIRE_LEVEL=int8 torchrun --nproc-per-node 2 -m gradwire.run examples/no_change.py

@@ -1,7 +1,7 @@
-/* How members change plans (src/gradwire/plan/membership/member.py), small enough to look at every interleaving.
+/* How members change plans (src/gradwire/plan/membership/member.py), small enough to check every interleaving.
  *
- * Three members do STEPS steps. Member 0 may propose plan 2 and member 1, a rival, plan 3, at any time. Control messages
- * may be lost, late, doubled or reordered: receiving one is a choice below that may be taken at any later time, or never.
+ * Three members do STEPS steps. Member 0 may propose plan 2 and member 1 plan 3, at any time. Control messages
+ * may be lost, late, duplicated or reordered: receiving one is a choice below that may be taken at any later time, or never.
  * Member 0 may die at any time; then member 1 leads the regroup to a new epoch with member 2.
  * A collective is reduced to this: a step ends for a member when all have begun it, and its end merges their votes.
  * The states of a member are those of MemberState (src/gradwire/plan/membership/member_state.py).

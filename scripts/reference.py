@@ -186,10 +186,9 @@ def wire_page() -> str:
     lines = [
         "# Wire format",
         "",
-        "The bytes that leave a process, for every transport. [LTP](../ltp.md) and the [streams](../wires.md)",
-    ]
-    lines += [
-        "below have their own pages; [compatibility](../compatibility.md) explains the version numbers.",
+        "The bytes that leave a process, whichever transport carries them. gradwire's own transports,",
+        "[LTP](../ltp.md) and the [streams](../wires.md), have their own pages;",
+        "[compatibility](../compatibility.md) explains the version numbers.",
         "",
     ]
     for title, name in LAYOUTS.items():

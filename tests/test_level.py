@@ -37,6 +37,8 @@ def test_every_level_parses_back_from_its_text(
         ("topk", "topk needs a share"),
         ("topk:2", "topk needs a share"),
         ("lowrank:0", "rank from 1"),
+        ("lowrank:²", "rank from 1"),
+        ("prune:0.9999999", "prune needs a share"),
         ("int9", "'int9'"),
         ("int8+topk:0.1", "in the wrong order"),
         ("int8+int8", "repeated"),

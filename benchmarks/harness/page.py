@@ -47,7 +47,7 @@ def caveats(result: dict[str, Any], rows: Sequence[Row]) -> list[str]:
             found.append(
                 f"- {row.network}: compute alone took {row.median * 1e3:.0f} ms instead of the stated "
                 f"{stated * 1e3:.0f} ms, because the ranks of all hosts share this machine's cores; this slows "
-                "every contestant, and those that compress more than it would on separate hosts."
+                "every contestant, and compression takes more time than it would on separate hosts."
             )
     return found or ["The lab kept up in every block."]
 

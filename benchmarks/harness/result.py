@@ -173,7 +173,7 @@ def cells(row: Row) -> list[str]:
         "" if row.speedup is None else f"{row.speedup:.2f}",
         "" if row.of_bound is None else f"{row.of_bound:.2f}",
         "" if row.exposed is None else str(Seconds(round(max(row.exposed, 0.0), 4))),
-        # Far less payload than wire: somebody else's process sends it.
+        # Far less payload than wire: another process, such as a daemon, sends it.
         "?" if row.payload < 0.1 * row.wire and row.wire > 1e5 else str(Bytes(round(row.payload))),
         str(Bytes(round(row.wire))),
         "" if row.cpu is None else str(Seconds(row.cpu)),

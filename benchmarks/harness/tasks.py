@@ -80,10 +80,10 @@ def _resnet(directory: Path | None, samples: int) -> Task:
 
 
 def cifar10(directory: Path | None, samples: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """So many training images and their labels, all test images and theirs; ConfigError where they are not there."""
+    """`samples` training images and their labels, all test images and theirs; ConfigError if the files are missing."""
     folder = (directory or Path()) / "cifar10"
     if not (folder / "train_0.jpg").is_file():
-        raise ConfigError(f"task resnet: no cifar10/ under {directory}; point --data-dir at it")
+        raise ConfigError(f"task resnet: no cifar10/ in {directory or Path()}; name its parent directory by --data-dir")
     images = torch.cat([_sheet(folder / f"train_{part}.jpg") for part in range((samples + 9_999) // 10_000)])[:samples]
     labels = _labels(folder / "train_labels.u8")[: len(images)]
     return images, labels, _sheet(folder / "test.jpg"), _labels(folder / "test_labels.u8")
@@ -114,7 +114,9 @@ def _shuffled(images: Tensor, labels: Tensor) -> Callable[[int, int, int, int], 
 def _gpt(directory: Path | None, samples: int) -> Task:
     path = (directory or Path()) / "tinyshakespeare" / "input.txt"
     if not path.is_file():
-        raise ConfigError(f"task gpt: no tinyshakespeare/input.txt under {directory}; point --data-dir at it")
+        raise ConfigError(
+            f"task gpt: no tinyshakespeare/input.txt in {directory or Path()}; name the parent directory by --data-dir"
+        )
     text = path.read_text()
     codes = {character: index for index, character in enumerate(sorted(set(text)))}
     tokens = torch.tensor([codes[character] % CHARACTERS for character in text])

@@ -52,7 +52,7 @@ class WorkloadSpec:
     def about(self) -> str:
         if self.kind == "real":
             return f"{self.model}, computed on this machine, batch {self.batch}"
-        why = COMPUTE_MS[self.model][1] if self.compute_ms is None else "as asked"
+        why = COMPUTE_MS[self.model][1] if self.compute_ms is None else "set for this run"
         return f"{self.model}, paced: {self.seconds * 1e3:g} ms of compute a step ({why}), synthetic gradients"
 
     @property
@@ -78,7 +78,7 @@ class Workload(Protocol):
 
 
 class PacedWorkload:
-    """No optimizer runs: weights stay where they are and only the gradients' way is timed."""
+    """No optimizer runs: weights do not change, and only compute and the synchronisation of gradients are timed."""
 
     data = "synthetic gradients"
 
@@ -96,7 +96,7 @@ class PacedWorkload:
 
 
 class RealWorkload:
-    """SGD with momentum on real data, or random ones where there are none."""
+    """SGD with momentum on real data, or on random data if there is none."""
 
     def __init__(self, spec: WorkloadSpec, rank: int) -> None:
         self._spec = spec

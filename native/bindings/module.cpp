@@ -10,5 +10,5 @@ NB_MODULE(_native, m) {
   gradwire::bind_ltp(m);
   gradwire::bind_stream(m);
   gradwire::bind_packets(m);
-  gradwire::bind_board(m);
+  gradwire::bind_shm_allreduce(m);
 }

@@ -1,6 +1,6 @@
 // libgradwire-dilate: preloaded into the ranks of a lab in dilated time. Clocks run slower by the factor
 // GRADWIRE_DILATE and waits last longer by it, so that a program on links that are slower by the same factor sees the
-// network, its own pauses and its timeouts as they were asked for, and measures undilated seconds.
+// network, its own pauses and its timeouts as requested, and measures undilated seconds.
 //
 // Clocks agree in all processes of a lab: they count from GRADWIRE_DILATE_ORIGIN, nanoseconds on the machine's
 // monotonic clock. Clocks of processor time are left alone. The kernel's own timers are not reached from here; what TCP
@@ -35,7 +35,8 @@ namespace {
 constexpr int64_t kSecond = 1'000'000'000;
 // Beyond any real wait, and far from where products with the factor overflow.
 constexpr time_t kForever = 4'000'000'000;
-// A condition variable does not say which clock its deadline belongs to; no machine has been up since before 2001.
+// A condition variable does not say which clock its deadline belongs to. A deadline above this many seconds belongs to
+// the realtime clock (it is after 2001): no machine's monotonic clock counts thirty years.
 constexpr time_t kFirstRealtime = 1'000'000'000;
 
 template <class Function>

@@ -88,7 +88,7 @@ void bring_up(int control, const char* name) {
   if (ioctl(control, SIOCSIFFLAGS, &value) != 0) fail(std::string("SIOCSIFFLAGS ") + name);
 }
 
-// By netlink, because the ioctl for it asks for root outside of the namespace.
+// By netlink, because the ioctl for it requires root outside of the namespace.
 void set_ring(uint32_t packets) {
   struct {
     nlmsghdr header{};

@@ -64,7 +64,7 @@ class Loop {
   Nanoseconds window_end_ = 0;
   bool busy_ = false;
   int poll_ = -1;
-  int schedule_ = -1;  // the kernel's count of what this thread waited for a processor
+  int schedule_ = -1;  // the kernel's count of how long this thread has waited for a processor
   Nanoseconds delayed_ = 0;
 };
 

@@ -8,7 +8,8 @@ namespace {
 
 constexpr Time kFirstGreeting = 100 * kMillisecond;
 constexpr Time kLastGreeting = kSecond;
-constexpr int kSteadyGreetings = 8;  // before the interval doubles: a burst of losses can drop several in a row
+// Greetings before their interval doubles: a burst of losses can drop several in a row.
+constexpr int kSteadyGreetings = 8;
 // Connections send before answers do, but not always: a peer that wants to connect must not wait until others have sent
 // all.
 constexpr int kRunsPerAnswer = 8;

@@ -146,8 +146,8 @@ void SendSide::on_acked(Time now, TransferId id, std::uint32_t first, std::uint3
   Outgoing* transfer = find(id);
   if (!transfer) return;
   transfer->on_acked(first, count);
-  // A receiver acknowledges data that it drops after a tolerant transfer is closed, so only CLOSE tells what arrived. A
-  // reliable one is never closed early, and its last ACK is proof.
+  // A receiver acknowledges data that it drops after a tolerant transfer is closed, so only CLOSE reports what arrived.
+  // A reliable one is never closed early, and its last ACK is proof.
   if (transfer->all_acked() && transfer->request().tolerance == kWhole) finish(now, *transfer);
 }
 

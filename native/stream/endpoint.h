@@ -52,7 +52,7 @@ class Endpoint {
   void post(Time now, std::uint32_t rank, const ReceiveRequest& request);
   // The buffer is not used after this call. False: the transfer is unknown, or had finished before.
   bool cancel(Time now, std::uint32_t rank, std::uint64_t token);
-  // Tells every peer, closes all sockets and fails what is pending; later requests fail too.
+  // Informs every peer, closes all sockets and fails what is pending; later requests fail too.
   void shut(Time now);
 
   void handle_ready(Time now, int fd, std::uint32_t events);

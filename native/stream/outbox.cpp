@@ -105,7 +105,7 @@ bool Outbox::on_done(Time now, std::uint64_t id, CloseReason reason) {
   auto found = by_id_.find(id);
   if (found == by_id_.end()) return true;  // a small or a cancelled one
   if (reason == complete && found->second->made != found->second->request.size) return false;
-  // The receiver removes a refused message when it is told that no more of it follows.
+  // The receiver removes a refused message when an ABORT reports that no more of it follows.
   if (found->second->made != found->second->request.size) aborted_.push_back(id);
   finish(now, found->second, reason, Failure::none);
   return true;

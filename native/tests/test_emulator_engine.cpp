@@ -1,4 +1,5 @@
-// The network in virtual time: paths over several links, incast at a shared queue, scheduled changes, begin anew.
+// The network in virtual time: paths over several links, incast at a shared queue, scheduled changes, a restart by
+// begin().
 #include <cmath>
 #include <vector>
 
@@ -34,7 +35,7 @@ void delays_of_a_path_add_up() {
   engine.set_path(0, 1, {0, 1, 2});
   engine.begin(0);
   CHECK(engine.ingress(kMs, packet(0, 1)));
-  CHECK(!engine.ingress(kMs, packet(1, 0)));  // no way back
+  CHECK(!engine.ingress(kMs, packet(1, 0)));  // there is no path back
   std::vector<Nanoseconds> due;
   engine.advance(100 * kMs, [&](PacketPtr p) { due.push_back(p->due); });
   CHECK(due == std::vector<Nanoseconds>{7 * kMs});

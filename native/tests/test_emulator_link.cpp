@@ -51,7 +51,7 @@ void serves_at_its_rate_and_delays() {
   CHECK(drain(link, 2000 * kMs).empty());
 }
 
-// The emulator wakes late and finds a packet that came after the one before it was long gone.
+// The emulator wakes late and finds a packet that arrived long after the previous one had left.
 void no_packet_leaves_before_it_arrived() {
   LinkValues values;
   values.rate = 1.538e6;  // a full packet takes 1 ms
@@ -168,7 +168,8 @@ void a_full_link_has_bursts_by_the_packet() {
   CHECK(std::abs(drops / static_cast<double>(bursts) - 4.0) < 0.3);
 }
 
-// A chain that turns with every step loses every other packet of a full link, also across a change of its rate.
+// A chain that changes its state with every step loses every second packet of a full link, also across a change of its
+// rate.
 void a_new_rate_does_not_turn_service_time_into_idle_time() {
   Link link = bursty(1538, 1, 1);  // a full packet takes 1 s
   for (int i = 0; i < 6; ++i) link.offer(0, udp(1500));

@@ -21,7 +21,7 @@ namespace {
 
 using Floats = std::vector<float>;
 
-// Exactly sized heap blocks, so that one element too far is a sanitizer report.
+// Exactly sized heap blocks, so that the sanitizer reports an access one element too far.
 struct Case {
   Floats g, r;
   float least;
@@ -51,7 +51,7 @@ void append(Bytes& to, const std::vector<T>& values) {
   append(to, values, values.size());
 }
 
-// NaN payloads are the hardware's business; everything else must match.
+// The payload bits of a NaN depend on the hardware; everything else must match.
 void append_floats(Bytes& to, Floats values) {
   for (float& x : values)
     if (std::isnan(x)) x = std::numeric_limits<float>::quiet_NaN();

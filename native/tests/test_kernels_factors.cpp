@@ -1,4 +1,4 @@
-// Low-rank factors: the basis is orthonormal, the product is its own definition, and nothing is read or written
+// Low-rank factors: the basis is orthonormal, the product equals its definition, and nothing is read or written
 // outside.
 #include <cmath>
 #include <random>

@@ -23,7 +23,7 @@ std::vector<int32_t> random_set(std::mt19937& random, int64_t count, int64_t num
   return set;
 }
 
-// A heap block of exactly this size, so that a read past the end is a report.
+// A heap block of exactly this size, so that the sanitizer reports a read past the end.
 std::unique_ptr<uint8_t[]> exact(const uint8_t* data, int64_t size) {
   auto copy = std::make_unique<uint8_t[]>(static_cast<size_t>(size));
   if (size > 0) std::memcpy(copy.get(), data, static_cast<size_t>(size));

@@ -85,7 +85,7 @@ void startup_ends_when_a_transfer_fits_the_window() {
   CHECK(again > 0.5 * kFast);
 }
 
-// A queue that is deep beside the path fills when the path slows down. RTprop is measured when that queue is gone.
+// A queue that is deep in comparison with the path fills when the path slows down. RTprop is measured when it is empty.
 void rtprop_excludes_a_standing_queue() {
   PipeSpec spec = path(100 * kMillisecond, 20e6);
   Training training(3, spec, 200'000'000);
@@ -104,7 +104,7 @@ void rtprop_excludes_a_standing_queue() {
   CHECK(most < 240 * kMillisecond);
 }
 
-// The clock of ProbeRTT starts when the flight has drained, and what leaves meanwhile measures nothing of the rate.
+// The clock of ProbeRTT starts when the packets in flight have drained; packets sent meanwhile give no rate sample.
 void probe_rtt_waits_for_the_queue_to_drain() {
   Bbr bbr(1200, 200 * kMillisecond);
   AckSample sample;
@@ -143,7 +143,7 @@ void a_loss_found_by_timeout_reduces_cubics_window() {
   sample.lost_sent = 900 * kMillisecond;
   cubic.on_ack(sample);
   CHECK(cubic.window() < before);
-  // Another loss of the same round trip is no news.
+  // Another loss of the same round trip changes nothing.
   before = cubic.window();
   sample.now += kMillisecond;
   cubic.on_ack(sample);
@@ -190,7 +190,7 @@ struct Sender {
 void the_reordering_threshold_falls_when_reordering_ends() {
   Sender sender;
   CHECK(sender.overtaken(kSecond, 20) == 1);
-  CHECK(sender.overtaken(2 * kSecond, 20) == 0);  // learnt
+  CHECK(sender.overtaken(2 * kSecond, 20) == 0);  // the threshold has adapted
   Time now = 2 * kSecond;
   for (int i = 0; i < 20; ++i) {  // in order, for much longer than a window of RTprop
     now += 5 * kSecond;
@@ -218,7 +218,7 @@ void an_mtu_black_hole_is_detected_while_small_packets_arrive() {
   Time began = world.now;
   for (std::uint64_t i = 100; !find_event(*training.b, EventType::received, tag) && world.now - began < 10 * kSecond;
        ++i) {
-    training.a->endpoint->post(world.now, 1, {i, buffer.data(), buffer.size(), i, 0, 0});  // says POSTED
+    training.a->endpoint->post(world.now, 1, {i, buffer.data(), buffer.size(), i, 0, 0});  // sends POSTED
     world.run(5 * kMillisecond);
   }
   std::printf("black hole: the transfer ended %.2f s after the path shrank\n",
@@ -241,7 +241,7 @@ void heavy_random_loss_is_not_an_mtu_black_hole() {
   CHECK(training.stats().counters.mtu_fallbacks == 0);
 }
 
-// The sender's rate is ten times too high until it has aged. The receiver goes by what arrives.
+// The sender's rate is ten times too high until it expires. The receiver decides by what arrives.
 void early_close_follows_arrivals_after_a_drop() {
   Training training(7, path(10 * kMillisecond, 250e3), 1'000'000);
   training.steps(20, 200 * kMillisecond, 980'000);
@@ -253,7 +253,8 @@ void early_close_follows_arrivals_after_a_drop() {
   CHECK(least >= 0.98);
 }
 
-// Data stops, the peer lives (keepalives pass): closed where at least `least` is there, waited for where it is not.
+// Data stops and the peer is alive (keepalives arrive): a transfer closes if at least `least` has arrived, else it
+// waits.
 void a_stalled_transfer_closes_above_its_least_fraction_only() {
   for (bool enough : {true, false}) {
     Training training(8, path(10 * kMillisecond, 250e3), 2'000'000);

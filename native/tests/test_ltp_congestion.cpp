@@ -28,7 +28,7 @@ std::vector<double> shares(const std::vector<CongestionKind>& kinds, PipeSpec sp
   back.queue = 1e9;
   back.loss = spec.loss;
   std::vector<Flow> flows(kinds.size());
-  // All flows share the buffers: nobody looks at the bytes here.
+  // All flows share the buffers: the bytes are not compared here.
   std::vector<std::uint8_t> source(
       static_cast<std::size_t>(spec.rate * static_cast<double>(warm + measure) / kSecond * 1.2));
   std::vector<std::uint8_t> destination(source.size());
@@ -67,7 +67,7 @@ PipeSpec link(Time delay, double buffer) {
   return spec;
 }
 
-// Packets held back are declared lost, then acknowledged: the share of losses that others decide by forgets them.
+// Packets held back are declared lost, then acknowledged: the reported share of losses no longer contains them.
 void late_packets_are_not_counted_as_lost() {
   PipeSpec spec = link(20 * kMillisecond, 2);
   spec.reorder = 0.1;
@@ -102,7 +102,7 @@ void random_loss_does_not_slow_bbr() {
   spec.loss = 0.01;
   double cubic = shares({CongestionKind::cubic}, spec, 3 * kSecond, 6 * kSecond, 3)[0];
   std::printf("loss 1 %%: cubic %.3f\n", cubic);
-  CHECK(cubic < 0.4);  // the yardstick behaves like the real one
+  CHECK(cubic < 0.4);  // our CUBIC slows down under loss as the kernel's does
 }
 
 void a_clean_link_is_filled() {
@@ -133,7 +133,7 @@ void bbr_and_cubic_share_a_link() {
     std::printf("buffer %.1f BDP: bbr %.3f, cubic %.3f\n", buffer, share[0], share[1]);
     double total = share[0] + share[1];
     CHECK(total > 0.9);
-    // 0.316 in the deeper queue: ProbeRTT gives its queue up for 200 ms, and CUBIC keeps its own.
+    // 0.316 in the deeper queue: ProbeRTT drains its share of the queue for 200 ms, and CUBIC keeps its own.
     CHECK(share[0] / total >= 0.3);
     CHECK(share[1] / total >= 0.3);
   }
@@ -163,8 +163,8 @@ void a_side_that_only_received_starts_at_the_initial_rate() {
   CHECK(acked >= source.size());
 }
 
-// As in training: up, then down, again and again, under loss. What a phase learned must outlive the other phase, and
-// one lost control packet must not end startup at a crawl.
+// As in training: up, then down, repeatedly, under loss. What was measured in one phase must still hold after the
+// other, and one lost control packet must not end startup at a very low rate.
 Time slowest_phase(std::uint64_t seed) {
   World world(seed);
   Settings settings;
@@ -215,8 +215,8 @@ void one_lost_control_packet_does_not_end_startup() {
   CHECK(bbr.pacing_rate() >= before);
 }
 
-// Trees send both ways at once. The slow direction's data stands before the fast one's ACKs, which must not hold it
-// back.
+// Trees send both ways at once. ACKs of the fast direction wait behind data of the slow one; that must not slow the
+// fast direction.
 void data_on_the_reverse_path_does_not_slow_the_forward_path() {
   World world(1);
   Host &one = world.add(0), &other = world.add(1);

@@ -46,7 +46,7 @@ std::vector<std::vector<std::uint8_t>> sources(std::size_t count, std::size_t si
   return all;
 }
 
-// Far more than the credit holds, and (with 1500) more than any table of transfers was ever sized for.
+// Far more than the credit allows, and (with 1500) more than the receiver's window of transfer ids holds.
 void receives_in_the_opposite_order_are_all_served(std::size_t count, std::size_t size, double loss,
                                                    std::uint32_t tolerance) {
   Pair pair(count, loss);
@@ -75,7 +75,7 @@ void unclaimed_transfers_block_no_other(double loss) {
   pair.post(2, box, 1);
   CHECK(pair.received(2));
   CHECK(box == source);
-  // The ten still come when they are asked for, the middle one first.
+  // The ten still arrive when their receives are posted, the middle one first.
   for (std::uint64_t i : {5, 0, 9, 1, 2, 3, 4, 6, 7, 8}) {
     std::vector<std::uint8_t> late(80'000);
     pair.post(200 + i, late, 100 + i);
@@ -125,8 +125,8 @@ void transfers_of_one_tag_are_paired_in_order(double loss) {
   }
 }
 
-// Credit that cancelled and refused transfers held comes back: afterwards a full credit's worth goes ahead of its
-// receive.
+// Credit that cancelled and refused transfers used is returned: afterwards transfers of the whole credit can be sent
+// before their receives.
 void credit_is_never_lost(double loss) {
   Pair pair(11, loss, 50'000);
   auto source = sources(60, 40'000);

@@ -49,7 +49,8 @@ void connects_through_loss_and_corruption() {
   }
 }
 
-// The side that answers may have data before the other has its answer: what the other does not know yet is no restart.
+// The responder may send data before its ACCEPT has arrived: packets of a connection that the initiator does not know
+// yet are not a restart.
 void data_that_overtakes_a_lost_accept_does_not_end_the_connection() {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     PipeSpec spec;
@@ -96,7 +97,7 @@ void answers_are_never_larger_than_requests() {
     for (int i = 0; i < 20; ++i) world.inject(packet.to, victim, packet.bytes);
     world.run(kMillisecond);
     CHECK(world.sent_bytes[packet.to] - before <= 20 * packet.bytes.size());
-    // The largest answer of all, ACCEPT, needs a cookie bound to the address: a repeated HELLO only earns a RETRY.
+    // The largest answer, ACCEPT, needs a cookie bound to the address: a repeated HELLO only gets a RETRY.
     if (peek_kind(packet.bytes) == Kind::hello) CHECK(world.sent_bytes[packet.to] - before < 20 * 60);
     CHECK(!connected(target, packet.from));
   }
@@ -117,7 +118,7 @@ void replayed_packets_are_counted_and_change_nothing() {
   CHECK(duo.up());
   duo.world.capture = true;
   CHECK(duo.exchange(200'000, 11));
-  duo.world.run(500 * kMillisecond);  // until nothing on the tape is still under way
+  duo.world.run(500 * kMillisecond);  // until no captured packet is still in flight
   auto tape = duo.world.tape;
   LinkStats before = duo.stats(*duo.b, 0);
   // MTU probes that the path dropped were never received: they would not be replays.
@@ -271,7 +272,7 @@ void a_restarted_peer_is_distinguished_from_a_silent_one() {
   }
 }
 
-// A first round trip of seconds would make the first window leave at a crawl and timers wait for as long.
+// A first round trip of seconds would make the first window leave very slowly and timers wait for as long.
 void first_round_trips_are_those_of_the_path() {
   auto check = [](const Duo& duo) {
     for (auto [host, other] : {std::pair(duo.a, 1u), std::pair(duo.b, 0u)})
@@ -327,7 +328,7 @@ void an_unconfirmed_connection_passes_its_requests_on() {
   CHECK(there == source && back == source);
 }
 
-// What is larger than the path is known to carry may be refused by the interface, and with it the run it is in.
+// The interface may refuse a datagram larger than the path is known to carry, and with it the whole run.
 void a_probe_is_sent_alone() {
   Duo duo(19);
   int probes = 0;
@@ -371,7 +372,8 @@ void a_repeated_hello_costs_little_and_delays_nothing() {
   CHECK(answers > 0 && answers <= 1000);
 }
 
-// RETRY is a twenty-sixth of the HELLO that answers it: whoever repeats a captured one must not make us send much.
+// RETRY has 1/26 of the size of the HELLO that answers it: an attacker that repeats a captured one must not make us
+// send much.
 void a_repeated_retry_is_not_answered_each_time() {
   Duo duo(21);
   duo.world.capture = true;

@@ -1,5 +1,5 @@
-// Event loops on loopback, driven from several threads: results, cancellation, closing with work under way. Built with
-// the address and undefined-behaviour sanitizers, and once more with the thread sanitizer.
+// Event loops on loopback, driven from several threads: results, cancellation, closing with work in progress. Built
+// with the address and undefined-behaviour sanitizers, and once more with the thread sanitizer.
 #include "core/random.h"
 #include "ltp_io/loop.h"
 #include "tests/check.h"
@@ -136,7 +136,7 @@ void a_burst_of_commands_wakes_the_thread_a_few_times() {
   std::vector<std::uint64_t> tokens;
   for (int i = 0; i < kCommands; ++i) tokens.push_back(loop.receive(1, {0, target.data(), 1, 1, 0, 0}));
   CHECK(loop.stats().wakes < kCommands / 2);
-  // And asleep, it is woken: no command is left lying.
+  // While asleep it is woken: no command waits.
   for (int i = 0; i < 20; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(i % 3));
     loop.cancel(1, tokens[static_cast<std::size_t>(i)]);

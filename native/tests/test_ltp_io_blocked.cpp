@@ -1,5 +1,5 @@
-// A socket that is full, or refuses: what the loop does meanwhile. The system calls that would say so are defined here,
-// in front of the library's, because loopback never blocks.
+// What the loop does while its socket is full or refuses to send. The system calls that report this are defined here,
+// before those of the C library, because loopback never blocks.
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -59,7 +59,7 @@ void join(ltp_io::Loop& a, std::uint32_t rank_a, ltp_io::Loop& b, std::uint32_t 
 }
 
 // True once SHUT of `rank` has arrived, long before `dead_after`.
-bool hears_goodbye(ltp_io::Loop& loop, std::uint32_t rank) {
+bool receives_shut(ltp_io::Loop& loop, std::uint32_t rank) {
   std::uint8_t byte;
   std::uint64_t token = loop.receive(rank, {0, &byte, 1, 99, 0, 0});
   auto event = loop.wait(token, in(5 * kSecond));
@@ -94,7 +94,7 @@ void shut_waits_for_a_full_socket() {
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   refusal = 0;
   closing.join();
-  CHECK(hears_goodbye(b, 0));
+  CHECK(receives_shut(b, 0));
   // But not for ever.
   ltp_io::Loop c(config(2)), d(config(3));
   join(c, 2, d, 3);
@@ -113,7 +113,7 @@ void shut_reaches_more_peers_than_one_round_serves() {
     join(hub, 0, *others.back(), rank);
   }
   hub.close();
-  for (auto& other : others) CHECK(hears_goodbye(*other, 0));
+  for (auto& other : others) CHECK(receives_shut(*other, 0));
 }
 
 void offload_is_disabled_only_when_it_is_the_cause() {

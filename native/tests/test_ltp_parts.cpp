@@ -84,7 +84,7 @@ void frames_read_back_as_written() {
   CHECK(next_frame(in, frame) && std::get<CloseFrame>(frame).missing[1] == close.missing[1]);
   CHECK(next_frame(in, frame) && std::get<DataFrame>(frame).first == 8 && std::get<DataFrame>(frame).bytes.size() == 3);
   CHECK(in.left() == 0);
-  // Every truncation is noticed, none is read past.
+  // Every truncation is detected, and nothing is read past the end.
   for (std::size_t cut = 0; cut < out.size(); ++cut) {
     Reader part(Bytes(buffer).first(cut));
     while (part.left() && next_frame(part, frame)) {
@@ -170,7 +170,7 @@ void early_close_follows_the_formula_and_then_measured_ratios() {
   auto small = early.limits(2048, 20 * kMillisecond, 10e6);
   for (int i = 0; i < 64; ++i) early.on_closed(small, 0, 1);
   CHECK(early.ratio() == 2);
-  // Faster than the formula is no reason to wait for less than it says.
+  // The deadline is never below the formula, also when transfers were faster.
   for (int i = 0; i < 64; ++i) early.on_closed(limits, limits.formula / 2, 1);
   CHECK(early.ratio() == 0.5);
   limits = early.limits(1'000'000, 20 * kMillisecond, 10e6);
@@ -180,8 +180,8 @@ void early_close_follows_the_formula_and_then_measured_ratios() {
   CHECK(limits.deadline > 0 && limits.deadline < kNever / 2);
 }
 
-// Whatever block the permuted order ends in: with its last first transmission a transfer is spent, and nothing is
-// pending.
+// Whichever block the permuted order ends in: after its last first transmission a transfer has sent everything once,
+// and nothing is pending.
 void all_sent_once_holds_after_the_last_first_transmission() {
   std::vector<std::uint8_t> bytes(50'000);
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
@@ -200,7 +200,7 @@ void all_sent_once_holds_after_the_last_first_transmission() {
   }
 }
 
-// The count goes on beyond 32 bits: what comes there is not taken for an old transfer, acknowledged and dropped.
+// Ids continue beyond 32 bits: a transfer with such an id is not treated as an old one, acknowledged and dropped.
 void transfer_ids_do_not_wrap() {
   Settings settings;
   ControlQueue sending, receiving;
@@ -233,7 +233,7 @@ void transfer_ids_do_not_wrap() {
   CHECK(sent.size() == 6 && counters.late_data == 0);
 }
 
-// A peer that lists the same grains twice does not make less than nothing arrive.
+// A peer that lists the same grains twice must not make the count of arrived bytes negative.
 void overlapping_ranges_of_a_close_count_once() {
   std::vector<std::uint8_t> bytes(10'000);
   Outgoing transfer(0, {1, bytes.data(), bytes.size(), 1, 4, 0, 900'000, {}, 1}, 1400, 0);
@@ -247,8 +247,8 @@ void overlapping_ranges_of_a_close_count_once() {
   CHECK(missing.size() == 1 && missing[0].offset == 0 && missing[0].length == 21 * grain);
 }
 
-// ABORT of a transfer never announced here, found long after its id left the window: its credit must go back all the
-// same.
+// ABORT of a transfer never announced here arrives long after its id left the window: its credit must still be
+// returned.
 void a_late_abort_returns_its_credit() {
   Settings settings;
   ControlQueue control;

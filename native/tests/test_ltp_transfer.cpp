@@ -134,8 +134,8 @@ void tolerant_transfers_close_early_and_lose_nothing_silently() {
   CHECK(early > 20);
 }
 
-// Rounds of one megabyte each way of asking: how long the receiver took from the first packet to the close, on average
-// over those that found the path known, and what was missing in all.
+// Rounds of one megabyte: how long the receiver took from the first packet to the close, as a mean over the rounds
+// after the path was measured, and what was missing in all of them.
 struct Rounds {
   double seconds = 0, missing = 0;
 };
@@ -237,8 +237,8 @@ void a_packet_full_of_controls_carries_no_data() {
   b.paused = true;
   world.run(200 * kMillisecond);
   b.paused = false;
-  // Closed and asked to send within one turn of its loop. Bytes of a frame without a header are PADDING when they are
-  // zero.
+  // Closes a transfer and has data to send in one turn of its loop. Bytes of a frame without a header would be read as
+  // PADDING, because they are zero.
   b.endpoint->handle_timeout(world.now);
   b.endpoint->send(world.now, 0, {2, zeros.data(), zeros.size(), 2, 1, 0, kWhole, {}, 2});
   CHECK(world.run(5 * kSecond,
@@ -263,7 +263,7 @@ void a_loss_found_by_timeout_costs_one_packet() {
   b.endpoint->post(world.now, 0, {1, first.data(), first.size(), 1, 0, 0});
   b.endpoint->post(world.now, 0, {2, second.data(), second.size(), 2, 0, 0});
   world.run(100 * kMillisecond);
-  // Three packets, the first of which gets lost; one of the next transfer is under way when 9/8 RTT have told so.
+  // Three packets, the first of which is lost; one of the next transfer is in flight when 9/8 RTT have passed.
   a.endpoint->send(world.now, 1, {1, source.data(), source.size(), 1, 4, 0, kWhole, {}, 1});
   world.run(15 * kMillisecond);
   a.endpoint->send(world.now, 1, {2, source.data(), second.size(), 2, 4, 0, kWhole, {}, 2});

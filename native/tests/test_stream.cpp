@@ -1,4 +1,4 @@
-// Streams between loops of one process, over TCP and over rings: threads, cancellation, closing with work under way,
+// Streams between loops of one process, over TCP and over rings: threads, cancellation, closing with work in progress,
 // and hostile bytes at every depth. Built with the address and undefined-behaviour sanitizers, and with the thread one.
 #include <arpa/inet.h>
 #include <sys/eventfd.h>
@@ -73,7 +73,7 @@ void threads_share_a_loop(bool local, bool encrypt) {
   CHECK(two.a.link_stats().at(1).counters.bytes_sent > 0);
 }
 
-// The address sanitizer sees a touch of either buffer after it was given back.
+// The address sanitizer reports an access to either buffer after it was returned.
 void cancelled_buffers_are_never_used_again(bool local, bool encrypt) {
   Two two(local, encrypt);
   Random random(5);
@@ -201,7 +201,7 @@ struct Caller {
   stream::GreetingBytes hello{}, accept{};
 };
 
-// A short life, so that silence is found out while a test waits.
+// Short deadlines, so that silence is detected while a test waits.
 stream::LoopConfig brief(std::uint32_t rank) {
   stream::LoopConfig brief = config(rank, false);
   brief.keepalive = 50 * kMillisecond;
@@ -459,8 +459,8 @@ void several_threads_may_close_a_loop(bool local) {
 }
 
 #ifndef __SANITIZE_ADDRESS__  // whose checks need descriptors themselves
-// A process short of descriptors: two are left for the sockets of a call, none for its shared memory. The call is
-// repeated until there are some; the loop, and with it every other peer, goes on.
+// A process has few descriptors left: two for the sockets of a connection, none for its shared memory. Connecting is
+// repeated until there are some; the loop continues, and with it every other peer.
 void a_connection_without_descriptors_is_retried() {
   stream::Loop a(config(0, true)), b(config(1, true));
   rlimit usual{};

@@ -132,7 +132,7 @@ void a_silent_peer_is_found_by_the_clock_alone(bool local) {
   CHECK(two.a.find(EventType::received, 9) && two.a.find(EventType::received, 9)->failure == Failure::vanished);
   CHECK(two.a.endpoint.peer(1)->failure == Failure::vanished);
   CHECK(two.a.endpoint.poll_timeout() == kNever);
-  // And the other end is told by the closed socket.
+  // The other end detects it by the closed socket.
   CHECK(two.until([&] { return two.b.find(EventType::failed) != nullptr; }));
 }
 

@@ -198,7 +198,7 @@ class World {
 inline std::vector<std::uint8_t> random_bytes(std::size_t size, std::uint64_t seed) {
   Random random(seed);
   std::vector<std::uint8_t> bytes(size);
-  // Never zero, so that a filled bubble can be told from data.
+  // Never zero, so that zeroed gaps can be distinguished from data.
   for (auto& byte : bytes) byte = static_cast<std::uint8_t>(1 + random.next() % 255);
   return bytes;
 }

@@ -338,7 +338,7 @@ class PacketWorld:
 
     def stats(self, host: int, peer: int) -> dict[str, float]: ...
 
-class BoardStatus(enum.Enum):
+class ShmStatus(enum.Enum):
     waiting = 0
 
     done = 1
@@ -347,7 +347,7 @@ class BoardStatus(enum.Enum):
 
     fold = 3
 
-class BoardKind(enum.Enum):
+class ShmKind(enum.Enum):
     caller = 0
 
     float32 = 1
@@ -362,7 +362,7 @@ class BoardKind(enum.Enum):
 
     int64 = 6
 
-class BoardFold:
+class ShmFold:
     """
     What the caller adds up: `size` bytes of the data, and where they lie in the slots.
     """
@@ -379,7 +379,7 @@ class BoardFold:
     @property
     def size(self) -> int: ...
 
-class Board:
+class ShmAllreduce:
     """
     Sums between the ranks of one host, through memory that all of them see.
     """
@@ -391,12 +391,12 @@ class Board:
 
     def announce(self, number: int, sums: int, header: bytes) -> None: ...
 
-    def begin(self, number: int, header: bytes, data: int, size: int, item: int, kind: BoardKind, sharded: bool) -> None: ...
+    def begin(self, number: int, header: bytes, data: int, size: int, item: int, kind: ShmKind, sharded: bool) -> None: ...
 
-    def step(self, timeout: float) -> BoardStatus: ...
+    def step(self, timeout: float) -> ShmStatus: ...
 
     @property
-    def folding(self) -> BoardFold: ...
+    def folding(self) -> ShmFold: ...
 
     def folded(self) -> None: ...
 

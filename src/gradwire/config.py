@@ -56,11 +56,13 @@ class PlanningConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     net: str = ""
     # A JSON file of site names and their ranks, read by rank 0; without it GRADWIRE_SITE names each rank's site.
     sites: str = ""
-    # Change the plan by measurements; measure idle links.
+    # Change the plan when measurements of the links show a better one.
     aware: bool = True
+    # Send probes over idle links, to measure those too.
     probe: bool = True
-    # A change must be predicted to save this share of the time, and comes this many seconds after the last one.
+    # A new plan must be predicted to save at least this share of the time.
     gain: Share = 0.1
+    # Least seconds between two changes of the plan.
     interval: Annotated[float, msgspec.Meta(ge=0)] = 30.0
     # Members relay for pairs without a link in `net`; False leaves them to the network's routers.
     relay: bool = True
@@ -80,7 +82,8 @@ class OuterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     # "nesterov": SGD with Nesterov momentum; "average": the mean of the ranks' weights.
     kind: Literal["nesterov", "average"] = "nesterov"
-    # Of "nesterov". Measured best for two workers and 20 steps: a character GPT, AdamW (docs/howto/local-steps.md).
+    # Of "nesterov". Measured best for two ranks and rounds of 20 steps: a character GPT, AdamW
+    # (docs/howto/local-steps.md).
     lr: Positive = 0.7
     momentum: Share = 0.6
 
@@ -185,12 +188,12 @@ def _check_local_steps(config: Config) -> None:
     if config.plan:
         raise ConfigError(
             f"sync_every: {config.sync_every} cannot be combined with plan = {config.plan!r}: weights are synchronised "
-            "between all ranks directly; leave plan empty, or sync_every"
+            "between all ranks directly; leave plan empty, or set sync_every to 0"
         )
     if config.compress.momentum:
         raise ConfigError(
             f"sync_every: {config.sync_every} cannot be combined with compress.momentum = {config.compress.momentum:g}"
-            ", which corrects the momentum of gradients; set it to 0, outer.momentum is the outer optimizer's"
+            ", which corrects the momentum of gradients; set compress.momentum to 0 (outer.momentum is another setting)"
         )
 
 
@@ -280,7 +283,10 @@ def _read_file(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"configuration file {path}: {error.strerror}") from error
+        raise ConfigError(
+            f"configuration file {path}: {error.strerror}; give the path of a TOML file that can be read (argument "
+            f"config, or {PREFIX}CONFIG)"
+        ) from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"configuration file {path} is not valid TOML: {error}") from error
     except UnicodeDecodeError as error:

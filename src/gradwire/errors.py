@@ -4,7 +4,7 @@ GradwireError
 ├── ConfigError      a wrong setting or argument, found before training; the message names it and the fix
 ├── LinkError        a network failure: a peer was lost, a deadline passed
 │   ├── NoAnswerError    a peer never answered; another wire may work
-│   └── PeerClosedError  a peer closed its connection in order while a transfer with it was still expected
+│   └── PeerClosedError  a peer closed its connection normally while a transfer with it was still expected
 └── IntegrityError   corrupted data or a bug in gradwire: training must stop
 """
 
@@ -18,7 +18,7 @@ class ConfigError(GradwireError, ValueError):
 
 
 class LinkError(GradwireError, ConnectionError):
-    """The network failed; the message names the peer, since when, and what to try."""
+    """The network failed; the message names the peer, what happened, and what to try."""
 
 
 class NoAnswerError(LinkError):
@@ -26,7 +26,7 @@ class NoAnswerError(LinkError):
 
 
 class PeerClosedError(LinkError):
-    """A peer closed its connection in order. Whether that is a failure depends on what was still expected from it."""
+    """A peer closed its connection normally. Whether that is a failure depends on what was still expected from it."""
 
 
 class IntegrityError(GradwireError, RuntimeError):

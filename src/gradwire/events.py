@@ -323,7 +323,7 @@ class Dropped(Fact, frozen=True):
 
 
 class Ended(Fact, frozen=True):
-    """The session was closed in order."""
+    """The session was closed normally."""
 
     step: int
 

@@ -2,7 +2,7 @@
 
 A level is a chain of stages in a fixed order: prune, then sparsify or factorise, then quantise, then lossless. Its text
 joins the stages with "+": "fp16", "int8", "topk:0.01+int8", "prune:0.5+topk:0.01+fp16+zstd", "lowrank:4", "off".
-Parsing is strict, and the canonical text parses back to the same level.
+Parsing is strict. The text gives six significant digits of a share; up to these it parses back to the same level.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STAGES: Final = ("off", "prune", *SPARSE, "lowrank", *VALUES[1:], "zstd")
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What is sent (`select` with `ratio` or `rank`, without `prune`) and the format of each value (`values`)."""
+    """What is sent (`select` with `ratio` or `rank`, of what `prune` leaves) and in which format (`values`)."""
 
     select: Select = "all"
     ratio: float = 1.0
@@ -83,7 +83,7 @@ def _parse_stage(stage: str, setting: str, text: str) -> tuple[int, dict[str, ob
     if name in SPARSE:
         return 1, {"select": name, "ratio": _fraction(name, argument, setting)}
     if name == "lowrank":
-        if not argument.isdigit() or not 1 <= int(argument) <= 256:
+        if not argument.isdecimal() or not 1 <= int(argument) <= 256:
             raise ConfigError(f"{setting}: lowrank needs a rank from 1 to 256, as in lowrank:4, not {argument!r}")
         return 1, {"select": "lowrank", "rank": int(argument)}
     if name in VALUES and name != "fp32" and not argument:
@@ -101,6 +101,6 @@ def _fraction(name: str, argument: str, setting: str) -> float:
         value = float(argument)
     except ValueError:
         value = -1.0
-    if not 0 < value < 1:
+    if not 0 < float(f"{value:g}") < 1:  # the text of a level has six digits
         raise ConfigError(f"{setting}: {name} needs a share between 0 and 1, as in {name}:0.01, not {argument!r}")
     return value

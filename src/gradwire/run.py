@@ -56,7 +56,8 @@ def use_backend(environment: Mapping[str, str]) -> Callable[[], None]:
         return lambda: None
     if name.lower() not in dist.Backend.backend_list:
         hint = did_you_mean(name.lower(), dist.Backend.backend_list)
-        raise ConfigError(f"GRADWIRE_BACKEND={name}: {hint}known backends: {', '.join(dist.Backend.backend_list)}")
+        known = ", ".join(dist.Backend.backend_list)
+        raise ConfigError(f"GRADWIRE_BACKEND: {name!r} is not a backend of this torch; {hint}choose one of {known}")
     original = dist.init_process_group
 
     @functools.wraps(original)

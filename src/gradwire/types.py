@@ -78,7 +78,7 @@ class Acks:
 
     `rtprop`, `queueing`, `loss` and `restart` (as in LinkView) are those of the worst link. `bandwidth` is what the
     links carry together, None unless the network and not the sender limited them; `floor` is what they carried, 0 in a
-    step that moved too little to tell.
+    step that moved too little to measure it.
     """
 
     rtprop: float | None = None

@@ -113,15 +113,20 @@ def test_missing_and_one_way_links_are_relayed(planner: str, matrix: Matrix, job
     check(matrix, make_plan(matrix, job, planner))
 
 
-@given(matrix=matrices(sizes=(2, 7)), job=jobs(least=16_000_000))
+# With few chunks the order in which two of them take one link decides, and two models may order them differently.
+FEW_CHUNKS = 4
+
+
+@given(matrix=matrices(sizes=(2, 7)), job=jobs(least=4_000_000))
 @settings(QUIET, max_examples=12)
-def test_the_predicted_time_is_the_simulated_one_within_a_tenth(
+def test_the_predicted_time_is_the_simulated_one_within_a_tenth_or_with_few_chunks_within_a_quarter(
     planner: str, matrix: Matrix, job: ReductionJob
 ) -> None:
     plan = make_plan(matrix, job, planner)
     run = simulate(matrix, plan, job)
     assert run is not None
-    assert plan.predicted == pytest.approx(run.seconds, rel=0.10)
+    few = 2 <= min(job.chunks(tree.share) for tree in plan.trees) <= FEW_CHUNKS
+    assert plan.predicted == pytest.approx(run.seconds, rel=0.25 if few else 0.10)
 
 
 @given(matrix=matrices(sizes=(3, 8)), data=st.data())
@@ -155,6 +160,13 @@ def test_the_same_input_gives_the_same_plan(planner: str) -> None:
     random = np.random.default_rng(3)
     matrix = Matrix.of(random.uniform(1, 9, (8, 8)) * MBIT, 0.02)
     assert make_plan(matrix, ReductionJob(9_000_000), planner) == make_plan(matrix, ReductionJob(9_000_000), planner)
+
+
+def test_the_reason_names_the_root_by_its_member_number() -> None:
+    matrix = Matrix.of(np.full((4, 4), 10 * MBIT), 0.01, members=(20, 30, 40, 50))
+    for planner in ("star", "pairwise", "hierarchy", "fapt1"):
+        plan = make_plan(matrix, ReductionJob(1_000_000), planner)
+        assert f"member {plan.trees[0].root} " in plan.reason.replace(";", " ")
 
 
 def test_an_unknown_planner_is_refused_with_the_known_ones() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gradwire.decide.price import SETTLED, PriceList, SelectionTrial
+from gradwire.decide.price import ADAPTIVE, PLAIN, SETTLED, PriceList, SelectionTrial
 from gradwire.decide.warmup import DENSE, DENSE_STEPS, WARM_STEPS, allows, least_share, warmed
 from gradwire.level import Level
 
@@ -56,7 +56,7 @@ def test_smaller_shares_cost_more_and_dense_formats_next_to_nothing() -> None:
 def test_an_adaptive_optimizer_pays_more_and_is_assumed_until_known() -> None:
     samples = gradients(2.0)
     adam, sgd, unknown = (priced(samples, kind).of(TENTH) for kind in (True, False, None))
-    assert adam - 1 == pytest.approx(2 * (sgd - 1), rel=0.02)
+    assert adam - 1 == pytest.approx(ADAPTIVE / PLAIN * (sgd - 1), rel=0.02)
     assert unknown == adam
 
 

@@ -1,4 +1,4 @@
-"""Selection: no exchange yields more operations than the lanes that its level reserves."""
+"""Selection: no exchange yields more operations than the lanes that its level reserves, and each counts as latency."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 
 from gradwire.compress.codec_cache import CodecCache
 from gradwire.exchange.chunk import Chunk
-from gradwire.exchange.select import TINY, exchange, lanes_needed
+from gradwire.exchange.select import TINY, exchange, footprint, lanes_needed
 from gradwire.level import Level
 from gradwire.transport.lanes.base import Op
-from gradwire.types import ParameterSlice
+from gradwire.types import Bucket, ParameterSlice
 from tests.exchange.ranks import Rank, alone, run
 
 LEVELS = [
@@ -58,3 +58,10 @@ def test_no_exchange_yields_more_operations_than_its_level_has_lanes(level: str,
 def test_no_level_reserves_lanes_that_no_exchange_uses(level: str) -> None:
     parsed = Level.parse(level)
     assert max(yielded(parsed, shape, world) for shape in SHAPES for world in (2, 5)) == lanes_needed(parsed)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("level", [level for level in LEVELS if not level.startswith("lowrank")])
+def test_a_footprint_counts_the_latency_of_every_operation(level: str, shape: tuple[int, int]) -> None:
+    bucket = Bucket(0, 0, shape[0] * shape[1], 4, (), is_last=True)
+    assert footprint(Level.parse(level), bucket, world_size=5).hops == yielded(Level.parse(level), shape, 5)

@@ -45,8 +45,8 @@ def test_behind_a_firewall_training_continues_and_only_measured_values_are_recor
         outcome = run_case(trial, "firewall drops UDP, ltp", tmp_path)
         assert outcome.good, outcome
         assert set(outcome.known) == {1, 2}
-        assert all("rtt" in values for values in outcome.known.values()), "TCP's own acknowledgements still tell it"
-        # A job this small tells nothing of the rate; the first look may have, and then it is what two flows share.
+        assert all("rtt" in values for values in outcome.known.values()), "TCP's own acknowledgements still show it"
+        # A job this small shows nothing of the rate; the startup probe may have, and then it is what two flows share.
         rates = [values.get("rate", 6e6) for values in outcome.known.values()]
         assert all(2.5e6 < rate < 14e6 for rate in rates), rates
 

@@ -101,6 +101,12 @@ def test_a_trace_is_found_beside_the_file(tmp_path: Path) -> None:
     assert network.links[0].spec.mean_rate.mbit == pytest.approx(6)
 
 
+def test_a_wrong_trace_is_named_with_its_setting_and_file(tmp_path: Path) -> None:
+    (tmp_path / "back.txt").write_text("0\t8\n2\t4\n1\t4\n")
+    with pytest.raises(ConfigError, match=r"net.access.trace: .*back.txt: times must start at 0 and increase"):
+        parse_network('hosts = 2\n[access]\ntrace = "back.txt"\n', "net", tmp_path)
+
+
 STAR = 'hosts = 2\n[access]\nrate = "10mbit"\n'
 
 
@@ -132,6 +138,7 @@ STAR = 'hosts = 2\n[access]\nrate = "10mbit"\n'
         ('hosts = ["a"]\n[[host]]\nname = "b"', "not both"),
         ('hosts = ["a", "b"]\n[[link]]\nbetween = ["a"]', r"between: must name two ends"),
         ("hosts = 2\nlink = 3\n", r"link: must be a list of tables"),
+        ("hosts = 2\nrouters = 3\n", r"net.routers: must be a list of names, but it is 3"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(text: str, says: str) -> None:

@@ -105,7 +105,9 @@ def test_cross_traffic_is_checked() -> None:
         pair(cross=(CrossTraffic("a", "z"),))
     with pytest.raises(ConfigError, match=r"cross.flows"):
         CrossTraffic("a", "b", flows=0)
-    with pytest.raises(ConfigError, match=r"cross.stop"):
+    with pytest.raises(ConfigError, match=r"cross.start: must not be negative, but it is -1 s"):
+        CrossTraffic("a", "b", Seconds(-1))
+    with pytest.raises(ConfigError, match=r"cross.stop: must be after cross.start \(5 s\), but it is 5 s"):
         CrossTraffic("a", "b", Seconds(5), Seconds(5))
     with pytest.raises(ConfigError, match=r"cross.rate"):
         CrossTraffic("a", "b", protocol="udp")

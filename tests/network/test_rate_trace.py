@@ -78,3 +78,16 @@ def test_a_synthetic_trace_has_the_mean_and_is_the_same_again() -> None:
 def test_steps_must_start_at_zero() -> None:
     with pytest.raises(ConfigError, match="start at 0"):
         RateTrace((1.0,), (1.0,), 2.0)
+
+
+@pytest.mark.parametrize("text", ["inf\n", "1\nnan\n", "0 inf\n1 2\n"])
+def test_numbers_that_are_not_finite_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="not finite"):
+        parse_trace(text)
+
+
+def test_a_corrupt_archive_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "broken.gz"
+    path.write_bytes(gzip.compress(b"1\n2\n" * 1000)[:-20] + b"x" * 20)
+    with pytest.raises(ConfigError, match=r"broken\.gz"):
+        load_trace(path)

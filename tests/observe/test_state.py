@@ -91,7 +91,7 @@ def test_the_time_left_follows_the_pace() -> None:
 
 
 def test_the_jobs_steps_are_rank_0s_in_whatever_order_files_are_read() -> None:
-    """Rank 1 tells each of its steps a little earlier than rank 0 does."""
+    """Rank 1 records each of its steps a little earlier than rank 0 does."""
     stepped = Stepped(10.0, 0, 0.5, 0.4, 0.0, 0.1, 0.0, 100, 50, 100, "int8")
     whole = [Record(rank, 10.0 * step - rank, stepped) for step in range(6) for rank in (1, 0)]
     for first in (None, 1, 0):

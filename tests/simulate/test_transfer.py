@@ -94,6 +94,20 @@ def test_a_change_of_rate_and_a_trace_are_followed() -> None:
     assert stalled.direct(1.5, 1000) == pytest.approx(3.0, abs=0.1), "nothing passes in the gap"
 
 
+def test_changes_of_loss_and_delay_are_followed_and_a_trace_goes_on() -> None:
+    change = Change(Seconds(10), "*", delay=Seconds(0.1), loss=0.05)
+    times = NetworkTimes(replace(starred(100, 0.001), changes=(change,)), "tcp")
+    before = times.direct(0.0, MEGABYTE)
+    assert times.flows[0, 1].loss == 0
+    after = times.direct(20.0, MEGABYTE) - 20.0
+    assert times.flows[0, 1].loss > 0.05, "two links"
+    assert after > before + 0.4, "four access links of 0.1 s"
+    gap = RateTrace((0.0, 1.0, 3.0), (Rate.from_mbit(100), 0.0, Rate.from_mbit(100)), 10.0)
+    lost = Change(Seconds(0.5), "*", loss=0.0)
+    stalled = NetworkTimes(replace(starred(100, 0.001, trace=gap), changes=(lost,)), "tcp")
+    assert stalled.direct(1.2, 1000) == pytest.approx(3.0, abs=0.1), "the trace does not begin anew"
+
+
 def test_cross_traffic_takes_its_share() -> None:
     net = starred(100, 0.001)
     more = Host("x0", rank=False)

@@ -182,3 +182,18 @@ def test_a_leader_whose_follower_died_continues_too() -> None:
     for number in range(2):
         second.finish(number)
     assert step.reported == [(0, None), (1, None)]
+
+
+def test_after_a_failed_rebuild_every_later_bucket_gets_the_error_at_once() -> None:
+    def rebuild(*_: object) -> Any:
+        raise LinkError("no rank is left")
+
+    first = StubSite()
+    site, step = opened(first, rebuild)
+    for index in range(2):
+        step.submit(index)
+    first.finish(0, SiteError("lost"))
+    assert all(step.ended.acquire(timeout=LIMIT) for _ in range(2))
+    later = Step(site)
+    later.submit(0)
+    assert [str(error) for _, error in later.reported] == ["no rank is left"]

@@ -81,12 +81,12 @@ def fails_at_the_end_of_attach(rank: int, world: int, config: dict[str, object])
         raise LinkError("rank 1 was lost")
 
     model, before = DistributedDataParallel(jobs.small_net()), set(threading.enumerate())
-    original, builder.open_liveness = builder.open_liveness, fail  # type: ignore[assignment]
+    original, builder.open_lost_rank_finder = builder.open_lost_rank_finder, fail  # type: ignore[assignment]
     try:
         with pytest.raises(LinkError, match="rank 1 was lost"):
             attach(model, config)
     finally:
-        builder.open_liveness = original
+        builder.open_lost_rank_finder = original
     return [thread.name for thread in set(threading.enumerate()) - before]
 
 

@@ -133,7 +133,7 @@ def test_a_comparison_without_an_answer_in_time_is_skipped_and_its_result_raised
     second.compare(10, 2)
     second.compare(20, 2)  # skipped: the one before has no answer yet
     assert len(job.warned) == 1
-    assert "did not answer in 0.05 s" in job.warned[0]
+    assert "did not answer within 0.05 s" in job.warned[0]
     store.go.set()
     assert second._answered.wait(30)
     monkeypatch.setattr(replica_check, "ANSWER_TIMEOUT", 30.0)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gradwire.compress.values import ALIGN
-from gradwire.errors import ConfigError
+from gradwire.errors import ConfigError, LinkError
 from gradwire.plan.job import ReductionJob
 from gradwire.plan.matrix import Matrix
 from gradwire.plan.model.matrix_io import generated, netstorm9
@@ -170,3 +170,21 @@ def test_well_compressed_buckets_go_in_few_pieces() -> None:
             assigned[piece.tree] += piece.numel
     for tree, got in zip(plan.trees, assigned, strict=True):
         assert abs(got / (300 * numel) - tree.share) < 0.02
+
+
+def test_a_close_that_is_repeated_after_an_error_releases_the_wire(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = FakeNet()
+    with Grid([net.wire(rank) for rank in range(9)], plan_for(nine()), NUMELS) as grid:
+        executor = grid.executors[0]
+        closed: list[int] = []
+        monkeypatch.setattr(executor.frame_io, "close", lambda: closed.append(1))
+        thread = executor._thread
+        with monkeypatch.context() as patch:
+            patch.setattr(thread, "join", lambda timeout: None)
+            patch.setattr(thread, "is_alive", lambda: True)
+            with pytest.raises(LinkError, match="close again later"):
+                executor.close(0.0)
+        thread.join(10)
+        executor.close()
+        executor.close()
+        assert closed == [1]

@@ -29,6 +29,8 @@ def load(model: str) -> tuple[Recorded, ...]:
     path = FOLDER / f"{model}.json"
     if not path.is_file():
         known = ", ".join(sorted(entry.stem for entry in FOLDER.glob("*.json")))
-        raise SystemExit(f"paced workload: no recording of {model!r}; there are {known}")
+        raise SystemExit(
+            f"paced workload: no recording of {model!r}; choose one of {known}, or run benchmarks/record_gradients.py"
+        )
     rows = json.loads(path.read_text())["parameters"]
     return tuple(Recorded(r["name"], tuple(r["shape"]), r["scale"], r["tail"], r["flops"]) for r in rows)

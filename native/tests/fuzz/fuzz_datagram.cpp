@@ -1,7 +1,7 @@
 // libFuzzer target: hostile bytes at every depth. The first byte chooses where they enter:
-//   0  a datagram from a stranger, into an endpoint that waits for a connection
-//   1  the frames of an authentic packet, into an established connection (a peer gone mad)
-//   2  the parsers alone, each packet they accept being written and parsed again
+//   0  a datagram of an unknown sender, into an endpoint that waits for a connection
+//   1  the frames of an authentic packet, into an established connection (a peer that knows the keys and is faulty)
+//   2  the parsers alone; each packet that they accept is written and parsed again
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -30,7 +30,7 @@ void stranger(MutableBytes bytes) {
 
 // A connection with a transfer each way; `bytes` are pieces of frames, each prefixed by its length. A length of 0: the
 // next generation of keys.
-void mad_peer(Bytes bytes) {
+void faulty_peer(Bytes bytes) {
   Settings settings;
   settings.credit = 100'000;
   ConnectionStart start;
@@ -94,7 +94,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size < 2) return 0;
   std::vector<std::uint8_t> bytes(data + 1, data + size);
   if (data[0] % 3 == 0) stranger(bytes);
-  if (data[0] % 3 == 1) mad_peer(bytes);
+  if (data[0] % 3 == 1) faulty_peer(bytes);
   if (data[0] % 3 == 2) parsers(bytes);
   return 0;
 }

@@ -1,6 +1,6 @@
-// libFuzzer target: an initiator, and what may answer it. The input is a list of steps; the first byte of each says
-// what comes: RETRY, ACCEPT, REFUSE, RESET or KNOCK with numbers of the input's choice under authentic tags, frames
-// under the keys that an ACCEPT led to (of whatever generation), the bytes as they are, or time.
+// libFuzzer target: an initiator, and possible answers to it. The input is a list of steps; the first byte of each
+// chooses one: RETRY, ACCEPT, REFUSE, RESET or KNOCK with numbers from the input and authentic tags, frames under the
+// keys that an ACCEPT led to (of any generation), the input's bytes unchanged, or the passing of time.
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -62,7 +62,7 @@ class Responder {
     return {bytes.begin(), bytes.end()};
   }
 
-  // Hears what the endpoint says: its HELLO is what answers refer to.
+  // Takes what the endpoint sends: answers refer to its HELLO.
   void drain() {
     std::vector<std::uint8_t> out(65536);
     Transmit transmit;

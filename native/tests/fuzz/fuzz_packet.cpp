@@ -1,6 +1,6 @@
 // libFuzzer target: the emulator's packets. The first ten bytes are the offload header as the kernel writes it, the
-// next two choose a stretch of segments, the rest is the packet. What is valid is measured and cut, and every cut is a
-// valid packet.
+// next two choose a range of segments, the rest is the packet. A valid packet is measured and cut, and every part must
+// be a valid packet.
 #include <cstdint>
 #include <cstring>
 

@@ -1,7 +1,7 @@
-// libFuzzer target: two endpoints and a network that the input drives. Every datagram takes its fate from the input: it
-// arrives, is lost, doubled, held back, cut, lengthened, changed, sent from elsewhere, or an older one comes in its
-// place. Between datagrams the endpoints send, receive and cancel. Then the network is well again. Whatever happened,
-// what is reported as delivered is what was sent.
+// libFuzzer target: two endpoints and a network that the input drives. The input decides what happens to each datagram:
+// it arrives, is lost, duplicated, held back, cut, lengthened, changed, sent from another address, or replaced by an
+// older one. Between datagrams the endpoints send, receive and cancel. Then the network works normally again. In all
+// cases, what is reported as delivered must be what was sent.
 #include <algorithm>
 #include <cstdint>
 #include <deque>
@@ -99,7 +99,7 @@ class World {
     ends_[1 - message.from]->post(now_, message.from,
                                   {number, message.target.data(), message.target.size(), number, 0, 0});
   }
-  // What was cancelled is freed: a touch of it afterwards is found by the sanitizer.
+  // A cancelled buffer is freed: the sanitizer reports any later access.
   void cancel(std::size_t number, bool receive) {
     if (number >= messages_.size() || (receive && !messages_[number]->posted)) return;
     Message& message = *messages_[number];

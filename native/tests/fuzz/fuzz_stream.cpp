@@ -1,7 +1,7 @@
 // libFuzzer target: streams. The first byte chooses where the rest enters:
-//   0  the greeting's parser, what it accepts being written and parsed again
+//   0  the greeting's parser; what it accepts is written and parsed again
 //   1  the bytes of a channel without seals, cut anywhere, into a connection that sends and receives
-//   2  frames with numbers of the input's choice under authentic seals (a peer gone mad), or changed after sealing
+//   2  frames with numbers from the input under authentic seals (a faulty peer), or changed after sealing
 //   3  two connections over channels that give and take as little as the input says; what arrives is what was sent
 #include <algorithm>
 #include <cstdint>
@@ -134,7 +134,7 @@ Frame frame_of(Reader& in) {
   return frame;
 }
 
-void mad_peer(Reader in, bool encrypt) {
+void faulty_peer(Reader in, bool encrypt) {
   std::uint8_t step = in.u8(), cancel_at = in.u8();
   std::uint16_t flip = in.u16();
   stream::RecordKeys keys(Secret{1}, Aead::Direction::seal);
@@ -163,7 +163,7 @@ struct Message {
   bool posted = false, cancelled = false, sent = false, received = false;
 };
 
-// Two ends that do what the input says; then everything is posted and let through: nothing waits for ever.
+// Two ends that do what the input says; then all receives are posted and all bytes passed on: nothing waits for ever.
 class Pair {
  public:
   Pair(std::size_t step, std::size_t most, bool sealed)
@@ -213,7 +213,7 @@ class Pair {
     message.posted = true;
     end(1 - message.from).in.post(now_, {number, message.target.data(), message.target.size(), number, 0, 0}, true);
   }
-  // The receive is withdrawn and its buffer freed: a write to it afterwards is found by the sanitizer.
+  // The receive is cancelled and its buffer freed: the sanitizer reports a later write to it.
   void cancel(std::size_t number) {
     if (number >= messages_.size() || !messages_[number]->posted || messages_[number]->received) return;
     Message& message = *messages_[number];
@@ -237,7 +237,7 @@ class Pair {
     (inbound ? message.received : message.sent) = true;
     if (inbound) require(event.arrived == event.size && message.target == message.source);
   }
-  // A withdrawn receive may leave its message unclaimed, or have told the sender.
+  // The message of a cancelled receive may stay unclaimed, or its sender was informed.
   bool done() const {
     return std::all_of(messages_.begin(), messages_.end(),
                        [](auto& one) { return one->cancelled || (one->sent && one->received); });
@@ -268,7 +268,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       serve(incoming, 1 + rest[0], rest[1], std::nullopt);
       break;
     }
-    case 2: mad_peer(Reader(rest), data[0] & 4); break;
+    case 2: faulty_peer(Reader(rest), data[0] & 4); break;
     default: pair(Reader(rest));
   }
   return 0;

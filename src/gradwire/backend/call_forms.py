@@ -30,7 +30,7 @@ _OPERATORS: Final = (dist.ReduceOp, dist.ReduceOp.RedOpType)
 def collective(options: type, *names: str) -> Callable[[Method], Method]:
     """Decorates a method that takes the arguments `names`, as torch calls them, and options of type `options`.
 
-    Names in the plural are lists; where one of them is a bare tensor, all become lists of what they are.
+    Names in the plural are lists; where one argument is a bare tensor, each argument becomes a list with one entry.
     Tensors of a device that another backend of the group serves (`backend_for`) go to that backend.
     """
 

@@ -26,7 +26,7 @@ class Callbacks:
         self._queue: deque[Callable[[], None]] = deque()
         self._threads: list[threading.Thread] = []
         self._idle = 0
-        self._current: threading.Thread | None = None  # the next callback waits for this thread's one
+        self._current: threading.Thread | None = None  # the next callback waits for the one that this thread runs
         self._turn_ends = 0.0  # but not longer than this
         self._closing = False
 

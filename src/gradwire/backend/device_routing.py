@@ -164,5 +164,7 @@ def _named_backend(group: CpuBackend) -> str:
 
 def _known(choice: str, where: str) -> str:
     if choice not in _CHOICES:
-        raise ConfigError(f"{where}: the backend of CUDA tensors beside gradwire is one of {', '.join(_CHOICES)}")
+        raise ConfigError(
+            f"{where}: {choice!r} cannot serve a gradwire group's CUDA tensors; choose one of {', '.join(_CHOICES)}"
+        )
     return choice

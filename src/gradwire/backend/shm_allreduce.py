@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gradwire import _native
-from gradwire._native import BoardKind, BoardStatus
+from gradwire._native import ShmKind, ShmStatus
 from gradwire.backend import tags
 from gradwire.backend.call import Call, unpack
 from gradwire.backend.errors import CollectiveError
@@ -33,7 +33,8 @@ from gradwire.transport.wires.mixed import MixedWire
 # Bytes of a rank's slot. Between 64 KB and 1 MB the best differs with the number of ranks.
 # Measured: docs/results/backend.md, cross-over.
 SLOT: Final = 256 << 10
-# From this size on, more than two ranks sum one share each: below, both ways take the same time; at 1 MB shares win.
+# From this size on, more than two ranks sum one share each: below, both ways take the same time; at 1 MB shares are
+# faster.
 SHARDED: Final = 256 << 10
 # Seconds that a rank polls, yielding the processor, before it sleeps: longer than another core needs to copy a small
 # tensor, shorter than two context switches.
@@ -41,16 +42,16 @@ SPIN: Final = 50e-6
 _HEADER: Final = 56
 _FETCH: Final = 10.0
 _KINDS: Final = {
-    torch.float32: BoardKind.float32, torch.float64: BoardKind.float64, torch.int8: BoardKind.int8,
-    torch.uint8: BoardKind.int8, torch.int16: BoardKind.int16, torch.int32: BoardKind.int32,
-    torch.int64: BoardKind.int64,
+    torch.float32: ShmKind.float32, torch.float64: ShmKind.float64, torch.int8: ShmKind.int8,
+    torch.uint8: ShmKind.int8, torch.int16: ShmKind.int16, torch.int32: ShmKind.int32,
+    torch.int64: ShmKind.int64,
 }  # fmt: skip
 
 
 class ShmAllreduce:
     """One group's shared memory. Operations use it one after another, in the order of their numbers."""
 
-    def __init__(self, native: _native.Board, group: PeerGroup) -> None:
+    def __init__(self, native: _native.ShmAllreduce, group: PeerGroup) -> None:
         self.native = native
         self.group = group
         self.submitted = self.done = 0
@@ -115,7 +116,7 @@ class ShmOperation:
 
     def _begin(self) -> None:
         flat, reduce_op, size = self._flat, self.call.reduce_op, self._shm.group.size
-        kind = _KINDS.get(flat.dtype, BoardKind.caller) if reduce_op == "sum" else BoardKind.caller
+        kind = _KINDS.get(flat.dtype, ShmKind.caller) if reduce_op == "sum" else ShmKind.caller
         header = self.call.pack(self.number, flat.nbytes)[:_HEADER]
         self._shm.native.begin(
             self.number, header, flat.data_ptr(), flat.nbytes, flat.element_size(), kind,
@@ -125,12 +126,12 @@ class ShmOperation:
     def _step(self, seconds: float) -> None:
         native = self._shm.native
         status = native.step(seconds)
-        while status == BoardStatus.fold:
+        while status == ShmStatus.fold:
             self._fold()
             status = native.step(seconds)
-        if status == BoardStatus.differs:
+        if status == ShmStatus.differs:
             raise CollectiveError(self._disagreement())
-        if status == BoardStatus.done:
+        if status == ShmStatus.done:
             self._on_complete()
             self._shm.done += 1
             self.finished = True
@@ -181,18 +182,18 @@ def open_shm_allreduce(group: PeerGroup, timeout: float) -> ShmAllreduce | None:
     return None if native is None else ShmAllreduce(native, group)
 
 
-def _create(group: PeerGroup, deadline: float) -> _native.Board | None:
+def _create(group: PeerGroup, deadline: float) -> _native.ShmAllreduce | None:
     """Rank 0's part: create the memory, pass it on, receive which ranks have it, send whether all have."""
     attached = {peer: _buffer(1) for peer in group.peers}
     answers = {peer: group.post(peer, buffer, tags.shm_setup(group.number, 1)) for peer, buffer in attached.items()}
     native = None
     try:
-        file = _native.Board.make(group.size, SLOT)
+        file = _native.ShmAllreduce.make(group.size, SLOT)
     except RuntimeError:  # no memory or no descriptors left: use the wire
         _send_all(group, b"-", 0, deadline)
     else:
         try:
-            native = _native.Board(file, group.size, SLOT, 0, SPIN)
+            native = _native.ShmAllreduce(file, group.size, SLOT, 0, SPIN)
             with FdOffer(file) as offer:
                 _send_all(group, offer.credential, 0, deadline)
                 offer.serve(len(answers), lambda: all(answer.done for answer in answers.values()), deadline)
@@ -206,7 +207,7 @@ def _create(group: PeerGroup, deadline: float) -> _native.Board | None:
     return native
 
 
-def _attach(group: PeerGroup, deadline: float) -> _native.Board | None:
+def _attach(group: PeerGroup, deadline: float) -> _native.ShmAllreduce | None:
     """Every other rank's part."""
     buffer, decision = _buffer(CREDENTIAL_BYTES), _buffer(1)
     credential = group.post(0, buffer, tags.shm_setup(group.number, 0))
@@ -216,7 +217,7 @@ def _attach(group: PeerGroup, deadline: float) -> _native.Board | None:
         with contextlib.suppress(OSError, RuntimeError):
             file = receive_fd(bytes(buffer.numpy()), _FETCH)
             try:
-                native = _native.Board(file, group.size, SLOT, group.rank, SPIN)
+                native = _native.ShmAllreduce(file, group.size, SLOT, group.rank, SPIN)
             finally:
                 os.close(file)
     success = torch.tensor([native is not None], dtype=torch.uint8)

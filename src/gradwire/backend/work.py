@@ -49,7 +49,7 @@ class CollectiveWork(dist.Work):
                 self._callbacks.run(partial(future.set_result, self._outputs))
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Return when it is done; raise its error. A `timeout` given here does not end the operation."""
+        """Return when it is done; raise its error. A `timeout` given here ends a send or receive, not a collective."""
         self._progress(timeout)
         if not self._done.wait(timeout.total_seconds() or None):
             raise CollectiveError(f"wait: not done after {timeout.total_seconds():g} s; the operation continues")

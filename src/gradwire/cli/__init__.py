@@ -1,1 +1,1 @@
-"""The command line. Each verb is a module of its own, imported only when it is used."""
+"""The command line. Each command is a module of its own, imported only when it is used."""

@@ -17,13 +17,18 @@ LARGEST_MATRIX = 12
 
 
 @click.command()
-@click.option("--model", default="resnet18", show_default=True, help="resnet18, resnet50, vgg16, gpt2, or 350M.")
-@click.option("--compute-ms", type=click.FloatRange(0), help="Forward and backward; default: a V100's.")
+@click.option(
+    "--model",
+    default="resnet18",
+    show_default=True,
+    help="resnet18, resnet50, vgg16, gpt2, or millions of parameters such as 350M.",
+)
+@click.option("--compute-ms", type=click.FloatRange(0), help="Forward and backward of a step; default: as on a V100.")
 @click.option(
     "--seconds", type=click.FloatRange(0.2, 30), default=1.5, show_default=True, help="Length of each transfer."
 )
 @click.option("--most", default="256MB", show_default=True, help="Size limit of each transfer.")
-@click.option("--budget", type=click.FloatRange(1), default=90.0, show_default=True, help="Seconds of all transfers.")
+@click.option("--budget", type=click.FloatRange(1), default=90.0, show_default=True, help="Seconds for all transfers.")
 @click.option(
     "--patience", type=click.FloatRange(1), default=60.0, show_default=True, help="Seconds to wait for a rank."
 )

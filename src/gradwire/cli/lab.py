@@ -64,7 +64,7 @@ def dilate_option(command: click.Command) -> click.Command:
 @lab.command(cls=LabCommand, context_settings={"allow_interspersed_args": False})
 @click.option("--congestion", help="TCP congestion control of every host: cubic, bbr, reno.")
 @click.option("--timeout", type=float, help="End all ranks after this many seconds (exit code 124).")
-@click.option("--port", type=click.IntRange(1, 65535), help="MASTER_PORT; default: 29500.")
+@click.option("--port", type=click.IntRange(1, 65535), help="MASTER_PORT; default: 29500, in loopback mode a free one.")
 @click.option(
     "--mode", type=click.Choice(MODES), default="auto", show_default=True, help="loopback needs no privileges."
 )

@@ -55,7 +55,7 @@ def _read(text: str, latency: str | None) -> NamedMatrix:
 def linked(text: str) -> Network:
     """The network with its links, which only the lab's networks have."""
     if Path(text).suffix != ".toml" and text not in PRESETS:
-        raise ConfigError(f"packets: {text!r} has rates between sites but no links; use a preset or a TOML file")
+        raise ConfigError(f"packets: {text!r} has rates but no links; name a preset or a TOML file with --net")
     return load_network(text)
 
 

@@ -24,7 +24,7 @@ WRITERS: Final = {".html": to_html, ".md": to_markdown, ".json": to_json}
 def report_command(
     runs: tuple[str, ...], out: str | None, accuracy: tuple[float, ...], also: tuple[str, ...], as_json: bool
 ) -> None:
-    """Write a report on RUNS: recording directories or files. The others are compared with the first."""
+    """Write a report on RUNS: recording directories or files. Several are compared with the first."""
     if as_json:
         click.echo(to_json(load(runs, accuracy)), nl=False)
     if out or also or not as_json:

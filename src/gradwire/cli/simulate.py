@@ -40,14 +40,16 @@ from gradwire.units import Bytes, Seconds, parse_bytes
 @click.option("--packets", is_flag=True, help="Also simulate LTP packet by packet; small presets and TOML files only.")
 @click.option("--json", "as_json", is_flag=True, help="Print rows as JSON.")
 @click.option("--train", help="Train for real in virtual time: gpt, cnn, resnet, mlp, or module:function.")
-@click.option("--level", default="auto", show_default=True, help="With --train: levels or controllers, by comma.")
+@click.option(
+    "--level", default="auto", show_default=True, help="With --train: levels or controllers, separated by commas."
+)
 @click.option("--transport", default="group", show_default=True, help="With --train: group (gloo), tcp or ltp.")
 @click.option("--optimizer", help="With --train: adamw:RATE, adam:RATE or sgd:RATE:MOMENTUM; default: the task's.")
 @click.option("--hosts", type=int, default=4, show_default=True, help="With --train: hosts of a preset network.")
-@click.option("--steps", type=int, default=200, show_default=True, help="With --train: the most steps.")
-@click.option("--seconds", type=float, help="With --train: stop after so many virtual seconds.")
+@click.option("--steps", type=int, default=200, show_default=True, help="With --train: the largest number of steps.")
+@click.option("--seconds", type=float, help="With --train: stop after this many virtual seconds.")
 @click.option("--compute", help="With --train: a step's time without the network, such as 50ms; default: the task's.")
-@click.option("--seed", type=int, default=1, show_default=True, help="With --train: of weights, data and network.")
+@click.option("--seed", type=int, default=1, show_default=True, help="With --train: seed of weights, data and network.")
 @click.option("--sync-every", help="With --train: local steps between synchronisations of the weights, or auto.")
 @click.option("--data", help="With --train: a directory with tinyshakespeare/ and fashion-mnist/; default: built-in.")
 def simulate_command(  # noqa: PLR0913, PLR0917 - click hands over every option as an argument

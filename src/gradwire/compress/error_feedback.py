@@ -7,8 +7,8 @@ world size. The velocity of DGC's momentum correction is kept too, where that is
 A step whose result is not applied (a loss scaler found an overflow) must not change this state: a bucket's state can be
 `saved` before its exchanges begin and `restore`d when the step has ended.
 
-After a change of world size the total that is still owed must stay the same. The residuals of the old ranks r, r + new,
-r + 2 new, ... are summed into new rank r and scaled by new / old.
+After a change of world size the total that is not sent yet must stay the same. The residuals of the old ranks r,
+r + new, r + 2 new, ... are summed into new rank r and scaled by new / old.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class ErrorFeedback:
             self._step = bucket.step
             self._served.clear()
         if not self._residual.fits(bucket):
-            # Shard positions are void when any bucket changes, except those of buckets already laid out in this step:
-            # they share no parameter with the buckets to come, and their exchanges are using them.
+            # Shard positions are invalid when any bucket changes, except those of buckets already laid out in this
+            # step: they share no parameter with the buckets to come, and their exchanges are using them.
             for index in [i for i in list(self._owned) if i == bucket.index or i not in self._served]:
                 self.fold(index)
         self._served.add(bucket.index)

@@ -154,11 +154,12 @@ class Int4:
 class Int2:
     """Blocks of 64 whole numbers in -2..1, four to a byte, with one signed float32 scale each: 0.31 bytes a value.
 
-    The sign of the scale gives the wider side to the block's largest element. Compared with error feedback on a small
-    GPT and a CNN with four levels without zero and with three levels (scales from the largest, the mean, the mean
-    square or a least squares fit): with SGD it ends where int4 ends, and most of those well above; with AdamW it is
-    within the noise of the best of them, 0.02 nats above uncompressed (int4: 0.004). Blocks of 128 were no better on
-    the CNN and worse in one run of the GPT with SGD. A residual is never larger than the largest gradient of its block.
+    The sign of the scale gives the wider side to the block's largest element. Alternatives were trained with error
+    feedback on a small GPT and a CNN: four values without zero, and three values, with scales from the largest, the
+    mean, the mean square or a least squares fit. With SGD this format ends at int4's loss, most alternatives well above
+    it; with AdamW it is within the noise of the best alternative, 0.02 nats above uncompressed (int4: 0.004). Blocks of
+    128 were no better on the CNN and worse in one run of the GPT with SGD. A residual is never larger than the largest
+    gradient of its block.
     """
 
     bits: int = 2

@@ -73,10 +73,10 @@ class RequestGuard:
         """The response to a refused request, or the redirect that removes a token from the URL; None if allowed."""
         headers = Headers(scope=scope)
         if scope["method"] not in ("GET", "HEAD"):
-            return PlainTextResponse("read-only: GET and HEAD", 405, {"allow": "GET, HEAD"})
+            return PlainTextResponse("read-only: only GET and HEAD are allowed", 405, {"allow": "GET, HEAD"})
         if self._token is None:
             host = _host(headers.get("host", ""))
-            return None if is_loopback(host) else PlainTextResponse("wrong host", 421)
+            return None if is_loopback(host) else PlainTextResponse("wrong host: open localhost", 421)
         query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         if "token" in query:
             return self._exchange(scope, query)

@@ -55,9 +55,12 @@ def number(query: QueryParams, parameter: Parameter, otherwise: float) -> float:
     try:
         value = float(int(text)) if parameter.whole else float(text)
     except (ValueError, OverflowError):
-        raise ConfigError(f"{parameter.name}: must be a number, but it is {text!r:.60}") from None
+        kind = "a whole number" if parameter.whole else "a number"
+        raise ConfigError(f"{parameter.name}: must be {kind}, but it is {text!r:.60}") from None
     if not parameter.low <= value <= parameter.high:
-        raise ConfigError(f"{parameter.name}: must be between {parameter.low:g} and {parameter.high:g}")
+        raise ConfigError(
+            f"{parameter.name}: must be between {parameter.low:g} and {parameter.high:g}, but it is {value:g}"
+        )
     return value
 
 
@@ -66,7 +69,7 @@ def span(run: TrackedRun, query: QueryParams) -> tuple[float, float]:
     start = number(query, START, 0.0)
     end = number(query, END, max(run.data.state.elapsed, start))
     if end < start:
-        raise ConfigError(f"end: must not be before start ({start:g})")
+        raise ConfigError(f"end: must not be before start ({start:g}), but it is {end:g}")
     return start, max(end, start + 1e-3)
 
 

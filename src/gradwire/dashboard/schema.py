@@ -269,7 +269,7 @@ class Faults(Response, frozen=True):
 
 
 class RankSetting(Response, frozen=True):
-    """A setting in which a rank differs from rank 0."""
+    """A setting in which a rank differs from the lowest rank."""
 
     rank: int
     setting: str

@@ -36,7 +36,7 @@ def serve(paths: Sequence[Path], host: str, port: int, token: str | None, say: C
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which waits for open streams: it ends them first."""
+    """Ends open streams when it stops: uvicorn's server would wait for them."""
 
     def __init__(self, config: uvicorn.Config, live: Live) -> None:
         super().__init__(config)

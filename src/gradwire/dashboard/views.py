@@ -17,7 +17,7 @@ from gradwire.observe.state import RankState
 # Text from a file is truncated to this: a reason is a sentence, a name a few words.
 MAX_TEXT: Final = 2000
 MAX_NAME: Final = 80
-# Edges of one plan that are sent to a browser.
+# Trees of one plan that are sent to a browser.
 MAX_TREES: Final = 64
 
 

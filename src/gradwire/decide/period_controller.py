@@ -35,7 +35,7 @@ from gradwire.types import Decision, StepFacts, View
 
 # Steps or rounds whose median counts.
 KEPT: Final = 9
-# Optimizer steps, and at least so many decisions, between two changes; and the longest time after returns.
+# Optimizer steps, and at least this many decisions, between two changes; and the longest time after returns.
 HOLD: Final = 10
 HOLD_DECISIONS: Final = 3
 LONGEST_HOLD: Final = 640
@@ -81,7 +81,7 @@ class PeriodController:
         return self._move(best, reason)
 
     def resume(self, level: Level, sync_every: int) -> None:
-        """A state was loaded that was saved with so many local steps a round."""
+        """A state was loaded that was saved with this many local steps a round."""
         self._local, self._every, self._level = sync_every > 1, sync_every, level
 
     def _learn(self, job: Job, view: View, facts: StepFacts) -> None:

@@ -1,4 +1,4 @@
-"""Encoding cost: times each level's codec on this host with a million synthetic gradients, in milliseconds."""
+"""Encoding cost: times each level's codec on this host with a million synthetic gradient elements."""
 
 from __future__ import annotations
 

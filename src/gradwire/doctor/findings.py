@@ -12,7 +12,7 @@ from gradwire.doctor.types import Finding, FlowResult, HostFacts, Reach, Severit
 from gradwire.sense.slow_start import slow_start_seconds
 from gradwire.units import Rate, Seconds
 
-# One lost packet in a hundred halves the rate of loss-based TCP on any path longer than a building.
+# One lost packet in a hundred halves the rate of loss-based TCP on any path beyond a local network.
 LOSSY = 0.01
 # A pair below this share of the median rate delays every step.
 SLOW = 0.5
@@ -60,7 +60,7 @@ def _interfaces(hosts: Sequence[HostFacts], reaches: Sequence[Reach]) -> list[Fi
             found.append(Finding("error", "loopback-advertised", text, fix))
         elif host.gloo_address != host.route_address:
             severity: Severity = "error" if host.rank in unreachable else "warning"
-            outcome = "unreachable" if host.rank in unreachable else "reachable, too"
+            outcome = "unreachable" if host.rank in unreachable else "also reachable"
             text = (
                 f"{who}: gloo publishes {host.gloo_address}, but the route to MASTER_ADDR uses "
                 f"{host.route_address} ({right}); the published address is {outcome}"
@@ -119,7 +119,7 @@ def _loss(hosts: Sequence[HostFacts], reaches: Sequence[Reach]) -> list[Finding]
     found = []
     if silent and len(silent) == len(connected):
         text = "no UDP packet was answered on any path: UDP is filtered (TCP works)"
-        fix = "nothing to do unless you want to use gradwire's UDP transport (LTP)"
+        fix = "nothing to do, unless you want to use LTP, gradwire's UDP transport: then allow UDP between the hosts"
         found.append(Finding("info", "udp-filtered", text, fix))
         return found
     lossy = [reach for reach in connected if reach.udp_loss is not None and reach.udp_loss >= LOSSY]
@@ -152,7 +152,7 @@ def _slow(hosts: Sequence[HostFacts], flows: Sequence[FlowResult]) -> list[Findi
 
 
 def _restarts(hosts: Sequence[HostFacts], reaches: Sequence[Reach], flows: Sequence[FlowResult]) -> list[Finding]:
-    """What TCP's restart from its initial window after a step's compute costs on the path where that is most."""
+    """On the path where it costs most: the time of TCP's restart from its initial window after a step's compute."""
     trips = {(reach.source, reach.target): reach.rtt for reach in reaches if reach.rtt}
     costs = [
         (slow_start_seconds(flow.rate * trip, trip, flow.rate), flow, trip)

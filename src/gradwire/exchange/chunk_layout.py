@@ -29,7 +29,7 @@ class ChunkLayout:
 
 
 def chunk_layout(bucket: Bucket, codec: Codec | None, world_size: int, megabytes: float) -> ChunkLayout:
-    """Chunks of about so many encoded megabytes; one chunk where the level has no frames (low rank)."""
+    """Chunks of about this many encoded megabytes; one chunk where the level has no frames (low rank)."""
     if codec is None or bucket.numel == 0:
         return ChunkLayout(max(bucket.numel, 1), bucket.slices, (False, False))
     pieces = max(1, round(codec.size_of(bucket.numel) / (megabytes * 1e6)))

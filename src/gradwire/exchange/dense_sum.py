@@ -60,14 +60,14 @@ def mean(values: Tensor, world_size: int, lease: BufferLease) -> Iterator[Op]:
 
 
 def parts(values: Tensor, world_size: int, megabytes: float) -> tuple[Tensor, ...]:
-    """Parts of about so many megabytes; all but the last divide evenly into shards."""
+    """Parts of about this many megabytes; all but the last divide evenly into shards."""
     pieces = max(1, round(values.nbytes / (megabytes * 1e6)))
     unit = ALIGN * world_size
     return values.split(max(unit, -(-values.numel() // (pieces * unit)) * unit)) if values.numel() else ()
 
 
 def footprint_of_sum(nbytes: int, world_size: int) -> Footprint:
-    """Bytes and latencies of the sum of so many bytes."""
+    """Bytes that each rank sends, and latencies in a row, for the sum of `nbytes`."""
     if not nbytes:
         return Footprint(0, 0)
     if gathers_whole(nbytes, world_size):

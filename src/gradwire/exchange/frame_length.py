@@ -1,4 +1,4 @@
-"""Frame length: ranks agree how many bytes of each frame to send, where a lossless stage made frames shorter."""
+"""Frame length: ranks agree on how many bytes of each frame to send, where a lossless stage made frames shorter."""
 
 from __future__ import annotations
 

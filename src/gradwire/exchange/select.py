@@ -140,12 +140,13 @@ def footprints_of_factors(factors: LowRank, buckets: Sequence[Bucket], world_siz
 
 def _footprint_of_frames(codec: Codec, numel: int, world_size: int) -> Footprint:
     chosen, others = algorithm(codec, numel, world_size), world_size - 1
+    lengths = chosen.length_operations if codec.level.lossless else 0
     if chosen is PLAIN:
         return footprint_of_sum(4 * numel, world_size)
     if chosen is ALLGATHER:
-        return Footprint(codec.size_of(numel) * others, chosen.operations)
+        return Footprint(codec.size_of(numel) * others, chosen.operations + lengths)
     shard_length = -(-numel // (world_size * ALIGN)) * ALIGN
     nbytes = 2 * codec.size_of(shard_length) * others
     if isinstance(codec, SharedMaskCodec) and chosen is SHARED_MASK:
         nbytes += codec.mask_size(shard_length) * others
-    return Footprint(nbytes, chosen.operations)
+    return Footprint(nbytes, chosen.operations + lengths)

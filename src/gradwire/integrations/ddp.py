@@ -70,7 +70,7 @@ def attach(  # noqa: PLR0913 - the settings that users change most, by name
     of gradwire's own. `record` names a directory for the ranks' event files, as GRADWIRE_RECORD and the setting do.
     `scaler` is this model's loss scaler (torch.amp.GradScaler); if every rank's training loop has exactly one, gradwire
     finds it.
-    `sync_every` allows local steps (docs/howto/local-steps.md): ranks train alone for so many steps of `optimizer`,
+    `sync_every` allows local steps (docs/howto/local-steps.md): ranks train alone for this many steps of `optimizer`,
     then synchronise their weights by an outer optimizer; "auto" lets gradwire choose how many by the measured network,
     or synchronous training. `outer` is "nesterov", "average", or a function that makes a torch optimizer for given
     parameters.
@@ -121,7 +121,10 @@ def _attach(model: DistributedDataParallel, config: Config) -> Handle:
         register(model, hook)
     except RuntimeError as error:
         handle.close()
-        raise ConfigError(f"attach: this model already has a communication hook ({error})") from error
+        raise ConfigError(
+            f"attach: this model already has a communication hook ({error}), and DDP takes one; leave out the other "
+            "register_comm_hook"
+        ) from error
     ScalerSearch(model, built.session.scaling)
     watch_optimizer(model.module.parameters(), built.sampler)
     return handle
@@ -150,7 +153,7 @@ def _check_sparse(config: Config, model: DistributedDataParallel) -> None:
     if config.plan and config.planning.elastic and (name := sparse_module(model.module)):
         raise ConfigError(
             f"planning.elastic: the gradient of {name!r} is sparse and goes through the model's process group, which "
-            "does not outlive a rank; make it nn.Embedding(..., sparse=False), or leave planning.elastic off"
+            "fails when a rank is lost; construct that module with sparse=False, or set planning.elastic to false"
         )
 
 

@@ -62,6 +62,7 @@ class ShardHandle(Handle):
         return {"the shard of the state to load": ", ".join(sorted({_shard_name(_shard_of(one)) for one in states}))}
 
     def _check_to_load(self, states: Sequence[Mapping[str, Any]]) -> None:
+        super()._check_to_load(states)
         for one in states:
             if _shard_of(one) != self._shard:
                 raise ConfigError(
@@ -154,7 +155,10 @@ def attach_fsdp(
     if known is not None and (config, record, level, lossiest) == (None,) * 4:
         return known
     if known is not None:
-        raise ConfigError("attach_fsdp: gradwire is attached to this model already; a model takes one configuration")
+        raise ConfigError(
+            "attach_fsdp: gradwire is attached to this model already, and a model takes one configuration; call "
+            "attach_fsdp(model) without one to get its handle"
+        )
     effective = given(config, level, record, lossiest)
     _check_supported(model, effective)
     units = units_of(model)
@@ -182,7 +186,7 @@ def _check_supported(model: nn.Module, config: Config) -> None:
         )
     if config.plan:
         raise ConfigError(
-            f"plan: {config.plan!r} cannot be used with FSDP2, whose backward does not say which unit is its last; "
+            f"plan: {config.plan!r} cannot be used with FSDP2, which does not show which unit is a backward's last; "
             "leave plan (GRADWIRE_PLAN) empty for attach_fsdp"
         )
     if config.sync_every:

@@ -40,7 +40,10 @@ class FsdpUnit:
                 "synchronise; use a mesh of (replicate, shard): init_device_mesh('cpu', (2, 2)), for example"
             )
         if group._all_reduce_hook is not None:
-            raise ConfigError(f"attach_fsdp: {name or 'the model'} already has an all-reduce hook")
+            raise ConfigError(
+                f"attach_fsdp: {name or 'the model'} already has an all-reduce hook, and FSDP2 takes one; leave out "
+                "the other set_all_reduce_hook"
+            )
         self.replicate_group: dist.ProcessGroup = mesh.replicate_process_group
         self.shard = (0, 1)
         self.shard_group: dist.ProcessGroup | None = None

@@ -69,7 +69,7 @@ class Handle:
             states = as_states(state)
         except ConfigError:
             # This rank takes part in the check too, so that ranks with a valid state do not wait for it.
-            self._built.check_facts({_STEP_TO_LOAD: "none: this is no state"})
+            self._built.check_facts({_STEP_TO_LOAD: "none, it was given something else"})
             raise
         first = states[0]
         step = int(first.get("step", 0))

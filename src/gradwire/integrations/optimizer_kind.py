@@ -1,7 +1,7 @@
 """Optimizer kind: finds out whether a model's optimizer divides by the root of squared gradients, as Adam does.
 
-The first step of an optimizer that has one of the model's parameters tells (integrations/optimizer_watch.py): adaptive
-optimizers keep a second moment in their state.
+The first step of an optimizer that has one of the model's parameters shows it (integrations/optimizer_watch.py):
+adaptive optimizers keep a second moment in their state.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SECOND_MOMENTS: Final = frozenset(
 
 
 class OptimizerWatch:
-    """Sets the sampler's `adaptive` once. Ends when it is known or the model is gone; keeps neither alive."""
+    """Sets the sampler's `adaptive` once. Ends when that is set or the model is deleted; keeps neither alive."""
 
     def __init__(self, parameters: Iterable[Tensor], sampler: GradientSampler) -> None:
         known = list(parameters)
@@ -45,6 +45,6 @@ class OptimizerWatch:
 
 
 def watch_optimizer(parameters: Iterable[Tensor], sampler: GradientSampler | None) -> None:
-    """Watch where there is a sampler to tell."""
+    """Find out the kind for this sampler; nothing without one."""
     if sampler is not None:
         watch(OptimizerWatch(parameters, sampler))

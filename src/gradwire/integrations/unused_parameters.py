@@ -7,7 +7,7 @@ turn, each of which clears only its own) was in the bucket too and still exists:
 Where the residual was empty and nothing was compressed, nothing is returned.
 
 In: buckets as DDP passes them to the hook. DDP did not write a gradient if there is none, or if its version did not
-change and it is no part of the bucket's own memory.
+change and it is not part of the bucket's own memory.
 """
 
 from __future__ import annotations

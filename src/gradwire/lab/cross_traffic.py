@@ -19,7 +19,7 @@ RETRY_AFTER = 0.3
 
 
 class Hosts(Protocol):
-    """The part of a Lab that is needed."""
+    """The part of a Lab that cross traffic uses."""
 
     def spawn(self, host: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> HostProcess: ...
     def address(self, host: str) -> str: ...
@@ -89,4 +89,3 @@ class _Flow:
             self._watcher.end_all(grace=0.5)
             self._watcher.close()
             self._watcher = None
-            self._next_attempt = max(self._next_attempt, 0.0)

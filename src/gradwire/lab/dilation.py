@@ -1,10 +1,10 @@
 """Dilation: the stretched time of a lab, and conversions between it and the machine's time.
 
 A lab with a factor of 4 runs a second of its network in four seconds of this machine, so that eight ranks on two cores
-each have the time of a core of their own. `gradwire.network.dilate` stretches the network; a preloaded library
-(native/emulator/dilate.cpp) the clocks and waits of the ranks; settings of the hosts TCP's timers, as far as the kernel
-has them. Ranks measure undilated seconds without a change. Only what runs outside of the lab's hosts, such as a
-benchmark that times `Lab.run` itself, has to convert.
+each have the time of a core of their own. `gradwire.network.dilate` stretches the network, a preloaded library
+(native/emulator/dilate.cpp) stretches the clocks and waits of the ranks, and settings of the hosts stretch TCP's timers
+as far as the kernel allows it. Ranks measure undilated seconds without a change. Only what runs outside of the lab's
+hosts, such as a benchmark that times `Lab.run` itself, has to convert.
 """
 
 from __future__ import annotations
@@ -91,5 +91,5 @@ def current(environment: Mapping[str, str] | None = None) -> float:
     try:
         factor = float(text)
     except ValueError:
-        raise ConfigError(f"{FACTOR_VARIABLE}: {text!r} is not a number; gradwire lab sets it, do not") from None
+        raise ConfigError(f"{FACTOR_VARIABLE}: {text!r} is not a number; unset it: only gradwire lab sets it") from None
     return checked_factor(factor, FACTOR_VARIABLE)

@@ -111,7 +111,7 @@ class Emulator:
     def check(self) -> None:
         """IntegrityError if the process has ended: without it no packet arrives."""
         if (code := self._process.poll()) is not None:
-            raise IntegrityError(f"link emulator: ended with code {code} during the run; its results are invalid")
+            raise IntegrityError(f"link emulator: ended with code {code}; its results are invalid, repeat the run")
 
     def stats(self) -> EmulatorStats:
         self._send("stats")
@@ -137,7 +137,9 @@ class Emulator:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             while b"\n" not in self._buffer:
                 if not selector.select(max(0.0, deadline - time.monotonic())):
-                    raise IntegrityError(f"link emulator: did not reply within {timeout:g} s")
+                    raise IntegrityError(
+                        f"link emulator: no reply within {timeout:g} s; repeat the run when the machine is less busy"
+                    )
                 chunk = os.read(self._process.stdout.fileno(), 65536)
                 if not chunk:
                     raise IntegrityError(f"link emulator: ended with code {self._process.wait()}")

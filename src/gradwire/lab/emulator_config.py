@@ -10,7 +10,7 @@ from gradwire.network import Burst, Change, LinkSpec, Network, RateTrace, dilate
 
 PREFIX = 16
 MAX_HOSTS = 200
-# Seconds after which a link's jitter is another.
+# Time constant of a link's jitter in seconds: the delay of packets further apart is nearly independent.
 JITTER_MEMORY = 0.05
 
 
@@ -43,7 +43,7 @@ def compile_network(network: Network, factor: float = 1.0, settings: Mapping[str
     for index, link in enumerate(stretched.links):
         if link.spec.trace:
             lines.append(f"trace {index} {_trace(link.spec.trace)}")
-    # Routes are those of the undilated network: stretched delays could prefer others where hops count.
+    # Routes are those of the undilated network: the cost of a hop is not stretched, so that others could win.
     for (source, target), path in routes(network).items():
         lines.append(f"route {index_of[source]} {index_of[target]} {' '.join(map(str, path))}")
     for change in stretched.changes:

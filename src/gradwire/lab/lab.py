@@ -53,7 +53,7 @@ class RunResult:
     hosts: tuple[HostResult, ...]
     stats: EmulatorStats
     timed_out: bool = False
-    stolen: float = 0.0  # cores that the hypervisor gave to others; explains late packets
+    stolen: float = 0.0  # cores that the hypervisor gave to other virtual machines; explains late packets
     others: float = 0.0  # cores that other programs and other virtual machines used; explains slow ranks
     dilate: float = 1.0
 
@@ -278,4 +278,5 @@ class Lab:
         for index, entry in enumerate(self.network.hosts):
             if entry.name == host:
                 return index
-        raise ConfigError(f"lab: there is no host {host!r} in {self.network.name}")
+        known = ", ".join(entry.name for entry in self.network.hosts[:8])
+        raise ConfigError(f"lab: there is no host {host!r} in {self.network.name}; its hosts are {known}")

@@ -18,7 +18,7 @@ class MachineUse:
 
     at: float
     busy: float  # of all programs
-    stolen: float  # given to other machines by the hypervisor
+    stolen: float  # given to other virtual machines by the hypervisor
     own: float  # of this process and all its descendants
 
     @classmethod
@@ -26,12 +26,13 @@ class MachineUse:
         with open("/proc/stat") as file:
             fields = [int(field) for field in file.readline().split()[1:]]
         tick = os.sysconf("SC_CLK_TCK")
-        # Without interrupts: the kernel does not assign the cost of our own packets there to a process.
+        # User, nice and system time, without time in interrupts: our own packets cause much of that, and the kernel
+        # assigns it to no process.
         stolen = fields[7] if len(fields) > 7 else 0
         return cls(time.monotonic(), sum(fields[:3]) / tick, stolen / tick, _own_ticks() / tick)
 
     def stolen_since(self, before: MachineUse) -> float:
-        """Mean number of cores given to other machines."""
+        """Mean number of cores given to other virtual machines."""
         return (self.stolen - before.stolen) / max(self.at - before.at, 1e-9)
 
     def others_since(self, before: MachineUse) -> float:

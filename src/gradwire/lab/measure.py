@@ -122,7 +122,7 @@ def measure(lab: Lab, source: str, target: str, seconds: float = 3.0) -> Measure
     times = sorted(ping_ms(lab, source, target))
     rtt = lab.dilation.seconds(times[len(times) // 2])
     loss = 1 - math.prod(1 - spec.mean_loss for spec in forward)
-    # TCP takes reordered packets for lost and slows down.
+    # TCP treats reordered packets as lost and slows down.
     steady = not (loss or lab.network.cross or any(spec.trace or spec.reorder or spec.duplicate for spec in forward))
     wanted = wanted_mbit(forward, lab.network.overhead)
     # The first second is left out: it is TCP's slow start.

@@ -42,7 +42,7 @@ class Fields:
         except (TypeError, ValueError) as error:
             if isinstance(error, ConfigError):
                 raise
-            raise ConfigError(f"{setting}: {error or f'{value!r} is not a valid value'}") from error
+            raise ConfigError(f"{setting}: {str(error) or f'{value!r} is not a valid value'}") from error
 
     def choice(self, name: str, allowed: Iterable[str], default: str) -> Any:
         value = self.take(name, str, default)

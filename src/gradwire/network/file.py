@@ -56,7 +56,7 @@ def load_network(name: str, hosts: int | None = None) -> Network:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"net: cannot read {name}: {error.strerror}") from error
+        raise ConfigError(f"net: cannot read {name} ({error.strerror}); name a readable TOML file") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"net: {name} is not valid TOML: {error}; save it as UTF-8") from error
     return parse_network(text, path.stem, path.parent, hosts)
@@ -110,7 +110,7 @@ def _dilate(fields: Fields) -> float:
 
 def _names(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise TypeError
+        raise TypeError(f"must be a list of names, but it is {value!r}")
     return tuple(value)
 
 

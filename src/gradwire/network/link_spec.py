@@ -14,8 +14,8 @@ ETHERNET_OVERHEAD = 38
 MIN_MTU, MAX_MTU = 576, 65535
 UNLIMITED = Rate(math.inf)
 ZERO_SECONDS = Seconds(0)
-# Default delay of a reordered packet: from 50 Mbit/s on at least four full packets overtake it; TCP takes three for a
-# loss.
+# Default delay of a reordered packet. At 50 Mbit/s and above at least four full packets overtake it; TCP treats three
+# as a sign of loss.
 REORDER_BY = Seconds(0.001)
 
 

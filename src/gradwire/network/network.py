@@ -102,8 +102,11 @@ class CrossTraffic:
     def __post_init__(self) -> None:
         if not 1 <= self.flows <= 128:
             raise ConfigError(f"cross.flows: must be in 1..128 (iperf3's limit), but it is {self.flows}")
-        if self.start < 0 or (self.stop is not None and self.stop <= self.start):
-            raise ConfigError(f"cross.stop: must be after cross.start ({float(self.start):g} s)")
+        start = float(self.start)
+        if start < 0:
+            raise ConfigError(f"cross.start: must not be negative, but it is {start:g} s")
+        if self.stop is not None and self.stop <= self.start:
+            raise ConfigError(f"cross.stop: must be after cross.start ({start:g} s), but it is {float(self.stop):g} s")
         if self.protocol == "udp" and self.rate is None:
             raise ConfigError("cross.rate: is required for UDP; give the rate of each flow, for example '20mbit'")
 
@@ -138,7 +141,7 @@ class Network:
             if not _NAME.match(name):
                 raise ConfigError(f"host or router name {name!r}: use letters, digits, _ and . (at most 31)")
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ConfigError(f"name {twice[0]!r} is used for more than one host or router")
+            raise ConfigError(f"name {twice[0]!r} is used for more than one host or router; give each its own name")
         if len(self.ranks) < 1:
             raise ConfigError("hosts: a network needs at least one host that runs a rank")
         if not 0 <= self.overhead <= 200:
@@ -152,11 +155,11 @@ class Network:
         for link in self.links:
             for end in (link.source, link.target):
                 if end not in nodes:
-                    raise ConfigError(f"link {link.name}: there is no host or router {end!r}")
+                    raise ConfigError(f"link {link.name}: there is no host or router {end!r}; add it or correct it")
             if link.source == link.target:
                 raise ConfigError(f"link {link.name}: both ends are the same node")
             if link.name in seen:
-                raise ConfigError(f"link {link.name}: given twice")
+                raise ConfigError(f"link {link.name}: given twice; remove one of them")
             seen.add(link.name)
 
     def _check_traffic(self) -> None:
@@ -167,7 +170,8 @@ class Network:
         for flow in self.cross:
             for name, end in (("from", flow.source), ("to", flow.target)):
                 if end not in nodes:
-                    raise ConfigError(f"cross.{name}: there is no host {end!r}")
+                    known = ", ".join(sorted(nodes)[:8])
+                    raise ConfigError(f"cross.{name}: there is no host {end!r}; the hosts are {known}")
             if flow.source == flow.target:
                 raise ConfigError(f"cross.to: must differ from cross.from ({flow.source!r})")
 

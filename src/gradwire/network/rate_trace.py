@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import math
 import random
+import zlib
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
@@ -55,8 +56,8 @@ def load_trace(path: Path, setting: str = "trace") -> RateTrace:
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
-    except (OSError, UnicodeDecodeError, EOFError) as error:
-        raise ConfigError(f"{setting}: cannot read {path}: {error}") from error
+    except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
+        raise ConfigError(f"{setting}: cannot read {path} ({error}); name a readable trace file") from error
     return parse_trace(text, f"{setting}: {path}")
 
 
@@ -73,7 +74,14 @@ def parse_trace(text: str, setting: str = "trace") -> RateTrace:
         numbers = [[float(cell) for cell in row] for row in rows]
     except ValueError as error:
         raise ConfigError(f"{setting}: {error}") from error
-    return _mahimahi([row[0] for row in numbers], setting) if columns == 1 else _steps(numbers)
+    if not all(math.isfinite(number) for row in numbers for number in row):
+        raise ConfigError(f"{setting}: a line has a number that is not finite; write times and rates as plain numbers")
+    try:
+        return _mahimahi([row[0] for row in numbers], setting) if columns == 1 else _steps(numbers)
+    except ConfigError as error:
+        if str(error).startswith(setting):
+            raise
+        raise ConfigError(f"{setting}: {str(error).removeprefix('trace: ')}") from error
 
 
 def _mahimahi(stamps: list[float], setting: str) -> RateTrace:

@@ -1,1 +1,1 @@
-"""Events in, what people read out."""
+"""Observe: records events, reads them back, and shows them: terminal, reports, metrics, other tools."""

@@ -29,7 +29,7 @@ PACKED: Final = ".jsonl.zst"
 # The longest line gradwire writes, a plan for a thousand sites, is some tens of kilobytes.
 MOST_LINE: Final = 1 << 20
 _NAME: Final = re.compile(r"^rank(\d{5})\.(\d{4,})\.jsonl(\.zst)?$")
-# Bytes of one read, and the most that is lost before damage inside a compressed file: half of a zstd block.
+# Bytes of one read: half of a zstd block. Of a damaged compressed file, at most this much before the damage is lost.
 BLOCK: Final = 1 << 16
 # Exceptions that reading raises when a compressed segment is damaged or truncated.
 DAMAGED: Final = (EOFError, zstd.ZstdError)
@@ -105,7 +105,7 @@ def opened(path: Path) -> Iterator[Readable]:
     try:
         file = path.open("rb")
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); make the file readable") from error
     with file:
         if path.name.endswith(".zst"):
             with zstd.ZstdFile(file) as unpacked:

@@ -116,7 +116,7 @@ class Recorder:
             self._dropped += body.count(b"\n")
 
     def close(self, timeout: float = 10.0) -> None:
-        """Write everything and compress the last segment. Gives up on a disk that hangs after `timeout` seconds."""
+        """Write everything and compress the last segment. After `timeout` seconds it gives up on a disk that hangs."""
         if self._forked:
             return
         self._stop.set()

@@ -33,7 +33,7 @@ from gradwire.events import (
 
 
 class Writer(Protocol):
-    """The part of TensorBoard's SummaryWriter that is needed."""
+    """The part of TensorBoard's SummaryWriter that Scalars uses."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> Any: ...
 

@@ -107,13 +107,13 @@ class RunState:
     recent_rates: deque[float] = field(default_factory=lambda: deque(maxlen=60))
     # Predicted seconds of a plain DDP step, at each of the last steps.
     plain_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
-    # Nothing is written to the recording any more; `update_silence` sets it.
+    # Whether nothing was written to the recording for SILENCE seconds; set by `update_silence`.
     silent: bool = False
     _lead: int | None = None
     _failure: Incident | None = None
 
     def take(self, record: Record) -> None:  # noqa: PLR0912 - one branch for each kind of event
-        """Add one record; order matters only as far as 'last' does."""
+        """Add one record. The order of records matters only for the fields that keep the last value."""
         rank, time, event = record
         self.started = time if self.started is None else self.started
         self.time = max(self.time, time)

@@ -2,9 +2,9 @@
 
 Ranks exchange pulses. At the first bucket of step k every rank
 
-    1. sums up step k - 1
+    1. computes its facts of step k - 1
     2. waits for the pulses that were sent at step k - 1, and takes rank 0's decision from them
-    3. sends a pulse to every other rank, with its facts of step k - 1 and (rank 0) its next decision
+    3. sends a pulse to every other rank, with these facts and (rank 0) its next decision
 
 When the others' pulses have arrived, on the pulses' own thread, while training continues,
 
@@ -48,7 +48,7 @@ SETTLED = 16
 
 @dataclass(frozen=True, slots=True)
 class AckSource:
-    """What the transport's acknowledgements say of each link, and what moved over it; empty where there are none.
+    """What the transport's acknowledgements show of each link, and what moved over it; empty where there are none.
     `in_turns`: several links may lead to one rank and be used one after another."""
 
     links: Callable[[], dict[int, LinkView]] = dict

@@ -116,13 +116,15 @@ class BucketWork:
     def counted(self, ops: Iterator[Op], lease: BufferLease) -> Iterator[Op]:
         """The chunk's operations, with their bytes counted; ends the lease at the end."""
         for op in ops:
-            self._wire_bytes += op.wire_bytes(self._world_size)
+            with self._lock:  # chunks run in several threads
+                self._wire_bytes += op.wire_bytes(self._world_size)
             yield op
         lease.end()
 
     def on_encoded(self, start: int, encoded: Encoded) -> None:
-        self._sent += encoded.sent
-        self._nonfinite += encoded.nonfinite
+        with self._lock:
+            self._sent += encoded.sent
+            self._nonfinite += encoded.nonfinite
         if self.velocity is not None and encoded.places is not None:
             self.velocity[encoded.places.long() + start] = 0.0  # DGC's momentum factor masking
 

@@ -30,7 +30,7 @@ from gradwire.runtime.loss_scaling import LossScaling
 from gradwire.runtime.open_governor import governor_context, open_governor
 from gradwire.runtime.path import PathContext
 from gradwire.runtime.plain_path import AllReduceMean, PlainPath, ddp_all_reduce
-from gradwire.runtime.rank_agreement import CheckFacts, all_ranks, fact_checker, open_liveness, replica_check
+from gradwire.runtime.rank_agreement import CheckFacts, all_ranks, fact_checker, open_lost_rank_finder, replica_check
 from gradwire.runtime.replica_verifier import ReplicaVerifier
 from gradwire.runtime.session import Session, SessionParts
 from gradwire.runtime.tree_path import TreePath
@@ -38,7 +38,7 @@ from gradwire.sense.step_timer import StepTimer
 from gradwire.sites.job_record import facts_of
 from gradwire.sites.reducer import TreeReducer
 from gradwire.transport.bootstrap.replica_check import ReplicaCheck
-from gradwire.transport.liveness import Liveness
+from gradwire.transport.lost_rank import LostRankFinder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ def build(
         parameters=parameters,
         clock=clock,
         event_bus=bus,
-        liveness=Liveness(),
+        lost_ranks=LostRankFinder(),
         timer=StepTimer(),
         feedback=ErrorFeedback(rank, world_size),
         check_facts=check_facts,
@@ -97,7 +97,7 @@ def build(
         opened.callback(quietly, lambda: bus.close(0))
         try:
             built = _build(context, opened)
-            open_liveness(context.liveness, config, group, bus)
+            open_lost_rank_finder(context.lost_ranks, config, group, bus)
             built.session.scaling.all_found = all_ranks(config, group)
         except GradwireError as error:
             bus.emit(Failed(clock.now(), 0, f"{type(error).__name__}: {error}"))
@@ -155,7 +155,7 @@ def _session(
     every = context.config.observe.verify if pipeline.lanes or compare is not None else 0
     trees = [reducer.close] if reducer is not None else []
     checks = [check.close] if check is not None else []
-    release = Closing(context.liveness.close, *checks, carrier.close)
+    release = Closing(context.lost_ranks.close, *checks, carrier.close)
     parts = SessionParts(
         governor=governor,
         sampler=context.sampler,
@@ -182,7 +182,7 @@ def _path_context(context: BuildContext, connections: Connections, codecs: Codec
         codecs=codecs,
         scaling=LossScaling(context.feedback, codecs, resend),
         pipeline=connections.pipeline,
-        reporter=EventReporter(context.event_bus, context.clock, context.liveness.explained),
+        reporter=EventReporter(context.event_bus, context.clock, context.lost_ranks.explained),
         timer=context.timer,
     )
 

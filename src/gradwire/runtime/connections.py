@@ -27,7 +27,7 @@ from gradwire.sense.step_timer import StepTimer
 from gradwire.sites.reducer import TreeReducer
 from gradwire.sites.setup import open_reducer
 from gradwire.transport.carrier import Carrier, open_carrier
-from gradwire.transport.liveness import Liveness
+from gradwire.transport.lost_rank import LostRankFinder
 from gradwire.transport.traffic import Source
 
 # A user's controller may choose any level; these take the most operations in a row.
@@ -43,7 +43,7 @@ class BuildContext:
     parameters: int
     clock: Clock
     event_bus: EventBus
-    liveness: Liveness
+    lost_ranks: LostRankFinder
     timer: StepTimer
     feedback: ErrorFeedback
     check_facts: CheckFacts
@@ -76,8 +76,8 @@ class Connections:
 def connect(context: BuildContext, opened: ExitStack) -> Connections:
     """Every member of the group calls this at the same point. `opened` closes what is open if a later part fails."""
     config, group, clock, bus = context.config, context.group, context.clock, context.event_bus
-    opened.callback(context.liveness.close)
-    reducer = open_reducer(config, group, context.parameters, clock, bus, context.liveness.probe_ranks)
+    opened.callback(context.lost_ranks.close)
+    reducer = open_reducer(config, group, context.parameters, clock, bus, context.lost_ranks.probe_ranks)
     if reducer is not None:
         opened.callback(quietly, reducer.close)
     lanes = lane_count(config, context.world_size)

@@ -16,8 +16,8 @@ from gradwire.transport.bootstrap.store_exchange import StoreExchange
 
 
 def kernel_acks(group: dist.ProcessGroup, timeout: float) -> AckSource:
-    """Every member calls this at the same point: ranks tell each other the addresses of their connections. Without
-    them nothing is known of the sockets, and steps and pulses give the estimates."""
+    """Every member calls this at the same point: ranks exchange the addresses of their connections. Without them
+    nothing is known of the sockets, and steps and pulses give the estimates."""
     try:
         exchange = StoreExchange.for_group(group, "addresses", timeout)
         everyone = exchange.gather("addresses", [*own_addresses(), own_address()], list[str])

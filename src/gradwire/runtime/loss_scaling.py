@@ -114,7 +114,8 @@ class LossScaling:
 
     def prepare(self, step: int, joined: bool) -> None:
         """Called before a step's first bucket. A rank that ran out of data before the others (`joined`: it is in
-        `model.join()`) takes part in their steps without learning new scales. Its residuals, in the scale of its own
+        `model.join()`) takes part in their steps, but its scaler does not get
+        their new scales. Its residuals, in the scale of its own
         last step, are not sent: they are set aside until this rank trains again."""
         if joined and self._active:
             self._feedback.set_aside()

@@ -39,7 +39,7 @@ def governor_context(context: BuildContext, connections: Connections) -> Governo
         sink=context.event_bus,
         traffic=Traffic(context.rank, context.event_bus, context.clock, sources),
         footprint=reducer.footprints if reducer is not None else flat,
-        explain=context.liveness.explained,
+        explain=context.lost_ranks.explained,
         sampler=context.sampler,
         plan_version=reducer.version if reducer is not None else lambda: 0,
     )

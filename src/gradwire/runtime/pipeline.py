@@ -85,7 +85,7 @@ class Pipeline:
             thread.join(timeout)
         stuck = [thread.name for thread in self._threads if thread.is_alive()]
         if stuck:
-            raise LinkError(f"threads {', '.join(stuck)} still wait for a peer after {timeout:g} s")
+            raise LinkError(f"threads {', '.join(stuck)} still wait for a peer after {timeout:g} s; close again later")
         self._open.close()
 
     def _work(self, exchange: Iterator[Op]) -> Op:

@@ -20,7 +20,7 @@ from gradwire.sites.placeholder_group import PlaceholderGroup
 from gradwire.transport.bootstrap.config_check import require_same_settings
 from gradwire.transport.bootstrap.replica_check import ReplicaCheck
 from gradwire.transport.bootstrap.store_exchange import StoreExchange
-from gradwire.transport.liveness import Liveness
+from gradwire.transport.lost_rank import LostRankFinder
 
 CheckFacts = Callable[[Mapping[str, str]], None]
 
@@ -38,7 +38,7 @@ def fact_checker(config: Config, group: dist.ProcessGroup) -> CheckFacts:
 
 def all_ranks(config: Config, group: dist.ProcessGroup) -> Callable[[bool], bool]:
     """A function that says whether its argument is true on every rank; all ranks call it at the same step. With an
-    elastic plan it says what this rank says."""
+    elastic plan nothing is compared: it returns this rank's own argument."""
 
     def holds(here: bool) -> bool:
         if _shared_store(group) is None or config.planning.elastic:
@@ -62,15 +62,15 @@ def replica_check(config: Config, group: dist.ProcessGroup, bus: EventBus, clock
     return ReplicaCheck(store, name, group.rank(), warn, joined=isinstance(group, PlaceholderGroup))
 
 
-def open_liveness(liveness: Liveness, config: Config, group: dist.ProcessGroup, bus: EventBus) -> None:
+def open_lost_rank_finder(lost_ranks: LostRankFinder, config: Config, group: dist.ProcessGroup, bus: EventBus) -> None:
     """Let errors name the lost rank. Call this last, so that wires have the first choice of ports."""
     if _shared_store(group) is None or isinstance(group, PlaceholderGroup):
         return
-    liveness.open(StoreExchange.for_group(group, "liveness", config.transport.timeout), host_name())
+    lost_ranks.open(StoreExchange.for_group(group, "lost-rank", config.transport.timeout), host_name())
 
     def on_event(event: Event) -> None:
         if isinstance(event, Faulted) and event.kind == "peer_back" and event.peer is not None:
-            liveness.forget(event.peer)
+            lost_ranks.forget(event.peer)
 
     if config.planning.elastic:
         bus.add(on_event)

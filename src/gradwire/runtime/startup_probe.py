@@ -27,8 +27,8 @@ from gradwire.transport.lanes.base import AllToAll, Op, Timing
 
 # What a rank sends in one round, all parts together.
 SIZES: Final = (64 * 1024, 256 * 1024, 1024 * 1024)
-# Bytes take the time of a round that is this much longer than one without any. Less than two hosts' jitter measures
-# nothing: then the rate is at least what that time gives.
+# A round is limited by its bytes if it takes this many times as long as an empty one, plus JITTER (seconds: that of two
+# hosts). A difference shorter than JITTER measures nothing: the rate is then what JITTER gives, or more.
 LONGER: Final = 2.0
 JITTER: Final = 0.002
 _RECORD: Final = struct.Struct("<d")

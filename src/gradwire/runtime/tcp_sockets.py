@@ -1,10 +1,10 @@
 """TCP sockets: this process's TCP connections to other ranks, whoever opened them, and what the kernel knows of them.
 
-gloo and NCCL open their sockets themselves. They are found in /proc/self/fd and asked with getsockopt(TCP_INFO):
+gloo and NCCL open their sockets themselves. They are found in /proc/self/fd and queried with getsockopt(TCP_INFO):
 
     1. the peers' addresses are given; connections of torch's store (by its port) are not data and are left out
-    2. descriptors are listed again when their number changes (Linux 6.2 tells it cheaply), a socket is gone, or after
-       REFRESH seconds
+    2. descriptors are listed again when their number changes (from Linux 6.2 on it is the directory's size), a socket
+       is gone, or after REFRESH seconds
     3. every read works on a duplicate that is closed at once: the owner may close its descriptor at any time, and a
        duplicate that stayed open would keep the connection alive. Nothing is set on a socket
 
@@ -31,7 +31,7 @@ from gradwire.sense.tcp_info import TcpInfo, parse
 REFRESH: Final = 10.0
 # Connections that are read in one turn, about 20 microseconds each; of more, those that have sent most are read.
 MOST: Final = 128
-# What TCP_INFO and TCP_CC_INFO are asked for; kernels fill as much as they know and return the length.
+# Bytes requested of TCP_INFO and TCP_CC_INFO; kernels fill as much as they know and return the length.
 _ROOM: Final = 280
 _CC_INFO: Final = 26
 _CC_ROOM: Final = 64

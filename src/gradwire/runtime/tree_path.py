@@ -1,4 +1,4 @@
-"""TreePath: sums a bucket over the trees of the plan in force; `off` sends every bit."""
+"""TreePath: sums a bucket over the trees of the plan in force; `off` sends values unchanged."""
 
 from __future__ import annotations
 

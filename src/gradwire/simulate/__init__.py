@@ -1,1 +1,1 @@
-"""simulate: what would happen on this network, in virtual time."""
+"""Simulate: computes in virtual time what training on a given network would do."""

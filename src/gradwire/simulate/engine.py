@@ -119,7 +119,7 @@ class FlowSimulator:
             self._offer(lane, route)
 
     def _offer(self, lane: int, route: tuple[int, ...]) -> None:
-        """Move the chunk with the longest wait to a side route, if the lane's queue is long and the route is idle."""
+        """Move the last chunk of the lane's queue to a side route, if the queue is long and the route is idle."""
         waiting, first = self._waiting[lane], route[0]
         side_queue = len(self._waiting[first]) + (self._serving[first] is not None)
         if self._in_flight.get(route, 0) >= IN_FLIGHT or not takes_side(len(waiting), side_queue):

@@ -30,7 +30,10 @@ def run_lockstep(exchanges: Sequence[Iterator[Op]]) -> list[Movement]:
         if not ops:
             return moved
         if len(ops) != len(exchanges) or len({type(op) for op in ops}) != 1:
-            raise IntegrityError("simulate: ranks yielded different operations")
+            kinds = ", ".join(sorted({type(op).__name__ for op in ops}))
+            raise IntegrityError(
+                f"simulate: ranks yielded different operations: {len(ops)} of {len(exchanges)} yielded {kinds}"
+            )
         moved.append(_perform(ops))
 
 

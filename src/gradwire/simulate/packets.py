@@ -3,8 +3,9 @@ virtual time.
 
 In: a Network (the same as the lab's), a Plan, a ReductionJob. Out: seconds of each synchronisation, one after the other
 on the same connections: in the first LTP finds its rate, the later ones show the steady state. Frames wait in the
-executor's own SendQueue. The machine is not simulated: wake-ups, copies, Python. For small networks: a packet takes
-about five microseconds of CPU; a sixteenth of AlexNet over nine sites 3.6 s for three synchronisations.
+executor's own SendQueue. The time that the machine itself takes (wake-ups, copies, Python) is not simulated. For
+small networks: a packet takes about five microseconds of CPU, so that three synchronisations of a sixteenth of AlexNet
+over nine sites take 3.6 s.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def simulate_packets(network: Network, plan: Plan, job: ReductionJob, steps: int
     """Run `steps` synchronisations in a row; LinkError if one takes more than an hour of virtual time."""
     if len(network.ranks) > MOST_SITES:
         raise ConfigError(
-            f"packets: {len(network.ranks)} sites; at most {MOST_SITES} can be simulated packet by packet"
+            f"packets: {len(network.ranks)} sites, but at most {MOST_SITES} can be simulated packet by packet; "
+            "simulate without --packets"
         )
     run = _Run(network, plan, job, seed)
     seconds = tuple(run.synchronise() for _ in range(steps))

@@ -10,10 +10,11 @@ its congestion window:
              packets (tcp_slow_start_after_idle)
 
 LTP paces at the measured rate, so it has no window and keeps its rate while idle. Over a foreign process group (gloo)
-a receiver first tells the sender that it is ready, which costs half a round trip for each operation.
+a receiver first reports to the sender that it is ready, which costs half a round trip for each operation.
 
-Operations that overlap are served in the order in which they start. Jitter and reordering are not modelled. Cross
-traffic takes its share of a link for as long as it runs.
+Operations that overlap are served in the order in which they start. A scheduled change of delay, loss or queue counts
+from the next operation on, a change of rate at once. Jitter and reordering are not modelled. Cross traffic takes its
+share of a link for as long as it runs.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from gradwire.errors import ConfigError
@@ -46,7 +47,7 @@ GROWTH: Final = 0.4
 HEADERS: Final = 52
 # What LTP's headers, acknowledgements and pacing leave of a link (docs/results/ltp.md).
 LTP_SHARE: Final = 0.97
-# A flow that gets no rate (a gap of a trace) looks again after this many seconds.
+# Seconds after which the rate is read again: by a flow that gets none (a gap of a trace), and by LTP while it sends.
 STALLED: Final = 0.05
 # Packets that must follow a lost one for three duplicate acknowledgements; with fewer, a tail loss probe follows after
 # two round trips and the longest delay of an acknowledgement.
@@ -59,11 +60,12 @@ class Flow:
     """The sender's state of one connection, or of several alike; windows in packets."""
 
     path: tuple[int, ...]
-    round_trip: float
-    loss: float
+    back: tuple[int, ...]
+    round_trip: float = 0.0
+    loss: float = 0.0
     # Bursts of losses per packet: as many as losses, where each is a burst of its own.
-    events: float
-    queue: float
+    events: float = 0.0
+    queue: float = 0.0
     window: float = INITIAL_WINDOW
     threshold: float = math.inf
     before_loss: float = 0.0
@@ -95,18 +97,22 @@ class NetworkTimes:
         shared: dict[object, Flow] = {}
         for a, b in self._pairs:
             there, back = path_of[a, b], path_of[b, a]
-            flow = self._flow(there, back)
+            flow = Flow(there, back)
+            self._update_path(flow, 0.0)
             # Connections without random loss over equal links are always in the same state: one Flow serves them all.
-            alike = (tuple((self._links[i].spec, self._crossing_all[i]) for i in there), flow.round_trip)
-            self.flows[a, b] = flow if flow.loss else shared.setdefault(alike, flow)
+            alike = (tuple((self._links[i].specs, self._crossing_all[i]) for i in there), flow.round_trip)
+            lossless = all(self._links[i].lossless for i in there)
+            self.flows[a, b] = shared.setdefault(alike, flow) if lossless else flow
+        self._changing = any(len(link.specs) > 1 for link in self._links)
 
-    def _flow(self, there: tuple[int, ...], back: tuple[int, ...]) -> Flow:
-        links = self._network.links
-        trip = sum(float(links[index].spec.delay) for index in (*there, *back))
-        arrives = math.prod(1 - links[index].spec.mean_loss for index in there)
-        events = sum(_loss_events(links[index].spec) for index in there)
-        queue = min(links[index].spec.queue_bytes for index in there)
-        return Flow(there, max(trip, 1e-5), 1 - arrives, events, queue)
+    def _update_path(self, flow: Flow, now: float) -> None:
+        """What the flow's links are like at this time."""
+        specs = [self._links[index].spec_at(now) for index in flow.path]
+        back = [self._links[index].spec_at(now) for index in flow.back]
+        flow.round_trip = max(sum(float(spec.delay) for spec in (*specs, *back)), 1e-5)
+        flow.loss = 1 - math.prod(1 - spec.mean_loss for spec in specs)
+        flow.events = sum(_loss_events(spec) for spec in specs)
+        flow.queue = min(spec.queue_bytes for spec in specs)
 
     @property
     def world_size(self) -> int:
@@ -150,6 +156,8 @@ class NetworkTimes:
             return start
         begin, left, arrived = max(start, self._free), start, start
         for flow in {id(self.flows[pair]): self.flows[pair] for pair in pairs}.values():
+            if self._changing:
+                self._update_path(flow, begin)
             sent = self._send(flow, max(begin, start + handshake * flow.round_trip), nbytes, crossing)
             left, arrived = max(left, sent), max(arrived, sent + flow.round_trip / 2)
         self._free = left
@@ -242,13 +250,11 @@ class NetworkTimes:
 class LinkTimes:
     """One link over time: its specs from each change on, and the cross traffic on it."""
 
-    spec: LinkSpec
     payload: float
     wire_size: float
     starts: tuple[float, ...]
     specs: tuple[LinkSpec, ...]
     cross: tuple[CrossTraffic, ...] = ()
-    _rates: dict[int, tuple[list[float], list[float], float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, network: Network, paths: Routes, index: int) -> LinkTimes:
@@ -259,9 +265,16 @@ class LinkTimes:
                 starts.append(float(change.at))
                 specs.append(change.applied(specs[-1]))
         cross = tuple(one for one in network.cross if index in paths[one.source, one.target])
-        return cls(
-            link.spec, link.spec.mtu - HEADERS, link.spec.mtu + network.overhead, tuple(starts), tuple(specs), cross
-        )
+        mtu = link.spec.mtu
+        return cls(mtu - HEADERS, mtu + network.overhead, tuple(starts), tuple(specs), cross)
+
+    @property
+    def lossless(self) -> bool:
+        """Whether packets are lost at no time, except by a full queue."""
+        return all(spec.mean_loss == 0 for spec in self.specs)
+
+    def spec_at(self, now: float) -> LinkSpec:
+        return self.specs[bisect.bisect_right(self.starts, now) - 1]
 
     def payload_rate(self, now: float, flows: int) -> float:
         """Payload bytes per second for each of `flows` at this time."""
@@ -275,16 +288,12 @@ class LinkTimes:
         return rate * self.payload / self.wire_size / flows
 
     def rate(self, now: float) -> float:
-        place = bisect.bisect_right(self.starts, now) - 1
-        spec = self.specs[place]
-        if spec.trace is None:
-            return min(float(spec.rate), UNLIMITED)
+        spec = self.spec_at(now)
         trace = spec.trace
-        known = self._rates.get(place)
-        if known is None:
-            known = self._rates[place] = (list(trace.times), list(trace.rates), trace.period)
-        times, rates, period = known
-        return rates[bisect.bisect_right(times, (now - self.starts[place]) % period) - 1]
+        if trace is None:
+            return min(float(spec.rate), UNLIMITED)
+        # A change of other values continues the trace; one of the rate ends it.
+        return float(trace.rates[bisect.bisect_right(trace.times, now % trace.period) - 1])
 
 
 def _crossing(paths: Iterable[tuple[int, ...]]) -> Counter[int]:

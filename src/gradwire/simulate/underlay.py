@@ -1,7 +1,8 @@
 """Underlay: turns a Network into the Matrix of a planner, so that lab and planner use one specification.
 
 If hosts connect through routers, a pair's rate is that of the slowest link on its route, and the first and last links
-limit the total of a host. If hosts are linked to each other, only neighbours have a rate; the planner relays.
+limit the total of a host. If hosts are linked to each other, only neighbours have a rate; the planner relays. A link
+whose rate follows a trace has the trace's mean rate.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 import numpy as np
 
 from gradwire.errors import ConfigError
-from gradwire.network import Network
+from gradwire.network import LinkSpec, Network
 from gradwire.network.route import routes
 from gradwire.plan.matrix import Matrix
 
@@ -34,9 +35,13 @@ def matrix_of(network: Network) -> Matrix:
             continue
         specs = [network.links[index].spec for index in path]
         i, j = index_of[source], index_of[target]
-        rate[i, j] = min(min(float(spec.rate), UNLIMITED) for spec in specs)
+        rate[i, j] = min(_rate(spec) for spec in specs)
         trip[i, j] += sum(float(spec.delay) for spec in specs)
         if not direct:
-            up[i] = min(float(specs[0].rate), UNLIMITED)
-            down[j] = min(float(specs[-1].rate), UNLIMITED)
+            up[i] = _rate(specs[0])
+            down[j] = _rate(specs[-1])
     return Matrix.of(rate, trip + trip.T, tuple(range(size)), up=up, down=down)
+
+
+def _rate(spec: LinkSpec) -> float:
+    return min(float(spec.mean_rate), UNLIMITED)

@@ -23,7 +23,7 @@ Pair = tuple[int, int]
 
 @dataclass(slots=True)
 class World:
-    """Lanes: resources used, one-path delay. Legs: lane, bytes per chunk, chunks, legs that wait for it, how many legs
+    """Lanes: resources used, one-way delay. Legs: lane, bytes per chunk, chunks, legs that wait for it, how many legs
     it waits for."""
 
     capacity: list[float] = field(default_factory=list)
@@ -94,7 +94,9 @@ class _Builder:
             crossed, delay = [], 0.0
             for source, destination in pairwise(path):
                 if not matrix.rate[source, destination] > 0:
-                    raise ConfigError(f"plan: no link and no route from member {pair[0]} to member {pair[1]}")
+                    raise ConfigError(
+                        f"plan: no link and no route from member {pair[0]} to member {pair[1]}; plan with relays"
+                    )
                 crossed.append(self._resource("link", source, destination, matrix.rate[source, destination]))
                 crossed.append(self._resource("up", source, 0, matrix.up[source]))
                 crossed.append(self._resource("down", destination, 0, matrix.down[destination]))

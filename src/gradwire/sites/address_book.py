@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from gradwire.errors import LinkError
 from gradwire.transport.bootstrap.rendezvous import RankAddress, check_address
 
-# Seconds between two looks at the store.
+# Seconds between two reads of the store.
 POLL: Final = 1.0
 # Seconds to wait for the thread at the end: it may be inside a call to the store.
 JOIN_TIMEOUT: Final = 10.0

@@ -1,4 +1,4 @@
-"""Elastic: what lets a job with an elastic plan continue without a lost rank, and take a restarted one in.
+"""Elastic: what lets a job with an elastic plan continue without a lost rank, and lets a restarted one rejoin.
 
     enable_failover   a site of several ranks is rebuilt without a rank that died, if need be under a new leader
     publish_rejoin    sites of one rank: torch's store has what a process needs that replaces a dead one
@@ -163,7 +163,10 @@ def rejoin_job(context: SiteContext) -> TreeReducer:
     addresses = record.addresses | book.addresses
     missing = set(range(size)) - addresses.keys() - {context.rank}
     if missing:
-        raise LinkError(f"{VARIABLE}: torch's store has no address of ranks {sorted(missing)}")
+        raise LinkError(
+            f"{VARIABLE}: torch's store has no address of ranks {sorted(missing)}; restart the whole job from a "
+            "checkpoint"
+        )
     addresses.pop(context.rank, None)
     # Any plan will do for the start: this rank receives the one in force when it rejoins.
     plan = planner_of(config, context.numel)(known_network(config.planning, size), 1)

@@ -53,6 +53,7 @@ class SiteFailover:
         self._generation = 0
         self._step: list[_Pending] = []
         self._failed = self._closed = False
+        self._final_error: GradwireError | None = None
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._abandoned: list[LocalReducer] = []
@@ -65,6 +66,9 @@ class SiteFailover:
     def submit(self, request: BucketRequest) -> Future[None]:
         pending = _Pending(request)
         with self._changed:
+            if self._final_error is not None:
+                pending.result.set_exception(self._final_error)
+                return pending.result
             if self._all_submitted:
                 self._step = []
             self._step.append(pending)
@@ -134,7 +138,7 @@ class SiteFailover:
         with self._changed:
             if not self._changed.wait_for(lambda: self._all_submitted or self._closed, self._timeout):
                 raise LinkError(
-                    f"a rank of this site is lost, and the step's last bucket did not come in {self._timeout:g} s"
+                    f"a rank of this site is lost, and the step's last bucket was not ready within {self._timeout:g} s"
                 )
             if self._closed:
                 raise LinkError("a rank of this site is lost, and the job was closed before the site was rebuilt")
@@ -148,6 +152,7 @@ class SiteFailover:
 
     def _give_up(self, error: GradwireError) -> None:
         with self._changed:
+            self._final_error = error
             self._generation += 1
             left = [pending for pending in self._step if not pending.reported]
             for pending in left:

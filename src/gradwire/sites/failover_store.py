@@ -21,9 +21,9 @@ from torch.distributed import ProcessGroupGloo
 from gradwire.errors import LinkError
 from gradwire.sites.step_resume import StepPosition
 
-# Seconds between two looks at the store.
+# Seconds between two reads of the store.
 POLL: Final = 0.1
-# Seconds between two questions whether the missing ranks live.
+# Seconds between two probes of the missing ranks.
 ASK: Final = 1.0
 # Of these ranks: those that are dead, and those that live.
 AskAlive = Callable[[Sequence[int]], tuple[set[int], set[int]]]
@@ -44,7 +44,7 @@ class FailoverStore:
     ask_alive: AskAlive = unknown
 
     def survivors(self, candidates: Sequence[int], rank: int, generation: int) -> list[int]:
-        """The same list on all of them; LinkError for a rank that came too late to be in it."""
+        """The same list on all of them; LinkError for a rank that registered too late to be in it."""
         store = self._of(generation)
         store.set(f"here/{rank}", "1")
         deadline, asked = time.monotonic() + self.patience, -math.inf
@@ -63,7 +63,7 @@ class FailoverStore:
             time.sleep(POLL)
         members = msgspec.json.decode(store.get("members"), type=list[int])
         if rank not in members:
-            raise LinkError(f"rank {rank} came too late: its site continues with ranks {members}")
+            raise LinkError(f"rank {rank} registered too late: its site continues with ranks {members}")
         return members
 
     def positions(self, members: Sequence[int], rank: int, generation: int, own: StepPosition) -> list[StepPosition]:

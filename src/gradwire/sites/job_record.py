@@ -21,7 +21,7 @@ from gradwire.sites.leader_record import LeaderRecord
 from gradwire.transport.bootstrap.rendezvous import RankAddress, check_address
 
 VARIABLE: Final = "GRADWIRE_REJOIN"
-# Seconds between two looks at the store.
+# Seconds between two reads of the store.
 POLL: Final = 0.1
 # Settings of planning that name a file: its path may differ from machine to machine.
 FILES: Final = ("net", "sites")
@@ -81,10 +81,16 @@ def find_job(store: Store, name: str, facts: dict[str, str], patience: float) ->
         for rank, (address, port) in record.leader.addresses.items():
             check_address(rank, RankAddress(address, port))
     except (msgspec.DecodeError, ValueError, LinkError) as error:
-        raise LinkError(f"{VARIABLE}: the job's record in torch's store cannot be read ({error})") from error
+        raise LinkError(
+            f"{VARIABLE}: the job's record in torch's store cannot be read ({error}); does the job run the same "
+            "gradwire version?"
+        ) from error
     for what, theirs in record.facts.items():
         if facts.get(what) != theirs:
-            raise ConfigError(f"{VARIABLE}: {what} is {facts.get(what)!r} here and {theirs!r} in the running job")
+            raise ConfigError(
+                f"{VARIABLE}: {what} is {facts.get(what)!r} here and {theirs!r} in the running job; give this rank the "
+                "same"
+            )
     return record
 
 

@@ -73,12 +73,20 @@ class ReplicaState:
         received = decode(header, body)
         own, theirs = self._tensors(), received["model"]
         if {name: _form(tensor) for name, tensor in own.items()} != {name: _form(t) for name, t in theirs.items()}:
-            raise IntegrityError("the received replica state is of another model")
+            raise IntegrityError(
+                "the received replica state belongs to another model; start this rank with the script and the settings "
+                "of the others"
+            )
         if received["layout"] != self._layout.to_list():
-            raise IntegrityError("DDP's buckets hold other parameters here than on the other ranks: it cannot rejoin")
+            raise IntegrityError(
+                "this rank cannot rejoin: DDP's buckets hold other parameters here than on the other ranks; construct "
+                "DDP with the same arguments"
+            )
         if len(received["others"]) != len(self._others):
             found, expected = len(received["others"]), len(self._others)
-            raise IntegrityError(f"hand_over: the other ranks named {found} objects, this one {expected}")
+            raise IntegrityError(
+                f"hand_over: the other ranks passed {found} objects, this one {expected}; pass the same on every rank"
+            )
         for name, tensor in own.items():
             tensor.data.copy_(theirs[name])  # a backward pass is under way: it must not see a new version
         for other, state in zip(self._others, received["others"], strict=True):
@@ -93,7 +101,10 @@ def encode(value: Any, tensors: list[Tensor]) -> list[Any]:
     """A value as nested lists of [kind, content]. Tensors are appended to `tensors`, in the order of their entries."""
     if isinstance(value, Tensor):
         if str(value.dtype) not in _DTYPES or value.layout is not torch.strided:
-            raise ConfigError(f"hand_over: a tensor of {value.dtype} and {value.layout} cannot be sent")
+            raise ConfigError(
+                f"hand_over: a tensor of {value.dtype} and {value.layout} cannot be sent; dense tensors of these types "
+                f"can: {', '.join(_DTYPES)}"
+            )
         tensors.append(value)
         return ["tensor", [str(value.dtype), list(value.shape)]]
     if value is None or isinstance(value, bool | int | float | str):

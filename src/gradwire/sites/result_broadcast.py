@@ -21,7 +21,7 @@ from gradwire.sites.site_groups import SiteGroups
 from gradwire.sites.step_resume import StepResume
 from gradwire.tree.state_transfer import TransferableState
 
-# A level is sent as text of this length; the longest that adds up is shorter than 40 characters.
+# A level is sent as text of this length; the longest that trees can sum is shorter than 40 characters.
 LEVEL_BYTES: Final = 64
 Broadcast = Callable[[Tensor], None]
 

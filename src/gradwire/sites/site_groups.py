@@ -1,7 +1,7 @@
 """SiteGroups: the two process groups inside a site, one for sums and one for results.
 
 Each is used by one thread only, so both see the same order of collectives on all ranks. A failed collective is a
-SiteError, and no other one is started after it: which buckets were summed must not depend on when it is asked.
+SiteError, and no other one is started after it, so that the number of summed buckets no longer changes.
 """
 
 from __future__ import annotations

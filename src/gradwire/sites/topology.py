@@ -63,7 +63,10 @@ def names_from(path: Path, world_size: int) -> list[str]:
     for name, ranks in ranks_by_site.items():
         for rank in ranks:
             if not name or not 0 <= rank < world_size or names[rank]:
-                raise ConfigError(f"planning.sites: {path}: rank {rank} of site {name!r} is unknown or listed twice")
+                raise ConfigError(
+                    f"planning.sites: {path}: rank {rank} of site {name!r} is unknown or listed twice; list ranks 0 to "
+                    f"{world_size - 1} once each, and give every site a name"
+                )
             names[rank] = name
     if "" in names:
         raise ConfigError(f"planning.sites: {path} does not list rank {names.index('')}; list every rank once")

@@ -1,9 +1,9 @@
 """Carrier: opens the lanes (over the process group, LTP or TCP) that the pipeline sends on.
 
 The choice is made once, for all ranks. LTP needs every pair of ranks to reach each other by UDP. Where a pair gets no
-answer, every rank learns it in the rendezvous, rank 0 warns once, and all fall back to TCP; where TCP gets no answer
+answer, the rendezvous fails on every rank, rank 0 warns once, and all fall back to TCP; where TCP gets no answer
 either, to the process group's own collectives. A wrong secret or a rank claimed by two processes is an error and never
-a reason to fall back: otherwise a stranger could force the job onto a connection without keys.
+a reason to fall back: otherwise an attacker could force the job onto a connection without keys.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class TreeParts:
 
 def build_executor(parts: TreeParts) -> TreeExecutor:
     config, member, listener = parts.config, parts.member, parts.listener
-    # Elastic plans need the last step of a member that leaves. Its Leave message has that; a closed connection has not.
+    # Elastic plans need the last step of a member that leaves. Its Leave message has it, a closed connection does not.
     frame_io = FrameIO(parts.wire, parts.clock, config.timeout, allow_leaving=not config.elastic)
     channel = ControlChannel(frame_io)
     snapshot = StepSnapshot() if config.elastic else None

@@ -59,7 +59,7 @@ class ElasticController:
         self._membership.rejoin.enabled = self._rejoin > 0
 
     def announce_leave(self) -> None:
-        """Send all peers that this member leaves, so that it does not count as lost."""
+        """Send a Leave message to all peers, so that this member does not count as lost."""
         for peer in self._membership.connected:
             self._channel.send(peer, self._member.leave())
 
@@ -115,7 +115,7 @@ class ElasticController:
         for peer in self._frame_io.disconnected & membership.alive:
             member.lost(peer, now)  # a new epoch still included it
         for peer in () if closing else member.blocking():
-            why = f"rank {peer} left in order after step {membership.left[peer].step}"
+            why = f"rank {peer} left normally after step {membership.left[peer].step}"
             self.lose(LostPeerError(peer, why, left=True))
 
     def _repeat_step(self) -> None:
@@ -134,7 +134,7 @@ class ElasticController:
         self._listener.rejoined(self._member.rank, f"was disconnected for {seconds:.1f} s, rejoined at step {step + 1}")
 
     def _require_peers(self, now: float, closing: bool) -> None:
-        """LinkError for a member that cannot continue and need not, or no longer, wait for the others."""
+        """LinkError for a member that cannot continue: it may not rejoin, or has waited for the others long enough."""
         member, membership, since = self._member, self._membership, self._membership.rejoin.since
         if not membership.rejoin.enabled:
             if membership.fresh and membership.rejoin.ready:
@@ -146,7 +146,10 @@ class ElasticController:
         elif since is not None and not closing:
             self._waiting_since = since
             if self._peers <= self._frame_io.left:
-                raise LinkError(f"the others ended the job while rank {member.rank} was disconnected")
+                raise LinkError(
+                    f"the others ended the job while rank {member.rank} was disconnected; its weights are older than "
+                    "theirs, use another rank's"
+                )
             if now - since > self._rejoin:
                 raise LinkError(self._gave_up(now - since))
 

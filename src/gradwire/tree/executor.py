@@ -37,7 +37,7 @@ class TreeExecutor:
         self._runner, self._elastic = runner, elastic
         self._inbox: queue.SimpleQueue[BucketRequest | Callable[[], object] | None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
-        self._closing = False
+        self._closing = self._closed = False
         self._thread = threading.Thread(target=self._run, name="gradwire-tree", daemon=True)
         self._lock = threading.Lock()
 
@@ -91,7 +91,7 @@ class TreeExecutor:
         """Send the frames that others still need, then stop the thread. May be called again after an error."""
         with self._lock:
             again, self._closing = self._closing, True
-            if again and not self._thread.is_alive():
+            if self._closed:
                 return
             if not again and self._elastic is not None and self._failure is None:
                 self._inbox.put(self._elastic.announce_leave)
@@ -101,8 +101,11 @@ class TreeExecutor:
         if self._thread.is_alive():
             self._thread.join(timeout)
         if self._thread.is_alive():
-            raise LinkError(f"the tree executor still waits for a peer after {timeout:g} s")
-        self.frame_io.close()
+            raise LinkError(f"the tree executor still waits for a peer after {timeout:g} s; close again later")
+        with self._lock:
+            closed, self._closed = self._closed, True
+        if not closed:
+            self.frame_io.close()
 
     # ---- the thread ----------------------------------------------------------------------------------------------
     def _run(self) -> None:

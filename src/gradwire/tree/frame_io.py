@@ -35,6 +35,7 @@ class _PendingTransfer:
     finish: Callable[[Delivery], None]
     no_deadline: bool
     data: bool = True
+    sends: bool = False
     awaits: tuple[int, int] | None = None
 
 
@@ -57,7 +58,7 @@ class FrameIO:
         self._completions = completions_of(wire)
         self._pending: dict[int, _PendingTransfer] = {}
         self._numbers = count()
-        self._ready: deque[Callable[[], None]] = deque()
+        self._ready: deque[tuple[int, Callable[[], None]]] = deque()
         self._posted: dict[tuple[int, int], tuple[int, Arrived]] = {}
         self._early: dict[tuple[int, int], Tensor] = {}
 
@@ -74,7 +75,7 @@ class FrameIO:
         """Post a receive; `arrived` then owns the frame. Returns a key for `cancel`."""
         early = self._early.pop((peer, tag), None)
         if early is not None:
-            self._ready.append(lambda: arrived(early, _whole(peer, early)))
+            self._ready.append((peer, lambda: arrived(early, _whole(peer, early))))
             return next(self._numbers)
         frame = self.take_buffer(nbytes)
         transfer = self.wire.post(peer, frame, tag)
@@ -112,7 +113,8 @@ class FrameIO:
 
         def start() -> None:
             transfer = self.wire.send(peer, frame, contract, tag)
-            self._pending[self._track(transfer, peer, finish, no_deadline=False)].data = data
+            entry = self._pending[self._track(transfer, peer, finish, no_deadline=False)]
+            entry.data, entry.sends = data, True
 
         if order is None:
             start()
@@ -128,7 +130,7 @@ class FrameIO:
     def poll(self, timeout: float) -> None:
         """Wait for a completed transfer or `wake`, then run callbacks. LinkError for a lost peer or a timeout."""
         while self._ready:
-            self._ready.popleft()()
+            self._ready.popleft()[1]()
         transfers = {key: entry.transfer for key, entry in self._pending.items()}
         for key in self._completions.wait(transfers, timeout):
             entry = self._pop(key)
@@ -137,7 +139,7 @@ class FrameIO:
             try:
                 delivery = entry.transfer.wait(1.0)
             except LinkError as error:
-                if self._left_in_order(entry, error):
+                if self._left_normally(entry, error):
                     continue
                 raise LostPeerError(entry.peer, str(error), isinstance(error, PeerClosedError)) from error
             # The peer cancelled it because it repeats the step or stops; a control message about that follows.
@@ -145,8 +147,8 @@ class FrameIO:
                 entry.finish(delivery)
         self._check_deadlines()
 
-    def _left_in_order(self, entry: _PendingTransfer, error: LinkError) -> bool:
-        """Whether this failure only means that a peer left in order."""
+    def _left_normally(self, entry: _PendingTransfer, error: LinkError) -> bool:
+        """Whether this failure only means that a peer left normally."""
         if self._allow_leaving and isinstance(error, PeerClosedError):
             self.left.add(entry.peer)
         return entry.peer in self.left and (entry.no_deadline or not entry.data)
@@ -159,20 +161,22 @@ class FrameIO:
         for key, entry in list(self._pending.items()):
             if peer is None or entry.peer == peer:
                 self.cancel(key)
-        self._send_queue.drop(peer)
-        self.queued.clear()
-        self._early.clear()
-        self._ready.clear()
+        self._forget(peer)
 
     def drop_step_data(self) -> None:
         """Cancel the transfers of the current step; control messages and receives without deadline continue."""
         for key, entry in list(self._pending.items()):
             if entry.data and not entry.no_deadline:
                 self.cancel(key)
-        self._send_queue.drop()
-        self.queued.clear()
-        self._early.clear()
-        self._ready.clear()
+        self._forget(None)
+
+    def _forget(self, peer: int | None) -> None:
+        """Drop what waits to be sent or delivered; of one peer, or of all."""
+        self._send_queue.drop(peer)
+        self._early = {key: frame for key, frame in self._early.items() if peer is not None and key[0] != peer}
+        self._ready = deque(one for one in self._ready if peer is not None and one[0] != peer)
+        self.queued = Counter(entry.peer for entry in self._pending.values() if entry.sends)
+        self.queued.update(self._send_queue.waiting())
 
     def disconnect(self, peer: int) -> None:
         """Use this peer no more, until `reconnected`."""
@@ -218,7 +222,7 @@ def _whole(peer: int, frame: Tensor) -> Delivery:
 
 
 class LostPeerError(LinkError):
-    """The connection to `peer` is gone; `left` if the peer closed it in order."""
+    """The connection to `peer` is gone; `left` if the peer closed it normally."""
 
     def __init__(self, peer: int, text: str, left: bool = False) -> None:
         super().__init__(text)

@@ -15,8 +15,8 @@ from gradwire.tree.frame_io import FrameIO
 
 # A link was busy when it carried at least this fraction of its estimated rate.
 BUSY = 0.5
-# Longest time (seconds) over which bytes add up: a busy link that carried less is slower than 35 kbit/s, or carried
-# only small messages that took a round trip each.
+# Longest time (seconds) over which bytes add up: a busy link that carried less than LEAST_BYTES in it has an estimated
+# rate below 70 kbit/s (LEAST_BYTES / BUSY in this time), or carried only small messages that took a round trip each.
 MAX_SECONDS = 60.0
 
 

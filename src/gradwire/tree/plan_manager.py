@@ -100,7 +100,8 @@ class PlanManager:
             if self._network.aware:
                 self._coordinate(now)
         else:
-            # It may coordinate again in a different network; its controller requests a level at each step.
+            # If this member becomes the coordinator again, the network may be another one; its controller requests a
+            # level at each step.
             self._requested_level = "", ""
 
     def abort(self, error: BaseException) -> None:

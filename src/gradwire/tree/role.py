@@ -1,4 +1,4 @@
-"""Role: what one member does in each tree of a plan.
+"""Role: the neighbours of one member in each tree of a plan.
 
 In: a Plan and a rank. Out: per tree from whom to receive, to whom to send, and which frames to relay. An edge without a
 direct link follows a route (`Plan.routes`); every member of the route knows its part from the plan, so frames carry no

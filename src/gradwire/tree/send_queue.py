@@ -55,6 +55,10 @@ class SendQueue:
             self._waiting[one].clear()
             self._in_wire[one] = self._frames[one] = 0
 
+    def waiting(self) -> dict[int, int]:
+        """Frames that were not given to the wire yet, by peer."""
+        return {peer: len(frames) for peer, frames in self._waiting.items() if frames}
+
     @property
     def empty(self) -> bool:
         return not any(self._waiting.values())

@@ -21,7 +21,7 @@ from gradwire.tree.executor_config import ExecutorConfig
 from gradwire.tree.frame_io import FrameIO
 from gradwire.tree.partition import Partitioner, Piece
 from gradwire.tree.pending_requests import PendingRequests
-from gradwire.tree.piece_reduce import PieceReduction
+from gradwire.tree.piece_allreduce import PieceAllreduce
 from gradwire.tree.piece_task import PieceTask
 from gradwire.tree.request import BucketRequest
 from gradwire.tree.role import Role, roles_of
@@ -108,7 +108,10 @@ class StepRunner:
         if self._step is None:
             tag = self.member.begin_step()
             if tag is None:
-                raise LinkError(f"rank {self.member.rank} is no longer a member of the job")
+                raise LinkError(
+                    f"rank {self.member.rank} is not a member of the current epoch and cannot begin a step; "
+                    "restart the job from the last checkpoint"
+                )
             plan = self.member.plan
             if self.side_routes is not None:
                 self.side_routes.learn(plan, tag.epoch)
@@ -139,7 +142,7 @@ class StepRunner:
             self._active -= 1
             self.admit()
 
-        return PieceReduction(self.frame_io, step.roles[piece.tree], task, restored, ended).begin
+        return PieceAllreduce(self.frame_io, step.roles[piece.tree], task, restored, ended).begin
 
 
 def _weight(step: _Step, piece: Piece) -> int:

@@ -22,7 +22,8 @@ LEAST_BYTES = 256 << 10
 GAIN = 0.25
 # Seconds until confidence halves: cloud links keep their rate for minutes (NetStorm redraws every 180 s).
 HALF_LIFE = 180.0
-# A change by more than this factor replaces the estimate: a link that fell to a tenth must show in one sample.
+# A change by more than this factor replaces the estimate, so that one sample is enough to notice a link that fell to a
+# tenth of its rate.
 JUMP = 2.0
 
 

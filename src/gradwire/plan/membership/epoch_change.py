@@ -196,7 +196,7 @@ class EpochChange:
         unreached = present - {sender, self._rank} - set(message.reach)
         if called or (sender in present and message.installed < own.epoch):
             if message.epoch > own.promised:
-                self._start_regroup(now)  # it has promised a rival's epoch that failed, and cannot follow this one
+                self._start_regroup(now)  # it promised a later epoch, which failed: it ignores older ones
         elif sender not in present or message.installed > own.epoch:
             if not unreached:
                 self.admit(sender, now)

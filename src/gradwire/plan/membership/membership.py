@@ -93,7 +93,7 @@ class Membership:
 
     def install(self, message: Install) -> None:
         self.promised = self.epoch = message.epoch
-        # Members that the leader counts are counted; the transport reports lost ones again while they are needed.
+        # All members of the Install count as alive; the transport reports a lost one again while it is needed.
         self.members, self.alive = message.members, set(message.members)
         self.attempts = ()
         self.newcomers, self.joined, self.fresh = set(message.fresh), message.fresh, self.rank in message.fresh

@@ -2,7 +2,7 @@
 
 A Tag is part of gradient data. `vote` is the version that its sender is ready to use from the next step on; votes are
 merged on the way up the trees (`merged`): if two differ, the plan does not change. All other messages are sent off the
-critical path and may be lost, late, doubled or reordered.
+critical path and may be lost, late, duplicated or reordered.
 """
 
 from __future__ import annotations

@@ -44,7 +44,8 @@ class ReplanConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.gain < 1 or self.interval < 0:
             raise ConfigError(
-                f"planning: gain must be in 0..1 and interval at least 0; found {self.gain}, {self.interval}"
+                f"planning: gain must be from 0 to below 1 and interval at least 0 s, "
+                f"but they are {self.gain:g} and {self.interval:g}"
             )
 
 
@@ -100,7 +101,7 @@ class Replanner:
         gain = 1 - cautious / current if current > 0 else 0.0
         required = self._required_gain(now)
         if gain <= required:
-            return None, f"kept plan {self.plan.version}: a new one saves {gain:.1%}, required are {required:.0%}"
+            return None, f"kept plan {self.plan.version}: a new one saves {gain:.1%}, a change requires {required:.0%}"
         was = Seconds(current)
         return self._take(fresh, now), f"changed: {Seconds(fresh.predicted)} instead of {was}, at least {gain:.0%} less"
 

@@ -13,7 +13,9 @@ import numpy as np
 from gradwire.plan.matrix import Matrix
 from gradwire.plan.model.load import Load, busy_times
 
+# A queue of more than LONG chunks is long, one of fewer than EMPTY is empty.
 LONG, EMPTY = 2, 1
+# Side routes per edge.
 MOST = 2
 # A relayed chunk loads two links instead of one, so they must be less than half as busy.
 IDLE = 0.5

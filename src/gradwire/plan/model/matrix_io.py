@@ -33,6 +33,7 @@ NETSTORM_LINKS = (
     (7, 8),
     (8, 9),
 )
+AWS_COLUMNS = ("region_a", "region_b", "rtt_ms", "bandwidth_gbps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def generated(size: int, seed: int = 0, uplink_mbit: float = 1000.0) -> NamedMat
 
 def aws10(path: Path) -> NamedMatrix:
     """Ten AWS regions: `region_a,region_b,rtt_ms,bandwidth_gbps`, one row per pair, equal in both directions."""
-    rows = _rows(path / "aws10_rtt_bandwidth.csv" if path.is_dir() else path, "region_a", "rtt_ms", "bandwidth_gbps")
+    rows = _rows(path / "aws10_rtt_bandwidth.csv" if path.is_dir() else path, *AWS_COLUMNS)
     sites = sorted({row[end] for row in rows for end in ("region_a", "region_b")})
     rate, rtprop = np.zeros((2, len(sites), len(sites)))
     for row in rows:
@@ -134,7 +135,7 @@ def _rows(path: Path, *columns: str) -> list[dict[str, str]]:
         with path.open(newline="") as file:
             rows = list(csv.DictReader(file))
     except OSError as error:
-        raise ConfigError(f"matrix: cannot read {path}: {error.strerror}") from error
+        raise ConfigError(f"matrix: cannot read {path} ({error.strerror}); name a readable CSV file") from error
     if not rows or any(column not in rows[0] for column in columns):
-        raise ConfigError(f"matrix: {path} needs the columns {', '.join(columns)}")
+        raise ConfigError(f"matrix: {path} must have the columns {', '.join(columns)}, and at least one row")
     return rows

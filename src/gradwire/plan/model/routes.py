@@ -31,7 +31,10 @@ class Routes:
         while path[-1] != source:
             if before[path[-1]] < 0:
                 names = self._members
-                raise LinkError(f"no route from member {names[source]} to member {names[destination]}")
+                raise LinkError(
+                    f"no route from member {names[source]} to member {names[destination]}; "
+                    "add a link or remove one of them from the job"
+                )
             path.append(int(before[path[-1]]))
         return tuple(reversed(path))
 

@@ -22,8 +22,8 @@ def hierarchy(matrix: Matrix, job: ReductionJob) -> Draft:
     root = max(leaders, key=lambda member: _reach(rate, member, leaders))
     parents = {member: leader for group, leader in zip(groups, leaders, strict=True) for member in group}
     parents |= dict.fromkeys(leaders, root)
-    count = len(groups)
-    return Draft((Tree(root, parents, 1.0),), f"{count} sites sum internally, then leaders send to member {root}")
+    reason = f"{len(groups)} sites sum internally, then leaders send to member {matrix.members[root]}"
+    return Draft((Tree(root, parents, 1.0),), reason)
 
 
 def _reach(rate: Floats, member: int, others: list[int]) -> float:

@@ -82,7 +82,7 @@ def candidates(matrix: Matrix, job: ReductionJob) -> Iterator[tuple[str, tuple[T
     if (matrix.rate > 0).sum() >= DENSE * size * (size - 1):
         yield "stars by capacity", weighted_star(matrix, job).trees, 1.0
         # In a full mesh of many members, limited by their uplinks and not by links between them, n stars distribute the
-        # load perfectly; the few trees that the search can afford cannot. The same holds for very many members,
+        # load evenly. The few trees for which the search has time do not. The same holds for more than MEDIUM members,
         # whatever limits them.
         capped = np.isfinite(matrix.up).all() and np.isfinite(matrix.down).all()
         if size > MEDIUM or (size > SMALL and capped):

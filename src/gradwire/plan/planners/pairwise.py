@@ -31,9 +31,8 @@ def pairwise(matrix: Matrix, job: ReductionJob) -> Draft:
         gone = {child for child, _ in merged}
         holders = holders[[index for index in range(len(holders)) if index not in gone]]
     root = int(holders[0])
-    return Draft(
-        (Tree(root, parents, 1.0),), f"fastest pairs merge first, in {rounds} rounds; member {root} is the root"
-    )
+    reason = f"fastest pairs merge first, in {rounds} rounds; member {matrix.members[root]} is the root"
+    return Draft((Tree(root, parents, 1.0),), reason)
 
 
 def _merge(speed: np.ndarray) -> list[tuple[int, int]]:

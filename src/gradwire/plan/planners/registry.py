@@ -73,7 +73,6 @@ def _relays(matrix: Matrix, trees: tuple[Tree, ...], routes: Routes) -> dict[tup
     found: dict[tuple[int, int], tuple[int, ...]] = {}
     for tree in trees:
         edges = set(tree.parents.items()) | {(source, member) for member, source in sources_of(tree).items()}
-        edges |= {(source, member) for member, source in tree.parents.items()} if not tree.sources else set()
         for source, destination in edges:
             if source != destination and not matrix.rate[source, destination] > 0:
                 path = tuple(matrix.members[row] for row in routes.route(source, destination))

@@ -6,7 +6,7 @@
     4. publish whether that worked, read whether it did for the others
 
 Because of step 4 the group succeeds or fails as a whole: when one pair cannot connect, every rank raises LinkError, so
-that all of them can fall back to another wire together. Any wire will do that has the methods of `Connecting`.
+that all of them can fall back to another wire together. Works with any wire that has the methods of `Connecting`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     2. every other rank reads it and compares; no rank waits for an absent one
     3. a rank that differs writes so, and every other rank stops at its next comparison
 
-There is no collective, so that ranks need not agree on who is present. A thread with its own connection talks to the
+There is no collective, so that ranks need not agree on who is present. A thread with its own connection uses the
 store, which may not answer: training waits for it with a deadline, and skips what was not answered by then. Step
 numbers repeat after a rollback, so every key holds the number of rollbacks before it (the generation).
 """
@@ -62,8 +62,8 @@ class ReplicaCheck:
             self._questions.put(partial(self._answer, self._generation, step, digest))
             if not self._answered.wait(ANSWER_TIMEOUT):
                 self._warn(
-                    f"observe.verify: torch's store did not answer in {ANSWER_TIMEOUT:g} s, replicas are not compared "
-                    "until it does"
+                    f"observe.verify: torch's store did not answer within {ANSWER_TIMEOUT:g} s; replicas are not "
+                    "compared until it does"
                 )
         generation, difference = self._result
         if difference and generation == self._generation:
@@ -84,7 +84,7 @@ class ReplicaCheck:
             while (question := self._questions.get()) is not None:
                 question()
         except Exception as error:  # the top of this thread: training does not need it
-            self._warn(f"observe.verify: torch's store does not answer, replicas are not compared any more ({error})")
+            self._warn(f"observe.verify: torch's store does not answer; replicas are not compared any more ({error})")
         self._open = False
         self._answered.set()
 
@@ -112,6 +112,9 @@ class ReplicaCheck:
         theirs, _, rank = first.partition(" ")
         if theirs == str(digest):  # 2
             return ""
-        text = f"replicas differ after step {step}: ranks {rank} and {self._rank} restored different gradients"
+        text = (
+            f"replicas differ after step {step}: ranks {rank} and {self._rank} restored different gradients; restart "
+            "from a checkpoint"
+        )
         self._keys.set(differ, text)  # 3
         return text

@@ -21,7 +21,7 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 
 # What torch adds to the reason: the source line, the callbacks it passed, and a guess at the cause.
 _INSIDE = re.compile(r"Got the following error when running the callback: |\bRuntimeError: |\[/[^\]]*:\d+\] ")
-# Gloo names the connection that broke. Its port identifies no rank; `transport/liveness.py` names the rank.
+# Gloo names the connection that broke. Its port identifies no rank; `transport/lost_rank.py` names the rank.
 _SOCKET = re.compile(r" ?\[[0-9a-fA-F.:%a-z]+\]:\d+")
 _GUESS = "This is typically caused by"
 

@@ -25,7 +25,7 @@ PACKET = 1400
 
 
 def seeded_loss(rate: float, seed: int, burst: int = 1) -> Loss:
-    """Every packet, or every run of `burst` packets, is lost with this chance; critical bytes never are."""
+    """Every packet, or every run of `burst` packets, is lost with this probability; critical bytes never are."""
 
     def lose(number: int, sender: int, receiver: int, size: int, critical: int) -> Ranges:
         generator = np.random.default_rng((seed, number, sender, receiver))

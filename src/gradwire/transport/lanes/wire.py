@@ -1,8 +1,8 @@
 """Wire lane: runs operations over LTP or TCP, by direct transfers between every two ranks.
 
 Operations are reliable except for an AllToAll with `losses`: its parts are sent with that tolerance, their first bytes
-are critical, and both sides learn what did not arrive. All lanes of a process share one endpoint; tags keep them apart:
-lane number in the high bits, the operation's number below.
+are critical, and both sides know afterwards what did not arrive. All lanes of a process share one endpoint; tags keep
+them apart: lane number in the high bits, the operation's number below.
 """
 
 from __future__ import annotations

@@ -75,4 +75,4 @@ def receive_fd(credential: bytes, timeout: float) -> int:
 
 
 def _name(credential: bytes) -> str:
-    return "\0gradwire-board-" + credential[:_TOKEN].hex()
+    return "\0gradwire-shm-" + credential[:_TOKEN].hex()

@@ -56,7 +56,7 @@ class Ledger:
             account.closes[reason] = account.closes.get(reason, 0) + 1
 
     def add_undelivered(self, peer: int, nbytes: int) -> None:
-        """So many bytes sent to `peer` did not arrive."""
+        """`nbytes` that were sent to `peer` did not arrive."""
         with self._lock:
             self._accounts.setdefault(peer, Account()).returned += nbytes
 

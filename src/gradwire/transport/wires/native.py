@@ -41,7 +41,7 @@ _WHY: Final[dict[str, str]] = {
 
 
 class Loop(Protocol):
-    """A native event loop, as the bindings show it. Buffers given by address stay alive until waited for."""
+    """A native event loop, as the bindings expose it. Buffers given by address stay alive until waited for."""
 
     @property
     def port(self) -> int: ...

@@ -1,16 +1,16 @@
-"""Liveness: finds out which rank is gone, when a collective failed and its own error does not say.
+"""Lost rank: finds out which rank is gone, when a collective failed and its own error does not say.
 
 In: the error of a failed operation. Out: the same kind of error, with the rank and host that are gone.
 
-    1. at attach every rank listens on a TCP port and learns, through torch's store, where the others listen
+    1. at attach every rank listens on a TCP port and reads from torch's store where the others listen
     2. when an operation fails, the first rank to notice connects to all others: the kernel of a live process accepts
        without the process's help, the port of a dead process is refused, a dead host does not answer
     3. it sends the result to those that accepted; they read it when they fail themselves, which may happen only because
        the first ranks have stopped meanwhile
 
 No thread, no traffic while nothing fails, and no need for a store that may have died with rank 0. Messages carry a
-token that only the job's ranks know; messages without it are dropped, and reading has a deadline however many strangers
-connect. What is read is only used in the text of an error.
+token that only the job's ranks know; messages without it are dropped, and reading has a deadline, however many other
+processes connect. What is read is only used in the text of an error.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from gradwire.transport.bootstrap.store_exchange import StoreExchange
 # A live host answers within a round trip, and a lost first packet is sent again after one second.
 PROBE_TIMEOUT: Final = 3.0
 # A process that is being killed loses its connections before its port, or after it: if every rank answers, probe again
-# after so many seconds.
+# after this many seconds.
 SECOND_PROBE: Final = 0.5
-# A rank sends as soon as it is connected: a peer that has sent nothing after so many seconds is no rank of the job.
+# A rank sends as soon as it is connected: a peer that has sent nothing after this many seconds is not one of the job.
 MESSAGE_TIMEOUT: Final = 0.3
 # Most bytes of another rank's message; ranks are numbers.
 MESSAGE_BYTES: Final = 4096
@@ -107,7 +107,7 @@ class PeerAddresses:
         return ""
 
 
-class Liveness:
+class LostRankFinder:
     """This rank's listening socket and the addresses of the others. `explained` may be called from any thread."""
 
     def __init__(self) -> None:
@@ -122,11 +122,11 @@ class Liveness:
         own = ListenAddress(host)
         if self._listener is not None:
             weakref.finalize(self, self._listener.close)
-            void_in_child(self, Liveness.close)
+            void_in_child(self, LostRankFinder.close)
             own = ListenAddress(host, *self._listener.getsockname()[:2])
-        exchange.publish("liveness", own)
+        exchange.publish("lost-rank", own)
         if exchange.rank == 0:
-            addresses = exchange.read_all("liveness", ListenAddress)
+            addresses = exchange.read_all("lost-rank", ListenAddress)
             exchange.publish("addresses", PublishedAddresses(addresses, secrets.token_hex(16)))
         published = exchange.read("addresses", 0, PublishedAddresses)
         self._peers = PeerAddresses(exchange.rank, dict(enumerate(published.addresses)), published.token)

@@ -1,4 +1,4 @@
-"""Liveness: the first rank to notice probes all others and sends the result to those that notice later."""
+"""LostRankFinder: the first rank to notice probes all others and sends the result to those that notice later."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from torch.distributed import HashStore
 
 from gradwire.errors import IntegrityError, LinkError
 from gradwire.fork import _VOIDS
-from gradwire.transport import liveness
+from gradwire.transport import lost_rank
 from gradwire.transport.bootstrap.store_exchange import StoreExchange
-from gradwire.transport.liveness import ListenAddress, Liveness, PeerAddresses, ProbeMessage, ProbeResult, probe
+from gradwire.transport.lost_rank import ListenAddress, LostRankFinder, PeerAddresses, ProbeMessage, ProbeResult, probe
 
 
 @pytest.fixture
-def job(monkeypatch: pytest.MonkeyPatch) -> list[Liveness]:
+def job(monkeypatch: pytest.MonkeyPatch) -> list[LostRankFinder]:
     """Four ranks of one process, each on a host of its own name."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    monkeypatch.setattr(liveness, "SECOND_PROBE", 0.0)
-    store, ranks = HashStore(), [Liveness() for _ in range(4)]
+    monkeypatch.setattr(lost_rank, "SECOND_PROBE", 0.0)
+    store, ranks = HashStore(), [LostRankFinder() for _ in range(4)]
     opening = [
         Thread(target=one.open, args=(StoreExchange(store, rank, 4), f"host{rank}")) for rank, one in enumerate(ranks)
     ]
@@ -35,7 +35,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> list[Liveness]:
     return ranks
 
 
-def test_an_error_begins_with_the_rank_and_host_that_are_gone(job: list[Liveness]) -> None:
+def test_an_error_begins_with_the_rank_and_host_that_are_gone(job: list[LostRankFinder]) -> None:
     job[1].close()
     error = job[0].explained(LinkError("AllToAll did not complete"))
     assert isinstance(error, LinkError)
@@ -43,7 +43,9 @@ def test_an_error_begins_with_the_rank_and_host_that_are_gone(job: list[Liveness
     assert str(error).endswith("(AllToAll did not complete)")
 
 
-def test_a_late_rank_receives_the_first_result_and_does_not_blame_ranks_that_stopped_later(job: list[Liveness]) -> None:
+def test_a_late_rank_receives_the_first_result_and_does_not_blame_ranks_that_stopped_later(
+    job: list[LostRankFinder],
+) -> None:
     job[1].close()
     job[0].explained(LinkError("closed"))
     job[0].close()
@@ -51,14 +53,16 @@ def test_a_late_rank_receives_the_first_result_and_does_not_blame_ranks_that_sto
     assert str(job[3].explained(LinkError("closed"))).startswith("rank 1 on host1 is gone")
 
 
-def test_the_first_result_is_kept(job: list[Liveness]) -> None:
+def test_the_first_result_is_kept(job: list[LostRankFinder]) -> None:
     job[1].close()
     first = str(job[0].explained(LinkError("closed")))
     job[2].close()
     assert str(job[0].explained(LinkError("closed"))) == first
 
 
-def test_an_error_is_unchanged_while_every_rank_is_alive_and_where_it_is_no_link_error(job: list[Liveness]) -> None:
+def test_an_error_is_unchanged_while_every_rank_is_alive_and_where_it_is_no_link_error(
+    job: list[LostRankFinder],
+) -> None:
     error = LinkError("no answer for 5 s")
     assert job[0].explained(error) is error
     job[1].close()
@@ -66,7 +70,7 @@ def test_an_error_is_unchanged_while_every_rank_is_alive_and_where_it_is_no_link
     assert job[2].explained(corrupt) is corrupt
 
 
-def test_a_rank_that_a_new_process_runs_as_is_not_probed(job: list[Liveness]) -> None:
+def test_a_rank_that_a_new_process_runs_as_is_not_probed(job: list[LostRankFinder]) -> None:
     job[1].close()
     job[0].forget(1)
     error = LinkError("closed")
@@ -82,7 +86,7 @@ def test_results_are_described_for_several_ranks_for_silence_and_for_no_answer_a
     assert peers.describe(ProbeResult()) == ""
 
 
-def test_a_malformed_message_is_ignored(job: list[Liveness]) -> None:
+def test_a_malformed_message_is_ignored(job: list[LostRankFinder]) -> None:
     at = job[0]._peers.by_rank[0]
     with socket.create_connection((at.address, at.port)) as hostile:
         hostile.send(b'{"refused": "everybody"')
@@ -90,7 +94,7 @@ def test_a_malformed_message_is_ignored(job: list[Liveness]) -> None:
     assert str(job[0].explained(LinkError("closed"))).startswith("rank 1 on host1 is gone")
 
 
-def test_a_well_formed_message_without_the_jobs_token_is_ignored(job: list[Liveness]) -> None:
+def test_a_well_formed_message_without_the_jobs_token_is_ignored(job: list[LostRankFinder]) -> None:
     at = job[0]._peers.by_rank[0]
     with socket.create_connection((at.address, at.port)) as hostile:
         hostile.send(msgspec.json.encode(ProbeMessage("guessed", ProbeResult((3,)))))
@@ -98,10 +102,12 @@ def test_a_well_formed_message_without_the_jobs_token_is_ignored(job: list[Liven
     assert str(job[0].explained(LinkError("closed"))).startswith("rank 1 on host1 is gone")
 
 
-def test_silent_strangers_do_not_add_up_their_delays(job: list[Liveness], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_strangers_do_not_add_up_their_delays(
+    job: list[LostRankFinder], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The deadline is that of reading, not of each connection."""
     passed = [0.0]
-    monkeypatch.setattr(liveness.time, "monotonic", lambda: passed[0])
+    monkeypatch.setattr(lost_rank.time, "monotonic", lambda: passed[0])
     waits: list[float] = []
 
     class Stranger(socket.socket):
@@ -116,11 +122,11 @@ def test_silent_strangers_do_not_add_up_their_delays(job: list[Liveness], monkey
         def accept(self) -> tuple[socket.socket, str]:
             return Stranger(), ""
 
-    assert liveness._received(Listener(), "token") is None  # type: ignore[arg-type]
-    assert sum(waits) == pytest.approx(liveness.PROBE_TIMEOUT)
+    assert lost_rank._received(Listener(), "token") is None  # type: ignore[arg-type]
+    assert sum(waits) == pytest.approx(lost_rank.PROBE_TIMEOUT)
 
 
-def test_a_forked_child_does_not_keep_the_port_of_a_dead_process(job: list[Liveness]) -> None:
+def test_a_forked_child_does_not_keep_the_port_of_a_dead_process(job: list[LostRankFinder]) -> None:
     at = job[1]._peers.by_rank[1]
     (wakes, wake), (began, begin) = os.pipe(), os.pipe()
     child = os.fork()
@@ -145,7 +151,7 @@ def test_a_rank_without_a_route_to_it_is_silent() -> None:
     assert not reached
 
 
-def test_a_deleted_liveness_leaves_nothing_to_do_for_forked_children(job: list[Liveness]) -> None:
+def test_a_deleted_finder_leaves_nothing_to_do_for_forked_children(job: list[LostRankFinder]) -> None:
     assert set(job) <= set(_VOIDS)
     gone = id(job.pop())
     gc.collect()

@@ -6,42 +6,43 @@
 #include <numeric>
 #include <thread>
 
-#include "board/board.h"
 #include "core/random.h"
 #include "ltp_io/loop.h"
+#include "shm_allreduce/shm_allreduce.h"
 #include "tests/check.h"
 
 using namespace gradwire;
-using board::Board;
-using board::Kind;
-using board::Status;
+using shm_allreduce::Kind;
+using shm_allreduce::ShmAllreduce;
+using shm_allreduce::Status;
 
 namespace {
 
 constexpr std::size_t kSlot = 4096;
 
-std::vector<std::uint8_t> header(std::uint8_t fill) { return std::vector<std::uint8_t>(board::kHeader, fill); }
+std::vector<std::uint8_t> header(std::uint8_t fill) { return std::vector<std::uint8_t>(shm_allreduce::kHeader, fill); }
 Time in(Time delay) { return monotonic_now() + delay; }
 
 struct World {
-  explicit World(std::size_t ranks) : file(board::make_memory({ranks, kSlot})) {
+  explicit World(std::size_t ranks) : file(shm_allreduce::make_memory({ranks, kSlot})) {
     for (std::size_t rank = 0; rank < ranks; ++rank)
-      boards.push_back(std::make_unique<Board>(file.get(), board::Shape{ranks, kSlot}, rank, 20 * kMicrosecond));
+      parts.push_back(
+          std::make_unique<ShmAllreduce>(file.get(), shm_allreduce::Shape{ranks, kSlot}, rank, 20 * kMicrosecond));
   }
   template <class Work>
   void on_all(Work work) {
     std::vector<std::thread> threads;
-    for (std::size_t rank = 0; rank < boards.size(); ++rank)
-      threads.emplace_back([&, rank] { work(rank, *boards[rank]); });
+    for (std::size_t rank = 0; rank < parts.size(); ++rank)
+      threads.emplace_back([&, rank] { work(rank, *parts[rank]); });
     for (auto& thread : threads) thread.join();
   }
   Descriptor file;
-  std::vector<std::unique_ptr<Board>> boards;
+  std::vector<std::unique_ptr<ShmAllreduce>> parts;
 };
 
 template <class T>
-void reduce_here(Board& b, std::size_t ranks, T* data) {
-  board::Fold fold = b.folding();
+void reduce_here(ShmAllreduce& b, std::size_t ranks, T* data) {
+  shm_allreduce::Fold fold = b.folding();
   for (std::size_t i = 0; i < fold.bytes / sizeof(T); ++i) {
     T total = 0;
     for (std::size_t r = 0; r < ranks; ++r) {
@@ -59,7 +60,7 @@ template <class T>
 void every_sum_is_right(std::size_t ranks, Kind kind) {
   World world(ranks);
   std::atomic<int> wrong = 0;
-  world.on_all([&](std::size_t rank, Board& b) {
+  world.on_all([&](std::size_t rank, ShmAllreduce& b) {
     Random random(5), own(rank);  // the first is the same on every rank
     for (std::uint64_t number = 0; number < 60; ++number) {
       std::size_t count = random.next() % (4 * kSlot / sizeof(T));
@@ -88,23 +89,23 @@ void every_sum_is_right(std::size_t ranks, Kind kind) {
 void missing_ranks_are_reported() {
   World world(3);
   std::uint8_t data[8] = {};
-  world.boards[0]->begin(0, header(1).data(), {data, 8, 1, Kind::int8, false});
-  world.boards[2]->announce(5, 0, header(9).data());
-  CHECK(world.boards[0]->step(in(kMillisecond)) == Status::waiting);
-  CHECK((world.boards[0]->missing() == std::vector<std::size_t>{1, 2}));
+  world.parts[0]->begin(0, header(1).data(), {data, 8, 1, Kind::int8, false});
+  world.parts[2]->announce(5, 0, header(9).data());
+  CHECK(world.parts[0]->step(in(kMillisecond)) == Status::waiting);
+  CHECK((world.parts[0]->missing() == std::vector<std::size_t>{1, 2}));
 }
 
 void a_rank_with_another_call_is_reported() {
   World world(2);
   std::uint8_t data[8] = {};
-  world.on_all([&](std::size_t rank, Board& b) {
+  world.on_all([&](std::size_t rank, ShmAllreduce& b) {
     if (rank == 0) return b.announce(7, 0, header(9).data());  // over the wire; wakes the sleeper
     b.begin(7, header(1).data(), {data, 8, 1, Kind::int8, false});
     CHECK(b.step(in(20 * kSecond)) == Status::differs);
     CHECK(b.odd_rank() == 0 && b.odd_header() == header(9));
   });
   World other(2);
-  other.on_all([&](std::size_t rank, Board& b) {
+  other.on_all([&](std::size_t rank, ShmAllreduce& b) {
     std::uint8_t own[8] = {};
     b.begin(7, header(static_cast<std::uint8_t>(rank)).data(), {own, 8 - rank, 1, Kind::int8, false});
     CHECK(b.step(in(20 * kSecond)) == Status::differs);
@@ -116,23 +117,24 @@ void a_rank_with_another_call_is_reported() {
 void an_overwritten_call_record_differs() {
   World world(2);
   std::uint8_t data[8] = {};
-  world.boards[1]->announce(3 + board::kCalls, 0, header(9).data());
-  world.boards[0]->begin(3, header(1).data(), {data, 8, 1, Kind::int8, false});
-  CHECK(world.boards[0]->step(in(20 * kSecond)) == Status::differs);
-  CHECK(world.boards[0]->odd_rank() == 1 && world.boards[0]->odd_header().empty());
+  world.parts[1]->announce(3 + shm_allreduce::kCalls, 0, header(9).data());
+  world.parts[0]->begin(3, header(1).data(), {data, 8, 1, Kind::int8, false});
+  CHECK(world.parts[0]->step(in(20 * kSecond)) == Status::differs);
+  CHECK(world.parts[0]->odd_rank() == 1 && world.parts[0]->odd_header().empty());
 }
 
 // A rank may finish a sum and make many calls over the wire before another checks whether they agreed.
 void a_rank_that_is_further_on_still_agrees() {
   World world(2);
-  Board &slow = *world.boards[0], &quick = *world.boards[1];
+  ShmAllreduce &slow = *world.parts[0], &quick = *world.parts[1];
   std::uint8_t data[2] = {1, 2};
   slow.begin(0, header(1).data(), {&data[0], 1, 1, Kind::int8, false});
   CHECK(slow.step(in(0)) == Status::waiting);
   quick.begin(0, header(1).data(), {&data[1], 1, 1, Kind::int8, false});
   CHECK(quick.step(in(0)) == Status::done);
   // Sum 1 is requested, too, and begins when its rank has checked.
-  for (std::uint64_t number = 2; number <= 1 + board::kCalls; ++number) quick.announce(number, 2, header(9).data());
+  for (std::uint64_t number = 2; number <= 1 + shm_allreduce::kCalls; ++number)
+    quick.announce(number, 2, header(9).data());
   CHECK(slow.step(in(0)) == Status::done);
   slow.begin(1, header(1).data(), {&data[0], 1, 1, Kind::int8, false});
   CHECK(slow.step(in(kMillisecond)) == Status::waiting);
@@ -145,14 +147,14 @@ void a_rank_that_is_further_on_still_agrees() {
 void a_rank_that_skipped_a_call_differs() {
   World world(2);
   std::uint8_t data[8] = {};
-  world.boards[1]->announce(0, 0, header(9).data());
-  world.boards[1]->begin(1, header(2).data(), {data, 8, 1, Kind::int8, false});
-  CHECK(world.boards[1]->step(in(0)) == Status::waiting);
-  world.boards[0]->begin(0, header(1).data(), {data, 8, 1, Kind::int8, false});
-  CHECK(world.boards[0]->step(in(0)) == Status::differs);
-  CHECK(world.boards[0]->odd_header() == header(9));
-  CHECK(world.boards[1]->step(in(0)) == Status::differs);
-  CHECK(world.boards[1]->odd_header() == header(1));
+  world.parts[1]->announce(0, 0, header(9).data());
+  world.parts[1]->begin(1, header(2).data(), {data, 8, 1, Kind::int8, false});
+  CHECK(world.parts[1]->step(in(0)) == Status::waiting);
+  world.parts[0]->begin(0, header(1).data(), {data, 8, 1, Kind::int8, false});
+  CHECK(world.parts[0]->step(in(0)) == Status::differs);
+  CHECK(world.parts[0]->odd_header() == header(9));
+  CHECK(world.parts[1]->step(in(0)) == Status::differs);
+  CHECK(world.parts[1]->odd_header() == header(1));
 }
 
 template <class Make>
@@ -166,13 +168,13 @@ bool refused(Make make) {
 }
 
 void memory_of_a_wrong_size_or_without_seals_is_rejected() {
-  Descriptor file = board::make_memory({3, kSlot});
-  CHECK(refused([&] { Board(file.get(), {2, kSlot}, 0, 0); }));
-  CHECK(refused([&] { Board(file.get(), {3, kSlot}, 3, 0); }));
-  CHECK(refused([&] { board::make_memory({1, kSlot}); }));
-  CHECK(refused([&] { board::make_memory({2, 100}); }));
+  Descriptor file = shm_allreduce::make_memory({3, kSlot});
+  CHECK(refused([&] { ShmAllreduce(file.get(), {2, kSlot}, 0, 0); }));
+  CHECK(refused([&] { ShmAllreduce(file.get(), {3, kSlot}, 3, 0); }));
+  CHECK(refused([&] { shm_allreduce::make_memory({1, kSlot}); }));
+  CHECK(refused([&] { shm_allreduce::make_memory({2, 100}); }));
   Descriptor open(::memfd_create("open", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  CHECK(refused([&] { Board(open.get(), {2, kSlot}, 0, 0); }));
+  CHECK(refused([&] { ShmAllreduce(open.get(), {2, kSlot}, 0, 0); }));
 }
 
 }  // namespace

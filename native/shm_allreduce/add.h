@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace gradwire::board {
+namespace gradwire::shm_allreduce {
 
 // Integers wrap around. Other types and operators (half precision, complex numbers, max) are reduced by the caller.
 enum class Kind : std::uint8_t { caller, float32, float64, int8, int16, int32, int64 };
@@ -11,4 +11,4 @@ enum class Kind : std::uint8_t { caller, float32, float64, int8, int16, int32, i
 // `out` may be one of the rows. `count` is in elements.
 void add_rows(Kind kind, const std::uint8_t* const* rows, std::size_t ranks, std::uint8_t* out, std::size_t count);
 
-}  // namespace gradwire::board
+}  // namespace gradwire::shm_allreduce

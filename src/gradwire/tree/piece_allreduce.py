@@ -1,4 +1,4 @@
-"""Piece reduction: all-reduce of one piece over its tree, at one member.
+"""Piece all-reduce: the sum of one piece over its tree, at one member.
 
     1. (sharedk) the round's leader sends its indices up to the root, the root sends them down to all
     2. children's sums are added to this member's gradient as they arrive
@@ -37,7 +37,7 @@ from gradwire.tree.role import Phase, Role, TreeEdge
 _UPWARD = 1 << 13
 
 
-class PieceReduction:
+class PieceAllreduce:
     """Calls `restored(vote)` when the gradient holds the mean, and `ended()` when no transfer is pending."""
 
     def __init__(

@@ -1,4 +1,4 @@
-#include "board/board.h"
+#include "shm_allreduce/shm_allreduce.h"
 
 #include <sched.h>
 
@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-namespace gradwire::board {
+namespace gradwire::shm_allreduce {
 namespace {
 
 // Shares begin at multiples of this: any element type fits, and no two ranks write the same cache line.
@@ -17,21 +17,21 @@ constexpr std::size_t kGrain = 64;
 
 }  // namespace
 
-Board::Board(int file, Shape shape, std::size_t rank, Time spin)
+ShmAllreduce::ShmAllreduce(int file, Shape shape, std::size_t rank, Time spin)
     : shape_(shape), memory_(file, shape), rank_(rank), spin_(spin) {
   if (rank >= shape.ranks)
     throw std::runtime_error("rank " + std::to_string(rank) + " is outside a group of " + std::to_string(shape.ranks) +
                              " ranks");
 }
 
-void Board::announce(std::uint64_t number, std::uint64_t sums, const std::uint8_t* header) {
+void ShmAllreduce::announce(std::uint64_t number, std::uint64_t sums, const std::uint8_t* header) {
   CallRecord note{sums};
   std::memcpy(note.header, header, kHeader);
   memory_.record_call(rank_, number, note);
   memory_.wake_all();
 }
 
-void Board::begin(std::uint64_t number, const std::uint8_t* header, const Sum& sum) {
+void ShmAllreduce::begin(std::uint64_t number, const std::uint8_t* header, const Sum& sum) {
   sum_ = sum;
   number_ = number;
   turn_ = begun_++;
@@ -45,26 +45,26 @@ void Board::begin(std::uint64_t number, const std::uint8_t* header, const Sum& s
   memory_.record_sum(rank_, turn_, record_);
 }
 
-Board::Range Board::chunk(std::uint64_t index) const {
+ShmAllreduce::Range ShmAllreduce::chunk(std::uint64_t index) const {
   std::size_t begin = index * shape_.slot;
   return {begin, std::min(shape_.slot, sum_.bytes - begin)};
 }
 
 // Inside the chunk, whose begin is 0.
-Board::Range Board::share(std::uint64_t index, std::size_t rank) const {
+ShmAllreduce::Range ShmAllreduce::share(std::uint64_t index, std::size_t rank) const {
   std::size_t size = chunk(index).size;
   std::size_t step = ((size + shape_.ranks - 1) / shape_.ranks + kGrain - 1) / kGrain * kGrain;
   std::size_t begin = std::min(size, rank * step);
   return {begin, std::min(step, size - begin)};
 }
 
-void Board::copy_in() {
+void ShmAllreduce::copy_in() {
   if (index_ >= chunks_) return;
   Range range = chunk(index_);
   if (range.size) std::memcpy(memory_.slot(base_ + index_, rank_), sum_.data + range.begin, range.size);
 }
 
-void Board::copy_out() {
+void ShmAllreduce::copy_out() {
   std::uint64_t done = index_ - 1;
   Range whole = chunk(done);
   for (std::size_t shift = 1; shift < shape_.ranks; ++shift) {
@@ -75,7 +75,7 @@ void Board::copy_out() {
   }
 }
 
-Fold Board::folding() const {
+Fold ShmAllreduce::folding() const {
   std::uint64_t index = sum_.sharded ? index_ - 1 : index_;
   Range range = sum_.sharded ? share(index, rank_) : chunk(index);
   return {base_ + index, (sum_.sharded ? chunk(index).begin : 0) + range.begin, sum_.sharded ? range.begin : 0,
@@ -83,7 +83,7 @@ Fold Board::folding() const {
 }
 
 // False: the caller must reduce first.
-bool Board::reduce(bool early) {
+bool ShmAllreduce::reduce(bool early) {
   Fold fold = folding();
   if (fold.bytes == 0) return true;
   if (sum_.kind == Kind::caller && !std::exchange(folded_, false)) return false;
@@ -96,20 +96,20 @@ bool Board::reduce(bool early) {
   return true;
 }
 
-bool Board::arrived() {
+bool ShmAllreduce::arrived() {
   std::uint64_t wanted = base_ + index_ + 1;
   for (std::size_t rank = 0; rank < shape_.ranks; ++rank)
     if (memory_.phase(rank).load() < wanted) return false;
   return true;
 }
 
-void Board::publish() {
+void ShmAllreduce::publish() {
   memory_.phase(rank_).store(base_ + index_ + 1);
   // The last rank wakes all others at once.
   if (arrived()) memory_.wake_all();
 }
 
-bool Board::differs() {
+bool ShmAllreduce::differs() {
   for (std::size_t rank = 0; rank < shape_.ranks; ++rank) {
     if (rank == rank_) continue;
     CallRecord sum, call;
@@ -130,7 +130,7 @@ bool Board::differs() {
   return false;
 }
 
-Status Board::wait(Time deadline) {
+Status ShmAllreduce::wait(Time deadline) {
   // A sum is recorded before its first phase, and the record stays until all ranks have reached the next sum.
   bool first = index_ == 0;
   Time now = monotonic_now();
@@ -143,7 +143,7 @@ Status Board::wait(Time deadline) {
   return first && differs() ? Status::differs : Status::done;
 }
 
-Status Board::step(Time deadline) {
+Status ShmAllreduce::step(Time deadline) {
   while (true) switch (stage_) {
       case Stage::copy:
         copy_in();
@@ -169,11 +169,11 @@ Status Board::step(Time deadline) {
     }
 }
 
-std::vector<std::size_t> Board::missing() {
+std::vector<std::size_t> ShmAllreduce::missing() {
   std::vector<std::size_t> ranks;
   for (std::size_t rank = 0; rank < shape_.ranks; ++rank)
     if (memory_.phase(rank).load() < base_ + index_ + 1) ranks.push_back(rank);
   return ranks;
 }
 
-}  // namespace gradwire::board
+}  // namespace gradwire::shm_allreduce

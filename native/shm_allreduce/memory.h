@@ -9,7 +9,7 @@
 #include "core/descriptor.h"
 #include "core/time.h"
 
-namespace gradwire::board {
+namespace gradwire::shm_allreduce {
 
 constexpr std::size_t kHeader = 56;  // bytes of a call's description
 constexpr std::size_t kCalls = 64;   // calls of a rank over the wire that can be looked up, the newest
@@ -98,4 +98,4 @@ class Memory {
   std::uint8_t* slots_ = nullptr;
 };
 
-}  // namespace gradwire::board
+}  // namespace gradwire::shm_allreduce

@@ -1,4 +1,4 @@
-#include "board/memory.h"
+#include "shm_allreduce/memory.h"
 
 #include <linux/futex.h>
 #include <sys/mman.h>
@@ -11,7 +11,7 @@
 #include <ctime>
 #include <stdexcept>
 
-namespace gradwire::board {
+namespace gradwire::shm_allreduce {
 namespace {
 
 constexpr std::size_t kPage = 4096;
@@ -74,4 +74,4 @@ void Memory::futex_wait(std::uint32_t seen, Time deadline) {
   ::syscall(SYS_futex, &wake_word_->wakeups, FUTEX_WAIT, seen, &limit, nullptr, 0);
 }
 
-}  // namespace gradwire::board
+}  // namespace gradwire::shm_allreduce

@@ -1,4 +1,4 @@
-// Board: sums between the ranks of one host through shared memory. One thread of a rank uses it at a time.
+// ShmAllreduce: sums between the ranks of one host through shared memory. One thread of a rank uses it at a time.
 //
 // A sum has phases; a rank does its work of phase p, publishes that, and waits until all ranks have.
 //   direct    phase i: copy chunk i into the own slot. Then add up all ranks' chunk i: every rank reads everything.
@@ -9,10 +9,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "board/add.h"
-#include "board/memory.h"
+#include "shm_allreduce/add.h"
+#include "shm_allreduce/memory.h"
 
-namespace gradwire::board {
+namespace gradwire::shm_allreduce {
 
 enum class Status { waiting, done, differs, fold };
 
@@ -29,9 +29,9 @@ struct Fold {
   std::size_t offset = 0, place = 0, bytes = 0;
 };
 
-class Board {
+class ShmAllreduce {
  public:
-  Board(int file, Shape shape, std::size_t rank, Time spin);
+  ShmAllreduce(int file, Shape shape, std::size_t rank, Time spin);
 
   // This rank's call `number` goes over the wire: ranks that wait for it here are informed. `sums`: how many sums it
   // had requested before, or more; some may not have begun.
@@ -80,4 +80,4 @@ class Board {
   std::vector<std::uint8_t> odd_header_;
 };
 
-}  // namespace gradwire::board
+}  // namespace gradwire::shm_allreduce

@@ -1,9 +1,9 @@
-#include "board/add.h"
+#include "shm_allreduce/add.h"
 
 #include <algorithm>
 #include <cstring>
 
-namespace gradwire::board {
+namespace gradwire::shm_allreduce {
 namespace {
 
 // Summed in a separate block: `out` may be a row that is still to be read, and the block stays in the first-level
@@ -43,4 +43,4 @@ void add_rows(Kind kind, const std::uint8_t* const* rows, std::size_t ranks, std
   }
 }
 
-}  // namespace gradwire::board
+}  // namespace gradwire::shm_allreduce
