@@ -28,13 +28,13 @@ from gradwire.decide.ladder import LADDER
 from gradwire.errors import GradwireError
 from harness.facts import machine_facts
 from harness.progress import page, tables
-from harness.progress.cells import AUTO, TRADE
+from harness.progress.cells import AUTO, AUTO_LOCAL, TRADE
 from harness.progress.lab_check import LabCheck
 from harness.progress.ledger import Ledger
 from harness.progress.networks import NETWORKS, needs_data, network_of
 from harness.progress.plot import plot
 from harness.progress.pool import perform
-from harness.progress.runs import Setup, Work, setup_of, timing
+from harness.progress.runs import Setup, Work, local_steps_of, setup_of, timing
 from harness.progress.summary import PLAIN, Collected, Contestants, Place, summarise
 from harness.progress.tasks import NEED_DATA, TASKS, task_of
 from harness.progress.torch_hooks import TORCH_HOOKS, hook_of
@@ -63,8 +63,12 @@ class Benchmark:
             for name in (*options.tasks.split(","), *options.nets.split(","))
             if name not in (*self.tasks, *self.networks)
         ]
-        names = (options.fixed, options.hooks, options.controllers)
-        self.who = Contestants(*([name for name in text.split(",") if name] for text in names))
+        names = (options.fixed, options.hooks, options.controllers, options.local)
+        fixed, hooks, adaptive, local = ([name for name in text.split(",") if name] for text in names)
+        if AUTO_LOCAL in local:
+            local.remove(AUTO_LOCAL)
+            adaptive.append(AUTO_LOCAL)
+        self.who = Contestants(fixed, hooks, adaptive, local)
         self.seeds = list(range(1, options.seeds + 1))
         self.ledger = Ledger(options.runs, any_code=options.any_code)
         self.lab = LabCheck.of(self.setup, self.ledger, options.dilate)
@@ -72,6 +76,8 @@ class Benchmark:
         self.records = Collected(options.steps)
         for name in self.who.hooks:
             hook_of(name)
+        for name in self.who.local:
+            local_steps_of(name)
         for name in self.tasks:
             task = task_of(name, options.steps, options.data_dir)
             for network in self.networks:
@@ -83,6 +89,7 @@ class Benchmark:
 
     def trainings(self, seed: int) -> list[Work]:
         kinds = dict.fromkeys(self.who.fixed, "train") | dict.fromkeys(self.who.hooks, "peer")
+        kinds |= dict.fromkeys(self.who.local, "local")
         return [
             Work(self.setup.settings(kind, task=task, level=name, seed=seed), self.setup)
             for task in self.tasks
@@ -135,7 +142,7 @@ class Benchmark:
             yield work, record
 
     def _place(self, one: dict[str, Any], record: dict[str, Any]) -> None:
-        if one["kind"] in ("train", "peer"):
+        if one["kind"] in ("train", "peer", "local"):
             self.records.trained[one["task"], one["level"], one["seed"]] = record
         elif one["kind"] == "whole":
             kept = self.records.whole if one["level"] in self.who.adaptive else self.records.checks
@@ -190,6 +197,7 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--fixed", default=",".join(FIXED), help="fixed levels; off is plain DDP")
     parser.add_argument("--hooks", default=",".join(TORCH_HOOKS), help="torch's communication hooks, as peers")
     parser.add_argument("--controllers", default=",".join(ADAPTIVE))
+    parser.add_argument("--local", default="", help="with local steps: local:20 (20 steps at int8), auto-local")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--hosts", type=int, default=4)
@@ -231,6 +239,8 @@ def main() -> None:
     if options.out:
         benchmark.write(options.out, result)
     shown = (page.short(result["totals"]), tables.time_table(result["cells"]), tables.peer_table(result["cells"]))
+    if options.local:
+        shown = (*shown, tables.local_table(result["cells"]))
     print("\n\n".join("\n".join(lines) for lines in shown))
 
 

@@ -142,6 +142,9 @@ def test_local_steps_come_from_argument_environment_or_file(tmp_path: Path) -> N
     assert (resolve(None, environment).sync_every, resolve(None, environment).outer.momentum) == (20, 0.9)
     changed = with_local_steps(resolve(None, environment), 50, "nesterov")
     assert (changed.sync_every, changed.outer.kind) == (50, "nesterov")
+    environment |= {"GRADWIRE_SYNC_EVERY": "auto"}
+    assert resolve(None, environment).sync_every == "auto"
+    assert with_local_steps(resolve(None, {}), "auto").sync_every == "auto"
 
 
 def test_fragments_come_from_argument_environment_or_file(tmp_path: Path) -> None:
@@ -163,6 +166,8 @@ def test_fragments_come_from_argument_environment_or_file(tmp_path: Path) -> Non
         ({"sync_every": 5, "num_fragments": 6}, "num_fragments: 6 is more than sync_every = 5"),
         ({"num_fragments": 0}, "num_fragments: 0 is not valid; it must be a whole number >= 1"),
         ({"sync_every": -1}, "sync_every: -1 is not valid; it must be a whole number >= 0"),
+        ({"sync_every": "often"}, "sync_every: 'often' is not valid; it must be a whole number >= 0, or 'auto'"),
+        ({"sync_every": "auto", "plan": "star"}, "sync_every: auto cannot be combined with plan = 'star'"),
         ({"sync_every": 5, "plan": "star"}, "sync_every: 5 cannot be combined with plan = 'star'"),
         (
             {"sync_every": 5, "compress": {"momentum": 0.9}},

@@ -29,7 +29,7 @@ LAYERS = [
 STAGES = {"sense", "decide", "compress", "plan", "transport", "observe"}
 NO_TORCH_NO_SOCKETS = {"sense", "decide", "plan", "network", "simulate", "lab"}
 # Training in virtual time computes real gradients.
-REAL_GRADIENTS = {f"simulate/{name}.py" for name in ("lockstep", "tasks", "workers")}
+REAL_GRADIENTS = {f"simulate/{name}.py" for name in ("local_workers", "lockstep", "tasks", "workers")}
 OUTSIDE_THE_RULE = {"__init__", "__main__"}
 
 

@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 import msgspec
 
@@ -29,6 +29,8 @@ PREFIX = "GRADWIRE_"
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
+# The value of `sync_every` that leaves the number of local steps to gradwire.
+AUTO_PERIOD: Final = "auto"
 
 
 class CompressConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,8 +110,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Directory for the files of every rank's events (docs/events.md); empty: nothing is recorded.
     record: str = ""
     # Local steps: ranks train alone for this many optimizer steps, then synchronise their weights
-    # (docs/howto/local-steps.md); 0: gradients are synchronised at every step, as in plain DDP.
-    sync_every: Count = 0
+    # (docs/howto/local-steps.md); 0: gradients are synchronised at every step, as in plain DDP; "auto": chosen by the
+    # measured network, with synchronous training as one of the choices.
+    sync_every: Count | Literal["auto"] = 0
     # Layers in this many groups, which are synchronised one after another at equal distances in a round of local steps.
     num_fragments: Annotated[int, msgspec.Meta(ge=1)] = 1
     # Local steps between sending a fragment and applying the result; training goes on meanwhile. 0: it waits. At most
@@ -204,6 +207,13 @@ def _check_local_steps(config: Config) -> None:
 
 def _check_fragments(config: Config) -> None:
     every, count, delay = config.sync_every, config.num_fragments, config.fragment_sync_delay
+    if every == AUTO_PERIOD:
+        if count > 1 or delay:
+            raise ConfigError(
+                "num_fragments: fragments need a fixed number of local steps, and sync_every is 'auto'; set sync_every "
+                "to a number, as in 50, or leave num_fragments and fragment_sync_delay out"
+            )
+        return
     if count > every:
         raise ConfigError(
             f"num_fragments: {count} is more than sync_every = {every}: each fragment is sent after another step; "
@@ -255,14 +265,15 @@ def with_plan(config: Config, planner: str) -> Config:
     return checked(msgspec.structs.replace(config, plan=_text(planner, "plan", 'as in plan="loadaware"')))
 
 
-def with_local_steps(config: Config, sync_every: int | None, outer: str | None = None) -> Config:
+def with_local_steps(config: Config, sync_every: int | str | None, outer: str | None = None) -> Config:
     """The same configuration with local steps, and with another outer optimizer, where not None."""
     changes: dict[str, Any] = {}
     if sync_every is not None:
-        if isinstance(sync_every, bool) or not isinstance(sync_every, int) or sync_every < 1:
+        whole = isinstance(sync_every, int) and not isinstance(sync_every, bool) and sync_every >= 1
+        if not whole and sync_every != AUTO_PERIOD:
             raise ConfigError(
-                f"sync_every: {sync_every!r} is not valid; it must be a whole number >= 1 of optimizer steps; leave it "
-                "out to synchronise gradients at every step"
+                f"sync_every: {sync_every!r} is not valid; it must be a whole number >= 1 of optimizer steps, or "
+                '"auto"; leave it out to synchronise gradients at every step'
             )
         changes["sync_every"] = sync_every
     if outer is not None:
@@ -421,7 +432,10 @@ def _explain(text: str, fields: dict[str, Any]) -> str:
         return f"configuration: {text}"
     given = (fields.get(section, {}) if section else fields).get(name)
     choices = get_args(names[name].type) if get_origin(names[name].type) is Literal else ()
-    wanted = f"one of {', '.join(map(repr, choices))}" if choices else _in_words(what)
+    if name == "sync_every":
+        wanted = f"a whole number >= 0, or {AUTO_PERIOD!r}"
+    else:
+        wanted = f"one of {', '.join(map(repr, choices))}" if choices else _in_words(what)
     default = names[name].default
     usual = "" if default is msgspec.NODEFAULT else f"; the default is {default!r}"
     return f"{setting}: {given!r} is not valid; it must be {wanted}{usual}"

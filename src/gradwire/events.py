@@ -117,6 +117,7 @@ class Decided(Fact, frozen=True):
     level: str
     reason: str
     version: int
+    sync_every: int = 1
 
 
 class Synchronised(Fact, frozen=True):

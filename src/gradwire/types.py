@@ -2,7 +2,7 @@
 
 gradient    ParameterSlice, Bucket
 network     LinkView, Acks, View                    what sense knows
-step        StepFacts                               what one rank measured
+step        StepFacts, RoundNorms                   what one rank measured
 decision    Footprint, Decision                     what a level would send; which level is used
 plan        Tree, Plan                              how sums travel between members
 function    all_reduce_bytes                        bytes that each rank sends for an uncompressed sum
@@ -108,6 +108,16 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundNorms:
+    """How far ranks went in a round of local steps: squared norms of a rank's own change of the weights (on rank 0, the
+    mean over ranks) and of the mean of all ranks' changes, after so many steps."""
+
+    steps: int
+    own: float
+    shared: float
+
+
+@dataclass(frozen=True, slots=True)
 class StepFacts:
     """What one rank measured in one step. Seconds and bytes; the defaults mean "not measured".
 
@@ -119,7 +129,8 @@ class StepFacts:
     of the step, where known. `slack` is for how long training went on after its last gradient was ready and before it
     needed the result (local steps with a delay); `exposed` begins after it. On rank 0, `sample` has some elements of
     its own gradient, and `adaptive` says whether the optimizer divides by the root of squared gradients, where that is
-    known.
+    known. With local steps a step of the session is a round: `steps` are the optimizer's steps in `compute`,
+    `divergence` is that of the exchange.
     """
 
     seconds: float = 0.0
@@ -138,6 +149,8 @@ class StepFacts:
     slack: float = 0.0
     sample: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
     adaptive: bool | None = None
+    steps: int = 1
+    divergence: RoundNorms | None = None
 
     @property
     def compute(self) -> float:
@@ -162,13 +175,15 @@ def all_reduce_bytes(nbytes: int, world_size: int) -> int:
 class Decision:
     """The level of all buckets, the reason in one sentence, and a version that all ranks agree on.
 
-    `guarded`: the accuracy guard decided, not time; known only to the rank that decided.
+    `guarded`: the accuracy guard decided, not time; known only to the rank that decided. `sync_every` counts where the
+    user allows local steps and leaves their number to the controller: 1 synchronises gradients at every step.
     """
 
     level: Level
     reason: str
     version: int = 0
     guarded: bool = False
+    sync_every: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from gradwire.errors import ConfigError
 from gradwire.network import RateTrace
 from harness.progress import reuse, tables
 from harness.progress.cells import (
+    AUTO_LOCAL,
     Curve,
     Lineup,
     Speed,
@@ -30,7 +32,7 @@ from harness.progress.cells import (
 from harness.progress.ledger import Ledger, code_of
 from harness.progress.networks import binned, network_of, rotated
 from harness.progress.pool import perform
-from harness.progress.runs import Setup, Work, each_of, runs_of, started
+from harness.progress.runs import Setup, Work, each_of, local_steps_of, runs_of, started, timing
 from harness.progress.summary import Collected, Contestants, fixed_levels, keeping, keeps_accuracy, totals, verdict
 from harness.progress.tasks import task_of
 
@@ -326,3 +328,37 @@ def test_a_cell_needs_auto_and_plain_ddp_and_further_seeds_all_contestants_of_th
     assert {seed: list(found) for seed, found in curves.items()} == {
         1: ["off", "int8", "auto"], 3: ["off", "int8", "auto"]
     }  # fmt: skip
+
+
+def test_local_steps_are_timed_as_they_were_trained() -> None:
+    """The composition of `local:3` on a network has the times of the whole run there, up to the seed's jitter."""
+    setup = Setup(12, hosts=2)
+    trained = Work(setup.settings("local", task="mlp", level="local:3", seed=1), setup).run()
+    patterns = list(each_of(trained["traffic"]))
+    assert [one[0] for one in patterns] == [False, False, True] * 4
+    timed = timing(setup, "mlp", "150ms", 1, trained).run()["seconds"]
+    waits = [after - before for before, after in pairwise([0.0, *timed])]
+    assert min(waits[2::3]) > 10 * max(waits[0::3]), "ranks wait for the network at the end of a round only"
+
+
+def test_auto_with_local_steps_runs_whole_and_names_its_rounds() -> None:
+    setup = Setup(40, hosts=2)
+    ran = Work(setup.settings("whole", task="mlp", network="5mbit", level=AUTO_LOCAL, seed=1), setup).run()
+    assert len(ran["seconds"]) == 40
+    assert any(" every " in kind for kind in ran["levels"]["kinds"])
+    assert ran["reasons"]
+
+
+def test_contestants_with_local_steps_are_compared_with_the_best_fixed_level() -> None:
+    seed = {"off": line(4.0, DOWN), "int8": line(2.0, DOWN), "auto": line(2.0, DOWN), "local:20": line(0.5, DOWN)}
+    cell = cell_of([seed], Lineup(["off", "int8"], ["off"], ["off"], ["local:20"]))
+    last = cell["targets"][-1]["local"][0]
+    assert (last["name"], last["other"], last["speed"]) == ("local:20", "int8", 4.0)
+    named = {"task": "mlp", "network": "5mbit", **cell}
+    assert "| `int8` | 10.0 | `local:20` | 2.5 | 4.00 |" in tables.local_table([named])[-1]
+
+
+@pytest.mark.parametrize("name", ["local", "local:0", "local:x", "20"])
+def test_a_contestant_that_is_no_number_of_local_steps_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="local:STEPS"):
+        local_steps_of(name)

@@ -26,6 +26,8 @@ from typing import Any, Final
 AUTO: Final = "auto"
 # auto with extra_steps = 1.0: it may use levels that need up to twice the steps.
 TRADE: Final = "auto-trade"
+# auto with sync_every = "auto": it may use local steps.
+AUTO_LOCAL: Final = "auto-local"
 SHARES: Final = (1 / 3, 2 / 3, 1.0)
 # A run whose smoothed loss ends above this share of its first loss is ruined.
 RUINED: Final = 0.9
@@ -137,11 +139,13 @@ def best_of(names: Sequence[str], curves: Sequence[Mapping[str, Curve]], targets
 
 @dataclass(frozen=True, slots=True)
 class Lineup:
-    """The contestants that auto is compared with: fixed levels, those of them that keep the accuracy, and peers."""
+    """The contestants that auto is compared with: fixed levels, those of them that keep the accuracy, and peers; and
+    those with local steps, which are compared with the best fixed level too."""
 
     fixed: Sequence[str]
     keeping: Sequence[str]
     peers: Sequence[str]
+    local: Sequence[str] = ()
 
 
 def cell_of(curves: Sequence[Mapping[str, Curve]], lineup: Lineup) -> dict[str, Any]:
@@ -177,6 +181,8 @@ def _row(curves: Sequence[Mapping[str, Curve]], lineup: Lineup, targets: Sequenc
     }
     if TRADE in curves[0]:
         row |= {"trade": speed(best, TRADE), "trade_peers": [speed(name, TRADE) for name in lineup.peers]}
+    if lineup.local:
+        row["local"] = [speed(best, name) | {"name": name} for name in lineup.local]
     return row
 
 

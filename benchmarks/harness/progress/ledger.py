@@ -26,6 +26,7 @@ TRAINING: Final = (
     *(f"simulate/{one}.py" for one in ("tasks", "workers", "lockstep")),
 )
 TIMING: Final = ("network", "simulate/timeline.py", "simulate/transfer.py", "decide/ladder.py")
+LOCAL: Final = ("local_steps", "simulate/local_workers.py", "simulate/local_training.py")
 CONTROL: Final = (*TRAINING, *TIMING, "decide", "sense", "runtime/governor.py", "simulate/training.py", "types.py")
 
 Settings = dict[str, Any]

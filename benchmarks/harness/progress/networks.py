@@ -22,7 +22,9 @@ TRACES: Final = {
     "norway-train": Path("net") / "abr" / "norway_train_15_part2.log",
 }
 NETWORKS: Final = ("20mbit", *PRESETS, "drop", *TRACES)
-STEADY: Final = ("20mbit", "lan100", "lan1g", "wan-us-eu", "lossy-wifi")
+# Megabits per second and seconds from host to host: 20mbit, and two that are not in the default table, for local steps.
+STARS: Final = {"20mbit": (20, 0.01), "5mbit": (5, 0.01), "150ms": (100, 0.075)}
+STEADY: Final = (*STARS, "lan100", "lan1g", "wan-us-eu", "lossy-wifi")
 # Shares of steps x compute at which the rate falls, and recovers.
 FALLS: Final = 0.3
 RECOVERS: Final = 0.9
@@ -36,8 +38,9 @@ def network_of(name: str, hosts: int, span: float, directory: Path | None) -> Ne
     """`span` is what the run would take without a network, in seconds."""
     if name in PRESETS:
         return preset(name, hosts)
-    if name == "20mbit":
-        return _star(name, hosts, LinkSpec(Rate.from_mbit(20), Seconds(0.005)))
+    if name in STARS:
+        mbit, delay = STARS[name]
+        return _star(name, hosts, LinkSpec(Rate.from_mbit(mbit), Seconds(delay / 2)))
     if name == "drop":
         changes = (
             Change(Seconds(FALLS * span), "*", Rate.from_mbit(20)),
@@ -48,7 +51,7 @@ def network_of(name: str, hosts: int, span: float, directory: Path | None) -> Ne
         if directory is None or not (directory / TRACES[name]).is_file():
             raise ConfigError(f"nets: {name} needs {TRACES[name]} under --data-dir")
         return _traced(name, hosts, binned(load_trace(directory / TRACES[name])))
-    raise ConfigError(f"nets: {name!r} is not one of {', '.join(NETWORKS)}")
+    raise ConfigError(f"nets: {name!r} is not one of {', '.join((*NETWORKS, *STARS))}")
 
 
 def needs_data(name: str) -> bool:

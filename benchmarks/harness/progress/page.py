@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from harness.progress.summary import NATS, POINTS
-from harness.progress.tables import composition_table, equal_table, fixed_table, lab_table, peer_table, time_table
+from harness.progress.tables import (
+    composition_table,
+    equal_table,
+    fixed_table,
+    lab_table,
+    local_table,
+    peer_table,
+    time_table,
+)
 from harness.progress.torch_hooks import POWERSGD_START
+
+LOCAL_STEPS: Final = (
+    "`local:H`: workers train alone for H steps, then weights are synchronised at int8. `auto-local`: `auto` with "
+    "`sync_every` left to it. The loss of a local step is that of the workers' own weights. The best synchronous level "
+    "is the best of all fixed ones, chosen in hindsight."
+)
 
 
 def markdown(result: Mapping[str, Any]) -> str:
@@ -42,6 +56,8 @@ def markdown(result: Mapping[str, Any]) -> str:
         "the same seed.", "", *equal_table(result["cells"]), "", "## Fixed levels and torch's hooks at equal steps", "",
         *fixed_table(result["fixed"]), "",
     ]  # fmt: skip
+    if any("local" in row for cell in result["cells"] for row in cell["targets"]):
+        lines += ["## Local steps", "", LOCAL_STEPS, "", *local_table(result["cells"]), ""]
     if result["composition"]:
         lines += ["## The composition", "", *composition_table(result["composition"]), ""]
     if result["lab"]:

@@ -4,6 +4,7 @@ train   a fixed level, once: its losses do not depend on the network. What each 
 peer    one of torch's communication hooks, likewise
 time    the same steps on a network: the recorded traffic in that network's timeline
 whole   a controller on a network, training and time in one loop; also a fixed level, to check the composition
+local   a fixed number of local steps at one level, trained and timed like a fixed level
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import json
 import math
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,27 +24,35 @@ import torch
 
 from gradwire.decide.base import Controller
 from gradwire.decide.registry import make_controller
+from gradwire.errors import ConfigError
 from gradwire.level import Level
 from gradwire.network import preset
+from gradwire.simulate.local_training import simulation_of
+from gradwire.simulate.local_workers import LocalWorkers
 from gradwire.simulate.lockstep import Movement
 from gradwire.simulate.timeline import SimulatedStepTimes, Timeline
 from gradwire.simulate.training import SimulatedJob, SimulatedStep, TrainingSimulation
 from gradwire.simulate.transfer import NetworkTimes, Wire
 from gradwire.simulate.workers import BucketTraffic
 from gradwire.types import Bucket
-from harness.progress.cells import AUTO, TRADE
-from harness.progress.ledger import CONTROL, TIMING, TRAINING, Settings, code_of
+from harness.progress.cells import AUTO, AUTO_LOCAL, TRADE
+from harness.progress.ledger import CONTROL, LOCAL, TIMING, TRAINING, Settings, code_of
 from harness.progress.networks import network_of
 from harness.progress.tasks import task_of
 from harness.progress.torch_hooks import HookWorkers, hook_of
 
-# Steps whose traffic is alike, as JSON: [numel, chunks] of each bucket, level, hops.
+# Steps whose traffic is alike, as JSON: [numel, chunks] of each bucket, level, hops. Of a local step there is one item
+# only, whether it ends a round, or that and what the end of the round moved.
 Pattern = list[Any]
-CODE: Final = {"train": TRAINING, "peer": TRAINING, "time": TIMING, "whole": CONTROL}
+CODE: Final = {
+    "train": TRAINING, "peer": TRAINING, "time": TIMING, "whole": CONTROL, "local": (*TRAINING, *LOCAL),
+}  # fmt: skip
 # Modules of the benchmark itself that a result depends on.
 OWN_CODE: Final = ("tasks.py", "networks.py")
 # The share of additional steps that auto may spend where the user allows a trade.
 TRADED_STEPS: Final = 1.0
+# The level of a fixed number of local steps.
+LOCAL_LEVEL: Final = "int8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +86,8 @@ class Work:
     def code(self) -> str:
         kind = self.settings["kind"]
         own = (*OWN_CODE, "torch_hooks.py") if kind == "peer" else OWN_CODE
-        return code_of(CODE[kind]) + code_of(own, Path(__file__).parent)
+        shipped = (*CODE[kind], *LOCAL) if self.settings.get("level") == AUTO_LOCAL else CODE[kind]
+        return code_of(shipped) + code_of(own, Path(__file__).parent)
 
     def run(self, steps: int | None = None) -> dict[str, Any]:
         """Of a training, only the first `steps`."""
@@ -90,9 +102,21 @@ class RecordedTimeline(Timeline):
     kept: list[Pattern]
 
     def step(self, traffic: Sequence[BucketTraffic], level: Level, hops: int) -> SimulatedStepTimes:
-        moved = [[one.bucket.numel, [[[op.kind, op.nbytes] for op in ops] for ops in one.chunks]] for one in traffic]
-        self.kept.append([moved, str(level), hops])
+        self.kept.append(_pattern(traffic, level, hops))
         return Timeline.step(self, traffic, level, hops)
+
+    def step_alone(self) -> float:
+        self.kept.append([False])
+        return Timeline.step_alone(self)
+
+    def end_round(self, traffic: Sequence[BucketTraffic], level: Level, hops: int) -> SimulatedStepTimes:
+        self.kept[-1] = [True, *_pattern(traffic, level, hops)]
+        return Timeline.end_round(self, traffic, level, hops)
+
+
+def _pattern(traffic: Sequence[BucketTraffic], level: Level, hops: int) -> Pattern:
+    moved = [[one.bucket.numel, [[[op.kind, op.nbytes] for op in ops] for ops in one.chunks]] for one in traffic]
+    return [moved, str(level), hops]
 
 
 def train(work: Work, steps: int) -> dict[str, Any]:
@@ -108,14 +132,27 @@ def peer(work: Work, steps: int) -> dict[str, Any]:
     return _recorded(work, simulation, steps)
 
 
-TRAINED: Final = {"train": train, "peer": peer}
+def local(work: Work, steps: int) -> dict[str, Any]:
+    """Local steps, so many a round."""
+    return _recorded(work, _unhindered(work, LOCAL_LEVEL, local_steps_of(work.settings["level"])), steps)
 
 
-def _unhindered(work: Work, level: str) -> TrainingSimulation:
+TRAINED: Final = {"train": train, "peer": peer, "local": local}
+
+
+def local_steps_of(contestant: str) -> int:
+    """Of "local:20"; ConfigError for another form."""
+    kind, _, number = contestant.partition(":")
+    if kind != "local" or not number.isdigit() or int(number) < 1:
+        raise ConfigError(f"local: {contestant!r} is not local:STEPS or {AUTO_LOCAL}")
+    return int(number)
+
+
+def _unhindered(work: Work, level: str, sync_every: int = 0) -> TrainingSimulation:
     setup, settings = work.setup, work.settings
     task = task_of(settings["task"], setup.steps, setup.directory)
-    job = SimulatedJob(task, preset("lan1g", setup.hosts), level, seed=settings["seed"])
-    return TrainingSimulation(replace(job, evaluate_every=setup.steps + 1))
+    job = SimulatedJob(task, preset("lan1g", setup.hosts), level, seed=settings["seed"], sync_every=sync_every)
+    return simulation_of(replace(job, evaluate_every=setup.steps + 1))
 
 
 def _recorded(work: Work, simulation: TrainingSimulation, steps: int) -> dict[str, Any]:
@@ -132,10 +169,13 @@ def whole(work: Work) -> dict[str, Any]:
     network = network_of(settings["network"], setup.hosts, setup.steps * task.compute, setup.directory)
     level, controller = started(settings["level"])
     job = SimulatedJob(task, network, level, setup.wire, settings["seed"], note_loss=setup.note_loss)
-    simulation = TrainingSimulation(replace(job, evaluate_every=setup.steps + 1), controller)
+    if settings["level"] == AUTO_LOCAL:
+        job = replace(job, sync_every="auto")
+    simulation = simulation_of(replace(job, evaluate_every=setup.steps + 1), controller)
     steps = list(_steps(simulation, setup.steps))
-    levels = runs_of([str(step.level) for step in steps])
-    reasons = [[a.step, a.reason] for b, a in zip([None, *steps], steps, strict=False) if b and a.level != b.level]
+    shown = [named(step) for step in steps]
+    levels = runs_of(shown)
+    reasons = [[step.step, step.reason] for (b, a), step in zip(pairwise(shown), steps[1:], strict=True) if a != b]
     return _trained(simulation, steps) | {
         "seconds": [round(step.seconds, 5) for step in steps],
         "levels": levels,
@@ -147,9 +187,16 @@ def whole(work: Work) -> dict[str, Any]:
 
 def started(contestant: str) -> tuple[str, Controller | None]:
     """The level of the job, and its controller where the level's name does not say all of it."""
+    if contestant == AUTO_LOCAL:
+        return AUTO, None
     if contestant == TRADE:
         return AUTO, make_controller(AUTO, extra_steps=TRADED_STEPS)
     return contestant, None
+
+
+def named(step: SimulatedStep) -> str:
+    """The level of a step, with its local steps where it has any."""
+    return f"{step.level} every {step.sync_every}" if step.sync_every > 1 else str(step.level)
 
 
 def clock(work: Work) -> dict[str, Any]:
@@ -159,10 +206,21 @@ def clock(work: Work) -> dict[str, Any]:
     times = NetworkTimes(network, setup.wire, seed=settings["seed"])
     timeline = Timeline(times, settings["compute"], random.Random(settings["seed"]))
     seconds = []
-    for moved, level_text, hops in each_of(work.given):
-        level, traffic = Level.parse(level_text), [_traffic(index, one) for index, one in enumerate(moved)]
-        seconds.append(round(timeline.step(traffic, level, hops).end, 5))
+    for pattern in each_of(work.given):
+        seconds.append(round(_timed(timeline, pattern), 5))
     return {"seconds": seconds}
+
+
+def _timed(timeline: Timeline, pattern: Pattern) -> float:
+    """When a recorded step ends."""
+    alone = isinstance(pattern[0], bool)
+    ended = timeline.step_alone() if alone else 0.0
+    if pattern == [False]:
+        return ended
+    moved, level, hops = pattern[-3:]
+    traffic = [_traffic(index, one) for index, one in enumerate(moved)]
+    run = timeline.end_round if alone else timeline.step
+    return run(traffic, Level.parse(level), hops).end
 
 
 def _traffic(index: int, moved: Any) -> BucketTraffic:
@@ -189,9 +247,11 @@ def _trained(simulation: TrainingSimulation, steps: list[SimulatedStep]) -> dict
 
 def _accuracy(simulation: TrainingSimulation) -> float:
     """The share of held-out labels (of a text: of next characters) that the model gives the highest score."""
-    model, (inputs, labels) = simulation.workers.model, simulation.workers.task.held_out
+    workers = simulation.workers
+    model, (inputs, labels) = workers.model, workers.task.held_out
+    shared = workers.global_weights() if isinstance(workers, LocalWorkers) else nullcontext()
     model.eval()
-    with torch.no_grad():
+    with torch.no_grad(), shared:
         scores = model(inputs)
     model.train()
     return float((scores.reshape(-1, scores.shape[-1]).argmax(-1) == labels.reshape(-1)).float().mean())

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from harness.progress.cells import AUTO, TRADE, Curve, Lineup, cell_of, changes_of, shares_of
+from harness.progress.cells import AUTO, AUTO_LOCAL, TRADE, Curve, Lineup, cell_of, changes_of, shares_of
 from harness.progress.networks import STEADY
 
 # What is asked of auto: its speed against the best fixed level, on changing networks, and against peers.
@@ -30,14 +30,16 @@ class Contestants:
     fixed: Sequence[str]
     hooks: Sequence[str]
     adaptive: Sequence[str]
+    # With a fixed number of local steps: composed too.
+    local: Sequence[str] = ()
 
     @property
     def composed(self) -> list[str]:
-        return [*self.fixed, *self.hooks]
+        return [*self.fixed, *self.hooks, *self.local]
 
     @property
     def peers(self) -> list[str]:
-        return [PLAIN, *self.hooks, *(name for name in self.adaptive if name not in (AUTO, TRADE))]
+        return [PLAIN, *self.hooks, *(name for name in self.adaptive if name not in (AUTO, TRADE, AUTO_LOCAL))]
 
 
 @dataclass(slots=True)
@@ -83,7 +85,8 @@ def summarise(records: Collected, places: Sequence[Place], seeds: Sequence[int],
             continue
         ran = next(iter(curves.values()))
         fixed = [name for name in who.fixed if name in ran]
-        lineup = Lineup(fixed, keeping(levels, task, fixed), [name for name in who.peers if name in ran])
+        local = [name for name in (*who.local, AUTO_LOCAL) if name in ran]
+        lineup = Lineup(fixed, keeping(levels, task, fixed), [name for name in who.peers if name in ran], local)
         cell = cell_of(list(curves.values()), lineup)
         own = {name: _controller(records, (task, network), name, curves) for name in who.adaptive if name in ran}
         cells.append({"task": task, "network": network, "seeds": list(curves), **cell, "controllers": own})

@@ -151,3 +151,15 @@ def kept_up_text(row: Mapping[str, Any]) -> str:
     late = f"compute late in {100 * row['late_compute']:.0f} % of steps" if row["late_compute"] else ""
     emulator = "" if row["verdict"] == "the lab kept up" else "packets late"
     return f"no: {', '.join(filter(None, (emulator, late)))}"
+
+
+def local_table(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Contestants with local steps against the best fixed level."""
+    rows = []
+    for cell, row in _targets(cells):
+        loss = f"{statistics.fmean(row['loss']):.3f}"
+        for one in row.get("local", ()):
+            theirs, ours = (seconds_text(row["seconds"][name]) for name in (one["other"], one["name"]))
+            names = f"`{one['other']}`", theirs, f"`{one['name']}`", ours
+            rows.append([cell["task"], cell["network"], loss, *names, speed_text(one)])
+    return table(["task", "network", "loss", "best synchronous", "its seconds", "local", "its seconds", "speed"], rows)

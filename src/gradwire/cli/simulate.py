@@ -50,18 +50,21 @@ from gradwire.units import Bytes, Seconds, parse_bytes
 @click.option("--seconds", type=float, help="With --train: stop after this many virtual seconds.")
 @click.option("--compute", help="With --train: a step's time without the network, such as 50ms; default: the task's.")
 @click.option("--seed", type=int, default=1, show_default=True, help="With --train: seed of weights, data and network.")
+@click.option("--sync-every", help="With --train: local steps between synchronisations of the weights, or auto.")
 @click.option("--data", help="With --train: a directory with tinyshakespeare/ and fashion-mnist/; default: built-in.")
 def simulate_command(  # noqa: PLR0913, PLR0917 - click hands over every option as an argument
     net: str, latency: str | None, model: str, planner: str, chunk: str, ratio: float, growth: float, aux: bool,
     packets: bool, as_json: bool, train: str | None, level: str, transport: str, optimizer: str | None, hosts: int,
-    steps: int, seconds: float | None, compute: str | None, seed: int, data: str | None,
+    steps: int, seconds: float | None, compute: str | None, seed: int, sync_every: str | None, data: str | None,
 ) -> None:  # fmt: skip
     """Simulate one synchronisation in virtual time, by flows or by packets; with --train, a whole training."""
     if train:
         from gradwire.cli.simulate_training import TrainOptions, run_training
 
         run_training(
-            TrainOptions(train, net, level, transport, optimizer, hosts, steps, seconds, compute, seed, data, as_json)
+            TrainOptions(
+                train, net, level, transport, optimizer, hosts, steps, seconds, compute, seed, data, as_json, sync_every
+            )
         )
         return
     names = list(PLANNERS) if planner == "all" else [name.strip() for name in planner.split(",")]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import click
 from rich.console import Console
@@ -17,6 +17,7 @@ from gradwire.errors import ConfigError
 from gradwire.level import Level
 from gradwire.network import Network, load_network
 from gradwire.network.presets import PRESETS, preset
+from gradwire.simulate.local_training import simulation_of
 from gradwire.simulate.tasks import TrainingTask, make_task, with_optimizer
 from gradwire.simulate.training import SimulatedJob, SimulatedStep, TrainingSimulation
 from gradwire.simulate.transfer import WIRES, Wire
@@ -42,6 +43,7 @@ class TrainOptions:
     seed: int
     data: str | None
     as_json: bool
+    sync_every: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class TrainingSummary:
     changes: int
     bandwidth: float | None
     guarded: int
+    sync_every: int
 
 
 def run_training(options: TrainOptions) -> None:
@@ -70,7 +73,10 @@ def run_training(options: TrainOptions) -> None:
     console = Console(quiet=options.as_json)
     summaries = []
     for text in levels:
-        job = SimulatedJob(task, network, text, _wire(options.transport), options.seed, _compute(options))
+        job = SimulatedJob(
+            task, network, text, _wire(options.transport), options.seed, _compute(options),
+            sync_every=_sync_every(options),
+        )  # fmt: skip
         if len(levels) > 1:
             console.print(f"[bold]{text}[/bold]")
         summaries.append(_train(job, options, console))
@@ -81,7 +87,7 @@ def run_training(options: TrainOptions) -> None:
 
 
 def _train(job: SimulatedJob, options: TrainOptions, console: Console) -> TrainingSummary:
-    simulation = TrainingSimulation(job)
+    simulation = simulation_of(job)
     last, changes, guarded, held_out = None, 0, 0, float("nan")
     step: SimulatedStep | None = None
     for step in _bounded(simulation, options):
@@ -94,14 +100,14 @@ def _train(job: SimulatedJob, options: TrainOptions, console: Console) -> Traini
         if step.held_out is not None:
             held_out = step.held_out
         if step.step % max(1, options.steps // LINES) == 0:
-            console.print(
-                f"  {step.step:5d}  {Seconds(step.seconds)}  {step.level!s:18} loss {step.loss:.3f}  {step.reason}"
-            )
+            every = f" every {step.sync_every:<3d}" if job.sync_every else ""
+            when = f"{step.step:5d}  {Seconds(step.seconds)}"
+            console.print(f"  {when}  {step.level!s:18}{every} loss {step.loss:.3f}  {step.reason}")
     assert step is not None
     if step.held_out is None:
         held_out = simulation.workers.held_out_loss()
     return TrainingSummary(
-        job.level, step.step, step.seconds, held_out, str(step.level), changes, step.bandwidth, guarded
+        job.level, step.step, step.seconds, held_out, str(step.level), changes, step.bandwidth, guarded, step.sync_every
     )
 
 
@@ -135,6 +141,17 @@ def _wire(text: str) -> Wire:
     raise ConfigError(f"transport: {text!r} cannot be simulated; choose one of {', '.join(WIRES)}")
 
 
+def _sync_every(options: TrainOptions) -> int | Literal["auto"]:
+    text = options.sync_every
+    if text is None:
+        return 0
+    if text == "auto":
+        return "auto"
+    if not text.isdigit() or int(text) < 1:
+        raise ConfigError(f"sync-every: {text!r} is not valid; write a whole number >= 1 of steps, or auto")
+    return int(text)
+
+
 def _compute(options: TrainOptions) -> float | None:
     return None if options.compute is None else float(parse_seconds(options.compute, "compute"))
 
@@ -147,13 +164,14 @@ def _table(task: TrainingTask, network: Network, summaries: list[TrainingSummary
     table = Table(
         title=f"{task.name} on {network.name}, {len(network.ranks)} workers, virtual time; loss on held-out data"
     )
-    for column in ("level", "steps", "seconds", "a step", "loss", "at the end", "changes", "believed"):
+    for column in ("level", "every", "steps", "seconds", "a step", "loss", "at the end", "changes", "believed"):
         table.add_column(column, justify="left" if column in ("level", "at the end") else "right")
     for one in summaries:
         believed = "-" if one.bandwidth is None else str(Rate(one.bandwidth))
         each = str(Seconds(one.seconds / one.steps))
         table.add_row(
-            one.level, str(one.steps), f"{one.seconds:.1f}", each, f"{one.loss:.3f}", one.last_level, str(one.changes),
+            one.level, str(one.sync_every), str(one.steps), f"{one.seconds:.1f}", each,
+            f"{one.loss:.3f}", one.last_level, str(one.changes),
             believed,
         )  # fmt: skip
     return table

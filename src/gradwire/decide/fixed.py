@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gradwire.decide.base import Job
 from gradwire.level import Level
-from gradwire.types import Decision
+from gradwire.types import Decision, StepFacts, View
 
 # DGC starts with a quarter of the gradient and reduces the share exponentially to the configured one.
 WARMUP_START = 0.25
@@ -32,3 +33,13 @@ class Fixed:
             level = replace(self._level, ratio=float(f"{ratio:.3g}"))
             return Decision(level, f"warm-up to {self._level}, step {step} of {self._warmup}")
         return Decision(self._level, f"the configuration sets level = {self._level}")
+
+
+class FixedLevel:
+    """A fixed level as a controller, where another controller decides the local steps."""
+
+    def __init__(self, level: Level) -> None:
+        self._decision = Decision(level, f"the configuration sets level = {level}")
+
+    def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
+        return self._decision

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 from torch import nn
@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from gradwire.config import (
+    AUTO_PERIOD,
     Config,
     check_fragments_used,
     resolve,
@@ -37,6 +38,7 @@ from gradwire.integrations.handle import Handle, close_with
 from gradwire.integrations.local_attach import LocalOptimizers, attach_local, check_optimizer_given
 from gradwire.integrations.local_handle import LocalStepsHandle
 from gradwire.integrations.optimizer_kind import watch_optimizer
+from gradwire.integrations.period_attach import attach_period
 from gradwire.integrations.scaler_search import ScalerSearch
 from gradwire.local_steps.outer_optimizer import OuterFactory
 from gradwire.runtime.builder import build
@@ -57,7 +59,7 @@ def attach(  # noqa: PLR0913 - the settings that users change most, by name
     lossiest: str | None = None,
     scaler: Scaler | None = None,
     optimizer: Optimizer | None = None,
-    sync_every: int | None = None,
+    sync_every: int | Literal["auto"] | None = None,
     outer: str | OuterFactory | None = None,
     num_fragments: int | None = None,
     fragment_sync_delay: int | None = None,
@@ -73,9 +75,10 @@ def attach(  # noqa: PLR0913 - the settings that users change most, by name
     `scaler` is this model's loss scaler (torch.amp.GradScaler); if every rank's training loop has exactly one, gradwire
     finds it.
     `sync_every` allows local steps (docs/howto/local-steps.md): ranks train alone for this many steps of `optimizer`,
-    then synchronise their weights by an outer optimizer. `outer` is "nesterov", "average", or a function that makes a
-    torch optimizer for given parameters. With `num_fragments` layers are synchronised in that many groups, one after
-    another, and with `fragment_sync_delay` training goes on for so many steps while a group is exchanged.
+    then synchronise their weights by an outer optimizer; "auto" lets gradwire choose how many by the measured network,
+    or synchronous training. `outer` is "nesterov", "average", or a function that makes a torch optimizer for given
+    parameters. With `num_fragments` layers are synchronised in that many groups, one after another, and with
+    `fragment_sync_delay` training goes on for this many steps while a group is exchanged.
     If the model is attached already (by `gradwire.run`) and no configuration is passed, its handle is returned. A model
     that `torch.compile` made from a DDP model counts as that DDP model: Accelerate compiles last.
     """
@@ -108,7 +111,10 @@ def attach_configured(model: DistributedDataParallel, config: Config, optimizers
     without an inner one, the first that steps the model is taken."""
     _check_sparse(config, model)
     check_fragments_used(config)
-    handle = attach_local(model, config, optimizers) if config.sync_every else _attach(model, config)
+    if config.sync_every == AUTO_PERIOD:
+        handle: Handle = attach_period(model, config, optimizers)
+    else:
+        handle = attach_local(model, config, optimizers) if config.sync_every else _attach(model, config)
     close_with(model, handle)
     _ATTACHED[model] = handle
     return handle

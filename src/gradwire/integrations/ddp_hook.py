@@ -78,7 +78,7 @@ class DdpHook:
             self._first_is_local = not bucket.is_last()
             return unchanged(bucket)
         parameters, buffer = bucket.parameters(), bucket.buffer()
-        described = self._describe(bucket, parameters, buffer)
+        described = self.describe(bucket, parameters, buffer)
         if described.step != self._step_begun:
             self._step_begun = described.step
             self._session.scaling.prepare(described.step, self._outside_backward())
@@ -99,7 +99,7 @@ class DdpHook:
                 "train in that process, or start processes by spawn and attach in each"
             )
 
-    def _describe(self, bucket: GradBucket, parameters: Sequence[Tensor], buffer: Tensor) -> Bucket:
+    def describe(self, bucket: GradBucket, parameters: Sequence[Tensor], buffer: Tensor) -> Bucket:
         """A sparse gradient has no elements that a level could compress; DDP gives it a bucket of its own."""
         slices = self._slices_of(parameters)
         self.layout.buckets[bucket.index()] = tuple(part.name for part in slices)

@@ -55,7 +55,7 @@ class OptimizerSearch:
 def attach_local(model: DistributedDataParallel, config: Config, optimizers: LocalOptimizers) -> LocalStepsHandle:
     """Every rank calls this at the same point, with equal weights."""
     parameters = ModelParameters.of(model.module, model.parameters_to_ignore)
-    _check_supported(model)
+    check_supported(model)
     if optimizers.inner is not None:
         parameters.check(unwrapped(optimizers.inner))
     weights = GlobalWeights(parameters.trained.items(), count=config.num_fragments)
@@ -63,7 +63,9 @@ def attach_local(model: DistributedDataParallel, config: Config, optimizers: Loc
     built = build(config, model.process_group, parameters.numel)
     # Weights have no loss scale, so ranks need not agree on a scaler, for which the first exchange would wait.
     built.session.scaling.all_found = bool
-    rounds = Rounds(_outer_parts(model, config, built, weights, outer), config.sync_every, config.fragment_sync_delay)
+    rounds = Rounds(
+        outer_parts(model, config, built, weights, outer), int(config.sync_every), config.fragment_sync_delay
+    )
     counter = StepCounter(parameters, rounds.count_step)
     hook = LocalHook(model, built.session)
     handle = LocalStepsHandle(built, config, LocalParts(rounds, counter, hook))
@@ -77,15 +79,17 @@ def attach_local(model: DistributedDataParallel, config: Config, optimizers: Loc
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"attach: this model already has a communication hook ({error})") from error
-    _count_steps(model, counter, optimizers.inner)
+    ScalerSearch(model, counter)
+    watch_steps(counter, optimizers.inner)
     if built.sampler is not None:
         built.sampler.adaptive = True  # the cautious price; what sparse levels cost pseudo-gradients is not measured
     return handle
 
 
-def _outer_parts(
+def outer_parts(
     model: DistributedDataParallel, config: Config, built: BuiltSession, weights: GlobalWeights, outer: Optimizer
 ) -> OuterParts:
+    """What outer exchanges of this model use."""
     group, timeout = model.process_group, config.transport.timeout
     buffers = {name: one for name, one in model.module.named_buffers() if name not in model.parameters_to_ignore}
     average, meter = BufferAverage(buffers, group, timeout), DivergenceMeter(group, timeout)
@@ -93,8 +97,8 @@ def _outer_parts(
     return OuterParts(built.session, weights, outer, average, meter, reporter, config.fragment_progress)
 
 
-def _count_steps(model: DistributedDataParallel, counter: StepCounter, inner: object | None) -> None:
-    ScalerSearch(model, counter)
+def watch_steps(counter: StepCounter, inner: object | None) -> None:
+    """Count the steps of the given optimizer, or of the first one that steps the model."""
     if inner is not None:
         counter.bind(inner)
     else:
@@ -107,7 +111,8 @@ def check_optimizer_given(config: Config, optimizer: object | None) -> None:
         raise ConfigError(f"sync_every: {config.sync_every} needs the optimizer whose steps count; {FIX}")
 
 
-def _check_supported(model: DistributedDataParallel) -> None:
+def check_supported(model: DistributedDataParallel) -> None:
+    """ConfigError for a model that cannot have local steps."""
     if model.find_unused_parameters:
         raise ConfigError(
             "sync_every: with find_unused_parameters DDP exchanges messages at every step, which local steps avoid; "

@@ -24,6 +24,7 @@ from gradwire.decide.base import Controller, Job, alike, same_job
 from gradwire.decide.bucket_advice import advise
 from gradwire.decide.cost_model import predict
 from gradwire.decide.ladder import LADDER
+from gradwire.decide.period_controller import PeriodController
 from gradwire.errors import LinkError
 from gradwire.events import Advised, Faulted, Sensed
 from gradwire.level import Level
@@ -100,6 +101,13 @@ class AdaptiveGovernor:
         self._round = self._send(step, ended)  # 3
         self._buckets[bucket.index] = bucket
         self._ready = now
+
+    def resume_period(self, sync_every: int) -> None:
+        """A state was loaded: continue with as many local steps a round as it had, until the controller decides."""
+        self.decision = replace(self.decision, sync_every=sync_every)
+        self._next_decision = replace(self._next_decision, sync_every=sync_every)
+        if isinstance(self._controller, PeriodController):
+            self._controller.resume(self.decision.level, sync_every)
 
     def add_bucket(self, bucket: Bucket) -> None:
         self._buckets[bucket.index] = bucket

@@ -49,6 +49,7 @@ class BuiltSession:
     feedback: ErrorFeedback
     codecs: CodecCache
     governor: Governor
+    timer: StepTimer
     event_bus: EventBus
     check_facts: CheckFacts
     # Sends buckets through a plan's trees, where one is configured.
@@ -132,6 +133,7 @@ def _build(context: BuildContext, opened: ExitStack) -> BuiltSession:
         feedback=context.feedback,
         codecs=codecs,
         governor=governor,
+        timer=context.timer,
         event_bus=context.event_bus,
         check_facts=context.check_facts,
         reducer=connections.reducer,

@@ -27,8 +27,8 @@ class EventReporter:
     explain: Explain = unexplained
 
     def decided(self, bucket: Bucket, decision: Decision) -> None:
-        now, level = self.clock.now(), str(decision.level)
-        self.sink.emit(Decided(now, bucket.step, bucket.index, level, decision.reason, decision.version))
+        now, level, every = self.clock.now(), str(decision.level), decision.sync_every
+        self.sink.emit(Decided(now, bucket.step, bucket.index, level, decision.reason, decision.version, every))
 
     def synchronised(self, bucket: Bucket, level: Level, wire: int, sent: int, seconds: float) -> None:
         now, size = self.clock.now(), bucket.nbytes

@@ -55,6 +55,8 @@ class LossScaling:
         self._copies: dict[int, SavedResiduals] = {}
         self._factors: Factors = {}
         self._overflowed = self._undone = False
+        # While weights are synchronised (local steps): they have no loss scale, and no step of theirs is skipped.
+        self.paused = False
         # Where a rank holds a shard of the model: whether any shard overflowed. A collective, called at every step.
         self.any_shard: Callable[[bool], bool] | None = None
         # Whether all ranks found a scaler, given whether this one did. A collective, called once, at the same step.
@@ -153,7 +155,8 @@ class LossScaling:
                     "Pass it on every rank: attach(model, scaler=scaler)",
                     stacklevel=2,
                 )
-        return self._scaler if self._scaler is not None and self._scaler.is_enabled() else None
+        used = self._scaler is not None and self._scaler.is_enabled() and not self.paused
+        return self._scaler if used else None
 
     def _rescale(self, now: float) -> None:
         if not (0.0 < now < math.inf):  # the scale fell to zero: residuals cannot be converted

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from gradwire.config import Config
+from gradwire.config import AUTO_PERIOD, Config
 from gradwire.decide.base import Controller
 from gradwire.decide.capped import CappedController
-from gradwire.decide.fixed import Fixed
+from gradwire.decide.fixed import Fixed, FixedLevel
 from gradwire.decide.initial_level import initial_level
+from gradwire.decide.period_controller import PeriodController, local_levels
 from gradwire.decide.registry import is_controller, make_controller
 from gradwire.decide.summable_controller import SummableController
 from gradwire.errors import GradwireError
@@ -50,7 +51,7 @@ def open_governor(context: BuildContext, connections: Connections, governor: Gov
     if reducer is not None and decided_by_plan(config):
         first = initial_level(None, lambda _: 0, config.cap)
         return PlanGovernor(governor, _controller(config), first, reducer)
-    if is_controller(config.level) and world_size > 1:
+    if (is_controller(config.level) or config.sync_every == AUTO_PERIOD) and world_size > 1:
         return _open_adaptive(context, connections.carrier, governor)
     level = Level() if is_controller(config.level) else Level.parse(config.level)
     return FixedGovernor(Fixed(level, world_size, config.compress.warmup), governor)
@@ -68,6 +69,8 @@ def _open_adaptive(context: BuildContext, carrier: Carrier, governor: GovernorCo
         raise
     whole = Bucket(index=-1, step=0, numel=context.parameters, itemsize=4, slices=(), is_last=True)
     first = initial_level(rate, lambda level: governor.footprint(level, (whole,))[0].wire_bytes, config.cap)
+    if not is_controller(config.level):
+        first = Fixed(Level.parse(config.level), context.world_size).at(0)
     if carrier.kernel_tcp and not config.plan:
         acks = kernel_acks(context.group, config.transport.timeout)
     else:
@@ -76,8 +79,16 @@ def _open_adaptive(context: BuildContext, carrier: Carrier, governor: GovernorCo
 
 
 def _controller(config: Config) -> Controller:
-    """The configured controller, limited to what trees can sum where there is a plan, and to the user's cap."""
+    """The configured controller, limited to what trees can sum where there is a plan, and to the user's cap; with local
+    steps, where the configuration leaves their number to it."""
+    if not is_controller(config.level):
+        level = Level.parse(config.level)
+        return PeriodController(FixedLevel(level), (level,))
     controller = make_controller(config.level, config.cap, config.extra_steps)
     if config.plan:
         controller = SummableController(controller)
-    return controller if config.cap is None else CappedController(controller, config.cap)
+    if config.cap is not None:
+        controller = CappedController(controller, config.cap)
+    if config.sync_every != AUTO_PERIOD:
+        return controller
+    return PeriodController(controller, local_levels(config.cap, config.extra_steps), config.extra_steps)

@@ -60,7 +60,7 @@ class Session:
 
     def __init__(self, parts: SessionParts) -> None:
         self._parts = parts
-        self._levels: dict[int, Level] = {}
+        self._decided: dict[int, tuple[Level, int]] = {}
         self._verifier = parts.verifier
         self._detached = False
         self._open = Closing(*parts.closers)
@@ -73,8 +73,8 @@ class Session:
         with span("hook"):
             self._bucket_step = bucket.step
             decision = self._decide(bucket, buffer.is_sparse)
-            if self._levels.get(bucket.index) != decision.level:
-                self._levels[bucket.index] = decision.level
+            if self._decided.get(bucket.index) != (decision.level, decision.sync_every):
+                self._decided[bucket.index] = decision.level, decision.sync_every
                 self._parts.reporter.decided(bucket, decision)
             if self._parts.sampler is not None and not buffer.is_sparse:
                 self._parts.sampler.add(buffer)

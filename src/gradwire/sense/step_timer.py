@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from gradwire.types import StepFacts
+from gradwire.types import RoundNorms, StepFacts
 
 
 @dataclass(slots=True)
@@ -26,6 +26,8 @@ class StepTimer:
     _gradient: float = 0.0
     _began: float | None = None
     _needed: float = 0.0
+    _steps: int = 1
+    _divergence: RoundNorms | None = None
 
     def bucket_ready(self, now: float, nbytes: int) -> None:
         with self._lock:
@@ -54,6 +56,16 @@ class StepTimer:
         with self._lock:
             self._residual += residual
             self._gradient += gradient
+
+    def round_ended(self, steps: int) -> None:
+        """A round of so many local steps has been computed; its exchange follows."""
+        with self._lock:
+            self._steps = steps
+
+    def diverged(self, divergence: RoundNorms) -> None:
+        """The exchange of a round is complete."""
+        with self._lock:
+            self._divergence = divergence
 
     def finish(self, hops: int, loss: float = 0.0) -> StepFacts | None:
         """Facts of the last step: no other step follows, so it ends when its gradient is restored."""
@@ -93,9 +105,12 @@ class StepTimer:
                     carrying=carrying,
                     encoding=union(within(intervals + self._worked, waited)) - carrying,
                     slack=needed - last,
+                    steps=self._steps,
+                    divergence=self._divergence,
                 )
             self._ready, self._intervals, self._worked = [], [], []
             self._wire = 0
+            self._steps, self._divergence = 1, None
             self._work = self._restored = self._residual = self._gradient = self._needed = 0.0
             return facts
 

@@ -6,7 +6,9 @@
     operation  starts when the chunk's last one has ended on this rank; the network's model says when it ends
     restored   the last operation's end, and decoding
 
-Ranks compute at slightly different speed, so operations also wait for the last rank, as real ones do.
+Ranks compute at slightly different speed, so operations also wait for the last rank, as real ones do. With local steps
+(`step_alone`, `end_round`) ranks compute without waiting for each other, and all buckets are ready when a rank has made
+the last step of the round.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from gradwire.decide.ladder import LADDER
@@ -48,17 +50,37 @@ class Timeline:
     rng: random.Random
     work_scale: float = 1.0
     now: float = 0.0
+    # What each rank has computed since the last end of a round.
+    _alone: list[float] = field(default_factory=list)
 
     def step(self, traffic: Sequence[BucketTraffic], level: Level, hops: int) -> SimulatedStepTimes:
         """Advance by one step."""
-        began, world = self.now, self.times.world_size
-        computes = [self.compute * self.rng.lognormvariate(0.0, JITTER) for _ in range(world)]
         total = sum(one.bucket.numel for one in traffic)
         shares, done = [], 0
         for one in traffic:
             done += one.bucket.numel
             shares.append(FORWARD + (1 - FORWARD) * done / total)
-        latest = max(computes)
+        return self._advance(self._computes(), shares, traffic, level, hops)
+
+    def step_alone(self) -> float:
+        """One local step of every rank; when the slowest one has made it. The clock advances with the round's end."""
+        so_far = self._alone or [0.0] * self.times.world_size
+        self._alone = [before + own for before, own in zip(so_far, self._computes(), strict=True)]
+        return self.now + max(self._alone)
+
+    def end_round(self, traffic: Sequence[BucketTraffic], level: Level, hops: int) -> SimulatedStepTimes:
+        """Advance by the round: its steps, and the exchange of the weights."""
+        computes, self._alone = self._alone, []
+        return self._advance(computes, [1.0] * len(traffic), traffic, level, hops)
+
+    def _computes(self) -> list[float]:
+        return [self.compute * self.rng.lognormvariate(0.0, JITTER) for _ in range(self.times.world_size)]
+
+    def _advance(
+        self, computes: list[float], shares: list[float], traffic: Sequence[BucketTraffic], level: Level, hops: int
+    ) -> SimulatedStepTimes:
+        """`computes` are the ranks' seconds; buckets are ready at `shares` of them."""
+        began, latest = self.now, max(computes)
         intervals, restored, wire_bytes, work = self._exchange(traffic, level, began, [latest * s for s in shares])
         end = max(restored, began + latest)
         observations = []

@@ -5,7 +5,8 @@
     3. the shipped estimator sees what every rank would have measured; the shipped controller decides
     4. the decision is in force two steps later, as with pulses
 
-So loss against seconds is exact for the model of the network, repeatable, and as fast as the processor trains.
+So loss against seconds is exact for the model of the network, repeatable, and as fast as the processor trains. Jobs
+with local steps: simulate/local_training.py.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
 
+from gradwire.config import OuterConfig
 from gradwire.decide.base import Controller, Job
 from gradwire.decide.fixed import Fixed
 from gradwire.decide.initial_level import initial_level
@@ -27,7 +29,7 @@ from gradwire.runtime.governor import merge, sendable
 from gradwire.sense.clock_sync import ClockSync
 from gradwire.sense.estimator import Estimator
 from gradwire.simulate.tasks import TrainingTask
-from gradwire.simulate.timeline import Timeline
+from gradwire.simulate.timeline import SimulatedStepTimes, Timeline
 from gradwire.simulate.transfer import NetworkTimes, Wire
 from gradwire.simulate.workers import Workers
 from gradwire.types import Bucket, Decision, StepFacts, View
@@ -41,7 +43,7 @@ PROBE_SIZES: Final = (64 * 1024, 256 * 1024, 1024 * 1024)
 @dataclass(frozen=True, slots=True)
 class SimulatedStep:
     """One step of the job: when it ended, at which level, the workers' mean loss, the held-out loss where evaluated,
-    the believed bandwidth, and why the next level was chosen."""
+    the believed bandwidth, and why the next level was chosen. `sync_every` is 1 for a synchronous step."""
 
     step: int
     seconds: float
@@ -52,11 +54,13 @@ class SimulatedStep:
     reason: str
     guarded: bool
     facts: StepFacts
+    sync_every: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedJob:
-    """What to train, where. `level` is a level or a controller's name; `compute` overrides the task's."""
+    """What to train, where. `level` is a level or a controller's name; `compute` overrides the task's. `sync_every` is
+    the number of local steps, or "auto"; 0 is synchronous training."""
 
     task: TrainingTask
     network: Network
@@ -67,6 +71,8 @@ class SimulatedJob:
     note_loss: bool = False
     evaluate_every: int = 10
     warmup: int = 0
+    sync_every: int | Literal["auto"] = 0
+    outer: OuterConfig = field(default_factory=OuterConfig)
 
 
 class TrainingSimulation:
@@ -75,7 +81,7 @@ class TrainingSimulation:
     def __init__(self, job: SimulatedJob, controller: Controller | None = None) -> None:
         self._job = job
         world = len(job.network.ranks)
-        self.workers = Workers(job.task, world, seed=job.seed)
+        self.workers = self._make_workers()
         self.times = NetworkTimes(job.network, job.wire, seed=job.seed)
         compute = job.task.compute if job.compute is None else job.compute
         self.timeline = Timeline(self.times, compute, random.Random(job.seed))
@@ -87,6 +93,9 @@ class TrainingSimulation:
         first = self._first()
         self._coming: deque[Decision] = deque([first] * DECISION_DELAY, maxlen=DECISION_DELAY)
         self.view = View.unknown()
+
+    def _make_workers(self) -> Workers:
+        return Workers(self._job.task, len(self._job.network.ranks), seed=self._job.seed)
 
     def __iter__(self) -> Iterator[SimulatedStep]:
         while True:
@@ -105,16 +114,22 @@ class TrainingSimulation:
         facts = replace(facts, level=level, sample=trained.sample, adaptive=adaptive)
         if self._job.note_loss:
             facts = replace(facts, loss=trained.loss)
-        self._observe(timed.end)
-        self.view = self._estimator.update(timed.observations, self._peers, timed.end)
-        if self.controller is not None:
-            decision = sendable(self.controller.decide(self._description, self.view, facts, timed.end))
-            self._coming.append(decision)
+        decision = self._sense_and_decide(timed, facts, self._description) or decision
         held_out = self.workers.held_out_loss() if number % self._job.evaluate_every == 0 else None
         bandwidth = self.view.group.bandwidth
         return SimulatedStep(
             number, timed.end, level, trained.loss, held_out, bandwidth, decision.reason, decision.guarded, facts
         )
+
+    def _sense_and_decide(self, timed: SimulatedStepTimes, facts: StepFacts, job: Job) -> Decision | None:
+        """Update the view; the controller's next decision, where there is a controller."""
+        self._observe(timed.end)
+        self.view = self._estimator.update(timed.observations, self._peers, timed.end)
+        if self.controller is None:
+            return None
+        decision = sendable(self.controller.decide(job, self.view, facts, timed.end))
+        self._coming.append(decision)
+        return decision
 
     def _observe(self, now: float) -> None:
         """Round trips as pulses measure them: with what queues at that moment."""
@@ -123,8 +138,8 @@ class TrainingSimulation:
             peer.take(now - trip, now, now, now)
 
     def _first(self) -> Decision:
-        if self._fixed is not None:
-            return self._fixed.at(0)
+        if not is_controller(self._job.level):
+            return Fixed(Level.parse(self._job.level), self.times.world_size, self._job.warmup).at(0)
         whole = Bucket(-1, 0, sum(b.numel for b in self.workers.buckets), 4, (), True)
         return initial_level(self._probe(), lambda level: self._footprint(level, (whole,))[0].wire_bytes)
 
