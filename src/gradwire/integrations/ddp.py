@@ -11,7 +11,7 @@ step also sends what is left in the residuals.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -56,7 +56,7 @@ def attach(  # noqa: PLR0913 - the settings that users change most, by name
     level: str | None = None,
     lossiest: str | None = None,
     scaler: Scaler | None = None,
-    optimizer: Optimizer | None = None,
+    optimizer: Optimizer | Sequence[Optimizer] | None = None,
     sync_every: int | None = None,
     outer: str | OuterFactory | None = None,
     num_fragments: int | None = None,
@@ -72,7 +72,8 @@ def attach(  # noqa: PLR0913 - the settings that users change most, by name
     of gradwire's own. `record` names a directory for the ranks' event files, as GRADWIRE_RECORD and the setting do.
     `scaler` is this model's loss scaler (torch.amp.GradScaler); if every rank's training loop has exactly one, gradwire
     finds it.
-    `sync_every` allows local steps (docs/howto/local-steps.md): ranks train alone for so many steps of `optimizer`,
+    `sync_every` allows local steps (docs/howto/local-steps.md): ranks train alone for so many steps of `optimizer` (or
+    of each in a list of several),
     then synchronise their weights by an outer optimizer. `outer` is "nesterov", "average", or a function that makes a
     torch optimizer for given parameters. With `num_fragments` layers are synchronised in that many groups, one after
     another, and with `fragment_sync_delay` training goes on for so many steps while a group is exchanged.

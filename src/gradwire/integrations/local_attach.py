@@ -20,7 +20,7 @@ from gradwire.integrations.scaler_search import ScalerSearch
 from gradwire.local_steps.buffer_average import BufferAverage
 from gradwire.local_steps.divergence import DivergenceMeter
 from gradwire.local_steps.global_weights import GlobalWeights
-from gradwire.local_steps.model_parameters import FIX, ModelParameters, unwrapped
+from gradwire.local_steps.model_parameters import FIX, ModelParameters, optimizers_of
 from gradwire.local_steps.outer_exchange import OuterParts
 from gradwire.local_steps.outer_optimizer import OuterFactory, make_outer, name_of
 from gradwire.local_steps.outer_report import OuterReporter
@@ -31,8 +31,9 @@ from gradwire.runtime.builder import BuiltSession, build
 
 @dataclass(frozen=True, slots=True)
 class LocalOptimizers:
-    """`inner` is the optimizer whose steps are counted; None where the first one that steps the model is to be taken
-    (`gradwire.run` attaches before the script makes one). `outer` makes the outer optimizer, where one was passed."""
+    """`inner` is the optimizer whose steps are counted, or a list of several; None where the first one that steps the
+    model is to be taken (`gradwire.run` attaches before the script makes one). `outer` makes the outer optimizer, where
+    one was passed."""
 
     inner: object | None
     outer: OuterFactory | None
@@ -57,7 +58,7 @@ def attach_local(model: DistributedDataParallel, config: Config, optimizers: Loc
     parameters = ModelParameters.of(model.module, model.parameters_to_ignore)
     _check_supported(model)
     if optimizers.inner is not None:
-        parameters.check(unwrapped(optimizers.inner))
+        parameters.check(*optimizers_of(optimizers.inner))
     weights = GlobalWeights(parameters.trained.items(), count=config.num_fragments)
     outer = make_outer(config.outer, optimizers.outer, weights.parameters)
     built = build(config, model.process_group, parameters.numel)
@@ -103,7 +104,7 @@ def _count_steps(model: DistributedDataParallel, counter: StepCounter, inner: ob
 
 def check_optimizer_given(config: Config, optimizer: object | None) -> None:
     """Local steps change training, so `attach` does not guess whose steps count."""
-    if config.sync_every and optimizer is None:
+    if config.sync_every and (optimizer is None or optimizer in ([], ())):
         raise ConfigError(f"sync_every: {config.sync_every} needs the optimizer whose steps count; {FIX}")
 
 
