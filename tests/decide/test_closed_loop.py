@@ -25,6 +25,8 @@ from gradwire.sense.estimator import Estimator, StepObservation
 from gradwire.types import Bucket, Decision, ParameterSlice, StepFacts, View
 from gradwire.units import Rate
 
+pytestmark = pytest.mark.slow  # seconds each; the fast lane leaves them out
+
 RANKS = 4
 NUMEL = 2_800_000
 BUCKETS = tuple(

@@ -194,6 +194,7 @@ def test_the_chosen_period_and_level_are_the_best_together() -> None:
     assert time(chosen.level, chosen.sync_every) <= 1.08 * best
 
 
+@pytest.mark.slow
 def test_a_network_that_becomes_fast_returns_to_synchronous_steps_by_an_uncompressed_exchange() -> None:
     world = PeriodWorld(controller(), 5 * MBIT).run(1000)
     assert world.periods[-1] > 1

@@ -20,6 +20,8 @@ from gradwire.types import LinkView, StepFacts, View
 from gradwire.units import Rate
 from tests.sense.flows import Flow, saturating
 
+pytestmark = pytest.mark.slow  # seconds each; the fast lane leaves them out
+
 RANKS = 4
 PHASES = 2
 # What a rank sends in a step of an 11 M gradient: int8, int4, topk:0.1+int8, topk:0.01+int8; and of a small model.

@@ -151,6 +151,7 @@ def test_a_step_without_a_network_takes_its_compute_time() -> None:
     assert steps[-1].facts.compute == pytest.approx(1.0, rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt", "cnn", "resnet", "mlp"])
 def test_every_task_learns_from_built_in_data(name: str) -> None:
     workers = Workers(make_task(name), 1)

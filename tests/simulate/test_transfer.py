@@ -32,6 +32,7 @@ def test_a_clean_link_is_filled(wire, trip: float) -> None:
     assert 0.85 * 100 <= 8e-6 * rate <= 100
 
 
+@pytest.mark.slow
 def test_random_loss_limits_cubic_as_its_response_function_says() -> None:
     """RFC 9438: the window is about 1.22 / sqrt(p) packets where CUBIC grows as Reno does."""
     loss, trip = 0.005, 0.02
