@@ -110,7 +110,7 @@ class Stepped(Fact, frozen=True):
 
 
 class Decided(Fact, frozen=True):
-    """A bucket's level changed (or was set for the first time)."""
+    """A bucket's level, or the number of local steps that gradwire chooses, changed (or was set for the first time)."""
 
     step: int
     bucket: int
