@@ -15,7 +15,9 @@ from gradwire.config import (
     Config,
     PlanningConfig,
     TransportConfig,
+    check_fragments_used,
     resolve,
+    with_fragments,
     with_level,
     with_local_steps,
     with_plan,
@@ -145,9 +147,24 @@ def test_local_steps_come_from_argument_environment_or_file(tmp_path: Path) -> N
     assert with_local_steps(resolve(None, {}), "auto").sync_every == "auto"
 
 
+def test_fragments_come_from_argument_environment_or_file(tmp_path: Path) -> None:
+    path = tmp_path / "gradwire.toml"
+    path.write_text("sync_every = 20\nnum_fragments = 2\nfragment_progress = 0.5\n")
+    config = resolve(None, {"GRADWIRE_CONFIG": str(path), "GRADWIRE_FRAGMENT_SYNC_DELAY": "3"})
+    assert (config.num_fragments, config.fragment_sync_delay, config.fragment_progress) == (2, 3, 0.5)
+    changed = with_fragments(config, 4, None)
+    assert (changed.num_fragments, changed.fragment_sync_delay) == (4, 3)
+    with pytest.raises(ConfigError, match="fragment_sync_delay: 3 is too long"):
+        with_fragments(config, 10, None)
+    with pytest.raises(ConfigError, match="num_fragments: 2 is a setting of local steps"):
+        check_fragments_used(resolve({"num_fragments": 2}, {}))
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        ({"sync_every": 5, "num_fragments": 6}, "num_fragments: 6 is more than sync_every = 5"),
+        ({"num_fragments": 0}, "num_fragments: 0 is not valid; it must be a whole number >= 1"),
         ({"sync_every": -1}, "sync_every: -1 is not valid; it must be a whole number >= 0"),
         ({"sync_every": "often"}, "sync_every: 'often' is not valid; it must be a whole number >= 0, or 'auto'"),
         ({"sync_every": "auto", "plan": "star"}, "sync_every: auto cannot be combined with plan = 'star'"),

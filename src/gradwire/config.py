@@ -113,6 +113,13 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # (docs/howto/local-steps.md); 0: gradients are synchronised at every step, as in plain DDP; "auto": chosen by the
     # measured network, with synchronous training as one of the choices.
     sync_every: Count | Literal["auto"] = 0
+    # Layers in this many groups, which are synchronised one after another at equal distances in a round of local steps.
+    num_fragments: Annotated[int, msgspec.Meta(ge=1)] = 1
+    # Local steps between sending a fragment and applying the result; training goes on meanwhile. 0: it waits. At most
+    # sync_every / num_fragments.
+    fragment_sync_delay: Count = 0
+    # The share of a rank's own progress since sending that it keeps when the result is applied.
+    fragment_progress: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
     # A planner ("loadaware", "star", "ring", ...): gradients are summed along its trees over LTP or TCP. "": none.
     plan: str = ""
     planning: PlanningConfig = msgspec.field(default_factory=PlanningConfig)
@@ -195,6 +202,43 @@ def _check_local_steps(config: Config) -> None:
             f"sync_every: {config.sync_every} cannot be combined with compress.momentum = {config.compress.momentum:g}"
             ", which corrects the momentum of gradients; set compress.momentum to 0 (outer.momentum is another setting)"
         )
+    if config.sync_every != AUTO_PERIOD:
+        _check_fragments(config, config.sync_every)
+    elif config.num_fragments > 1 or config.fragment_sync_delay:
+        raise ConfigError(
+            "num_fragments: fragments need a fixed number of local steps, but sync_every = 'auto' changes it; write "
+            "sync_every as a number, or leave num_fragments and fragment_sync_delay out"
+        )
+
+
+def _check_fragments(config: Config, every: int) -> None:
+    count, delay = config.num_fragments, config.fragment_sync_delay
+    if count > every:
+        raise ConfigError(
+            f"num_fragments: {count} is more than sync_every = {every}: each fragment is sent after another step; "
+            f"set it to {every} or less"
+        )
+    if delay > every // count:
+        raise ConfigError(
+            f"fragment_sync_delay: {delay} is too long: a fragment is applied before the next one is sent, which with "
+            f"sync_every = {every} and num_fragments = {count} is {every // count} steps later; set it to "
+            f"{every // count} or less"
+        )
+    if delay and config.compress.prune == "zero":
+        raise ConfigError(
+            f"fragment_sync_delay: {delay} cannot be combined with compress.prune = 'zero', which changes the global "
+            "weights while they are sent; use 'hold'"
+        )
+
+
+def check_fragments_used(config: Config) -> None:
+    """ConfigError where fragments are configured without local steps."""
+    if not config.sync_every and (config.num_fragments > 1 or config.fragment_sync_delay):
+        name = "num_fragments" if config.num_fragments > 1 else "fragment_sync_delay"
+        raise ConfigError(
+            f"{name}: {getattr(config, name)} is a setting of local steps; pass sync_every and the optimizer too: "
+            "attach(model, optimizer=opt, sync_every=20, num_fragments=4, fragment_sync_delay=2)"
+        )
 
 
 def _numbers(config: Config) -> Iterator[tuple[str, float]]:
@@ -239,6 +283,19 @@ def with_local_steps(config: Config, sync_every: int | str | None, outer: str | 
                 "a torch optimizer for given parameters"
             )
         changes["outer"] = msgspec.structs.replace(config.outer, kind=outer)
+    return checked(msgspec.structs.replace(config, **changes))
+
+
+def with_fragments(config: Config, num_fragments: int | None, fragment_sync_delay: int | None) -> Config:
+    """The same configuration with other fragments of local steps, where not None."""
+    given = {"num_fragments": num_fragments, "fragment_sync_delay": fragment_sync_delay}
+    changes = {name: value for name, value in given.items() if value is not None}
+    if not changes:
+        return config
+    for name, value in changes.items():
+        least = 1 if name == "num_fragments" else 0
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ConfigError(f"{name}: {value!r} is not valid; it must be a whole number >= {least}")
     return checked(msgspec.structs.replace(config, **changes))
 
 

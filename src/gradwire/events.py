@@ -135,6 +135,31 @@ class Synchronised(Fact, frozen=True):
     seconds: float
 
 
+class OuterStepped(Fact, frozen=True):
+    """With local steps (`sync_every`): the outer optimizer stepped the global weights, or one fragment of them.
+
+    Before it each rank made `local_steps` steps of its own; `reason` says why they ended. `own_norm` is the norm of
+    this rank's pseudo-gradient (what it moved), `norm` a typical rank's (root mean square), `alignment` the mean cosine
+    between the pseudo-gradients of two ranks: 1 if all ranks moved the same way, 0 if their ways are unrelated; None
+    where that is not known. `outer_norm` is the norm of the change of the global weights. `waited` is how many seconds
+    training waited for the exchange. `fragment` is None for all of the weights. `delay` is how many local steps after
+    sending the result was applied.
+    """
+
+    step: int
+    local_steps: int
+    sync_every: int
+    reason: str
+    own_norm: float | None
+    norm: float | None
+    alignment: float | None
+    outer_norm: float | None
+    waited: float
+    fragment: int | None = None
+    fragments: int = 1
+    delay: int = 0
+
+
 class Sensed(Fact, frozen=True):
     """The estimate of the network for the group, and the last step, as rank 0 knows them.
 
@@ -334,6 +359,7 @@ Event = (
     | Stepped
     | Decided
     | Synchronised
+    | OuterStepped
     | Sensed
     | LinksSensed
     | Planned

@@ -2,7 +2,7 @@
 
 gradient    ParameterSlice, Bucket
 network     LinkView, Acks, View                    what sense knows
-step        StepFacts, Divergence                   what one rank measured
+step        StepFacts, RoundDivergence                   what one rank measured
 decision    Footprint, Decision                     what a level would send; which level is used
 plan        Tree, Plan                              how sums travel between members
 function    all_reduce_bytes                        bytes that each rank sends for an uncompressed sum
@@ -30,7 +30,8 @@ class ParameterSlice:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A flat part of the gradient that is synchronised at once, at `step`."""
+    """A flat part of the gradient that is synchronised at once, at `step`. A step has the buckets from `first` to the
+    one that `is_last`."""
 
     index: int
     step: int
@@ -38,6 +39,7 @@ class Bucket:
     itemsize: int
     slices: tuple[ParameterSlice, ...]
     is_last: bool
+    first: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -106,9 +108,9 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Divergence:
-    """How far ranks went in a round of local steps: squared norms of a rank's own change of the weights (on rank 0, the
-    mean over ranks) and of the mean of all ranks' changes, after so many steps."""
+class RoundDivergence:
+    """How far ranks went in a round of local steps: squared norms of a rank's change of the weights (the mean over
+    ranks) and of the mean of all ranks' changes, after this many steps."""
 
     steps: int
     own: float
@@ -124,9 +126,11 @@ class StepFacts:
     `span` from the first bucket ready to the last; `buckets` each bucket's (ready after the first, bytes); `residual`
     the residual's energy relative to the gradient's; `loss` the training loss, if the user reported it. `carrying` and
     `encoding` are the parts of `exposed` with an operation on the network, and with encoding only; `level` is the level
-    of the step, where known. On rank 0, `sample` has some elements of its own gradient, and `adaptive` says whether the
-    optimizer divides by the root of squared gradients, where that is known. With local steps a step of the session is a
-    round: `steps` are the optimizer's steps in `compute`, `divergence` is that of the exchange.
+    of the step, where known. `slack` is for how long training went on after its last gradient was ready and before it
+    needed the result (local steps with a delay); `exposed` begins after it. On rank 0, `sample` has some elements of
+    its own gradient, and `adaptive` says whether the optimizer divides by the root of squared gradients, where that is
+    known. With local steps a step of the session is a round: `steps` are the optimizer's steps in `compute`,
+    `divergence` is that of the exchange.
     """
 
     seconds: float = 0.0
@@ -142,10 +146,11 @@ class StepFacts:
     carrying: float = 0.0
     encoding: float = 0.0
     level: Level | None = None
+    slack: float = 0.0
     sample: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
     adaptive: bool | None = None
     steps: int = 1
-    divergence: Divergence | None = None
+    divergence: RoundDivergence | None = None
 
     @property
     def compute(self) -> float:

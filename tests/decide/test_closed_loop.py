@@ -142,8 +142,8 @@ def test_an_unsteady_machine_does_not_make_auto_oscillate(mbit: float, trip: flo
 
 def test_auto_under_a_plan_returns_to_milder_levels_when_the_network_gets_faster() -> None:
     """With a plan top-k runs as sharedk; auto must recognise it as its own choice."""
-    auto = SummableController(Auto(extra_steps=1.7))
-    machine = Machine(40, 0.02, 0.002, 0.02).run(auto, WARM + 120)
+    auto = SummableController(Auto(extra_steps=9.0))
+    machine = Machine(5, 0.02, 0.002, 0.02).run(auto, WARM + 120)
     assert machine.levels[-1].select == "sharedk"
     machine.mbit = 10_000
     assert not machine.run(auto, 280).levels[-1].sparse

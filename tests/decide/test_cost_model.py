@@ -99,6 +99,14 @@ def test_the_prediction_is_that_of_its_recurrence(measured: int) -> None:
             assert exposed == pytest.approx(one_by_one(job, rung.level, view, facts, rung.work * 1e-9 * scale))
 
 
+def test_what_training_does_before_it_needs_the_result_is_not_waited_for() -> None:
+    job, view = Job(4, buckets(2, 400_000), FootprintTable(4)), View(LinkView(0.01, 1e6))
+    facts = StepFacts(1.0, buckets=((0.0, 1), (0.1, 1)))
+    whole = predict(LADDER[0], job, view, facts, Level(), 1.0).exposed
+    assert predict(LADDER[0], job, view, replace(facts, slack=0.3), Level(), 1.0).exposed == pytest.approx(whole - 0.3)
+    assert predict(LADDER[0], job, view, replace(facts, slack=2 * whole), Level(), 1.0).exposed == 0.0
+
+
 def test_a_job_without_buckets_waits_for_nothing() -> None:
     view = View(LinkView(0.01, 1e6, overhead=0.5))
     assert predict(LADDER[0], Job(4, (), FootprintTable(4)), view, StepFacts(), Level(), 1.0).exposed == 0.0

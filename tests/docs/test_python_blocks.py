@@ -53,8 +53,9 @@ def test_a_job_with_rejoining_ranks_trains(alone: None) -> None:
 
 def test_a_job_with_local_steps_trains(alone: None) -> None:
     names = {"torch": torch, "gradwire": gradwire, "DistributedDataParallel": DistributedDataParallel}
-    names |= {"net": nn.Linear(4, 4), "batches": [torch.ones(2, 4)] * 25}
-    assert evaluate("docs/howto/local-steps.md", names) == 1
+    deep_net = nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)))
+    names |= {"net": nn.Linear(4, 4), "batches": [torch.ones(2, 4)] * 25, "deep_net": deep_net}
+    assert evaluate("docs/howto/local-steps.md", names) == 2
 
 
 @pytest.mark.parametrize("page", ["docs/howto/planner.md", "docs/howto/compressor.md"])

@@ -54,7 +54,7 @@ def test_what_a_sparse_level_leaves_out_waits_in_residuals() -> None:
 def test_a_round_may_end_early_and_the_next_one_has_its_full_length() -> None:
     world = LocalWorld(2, "off", every=3)
     world.step(lambda rank: gradient(rank, 0))
-    world.sessions.each(lambda rank: world.rounds[rank].end_round())
+    world.sessions.each(lambda rank: world.rounds[rank].end_round("the test ends it"))
     assert [one.step_in_round for one in world.rounds] == [0, 0]
     for step in (1, 2):
         world.step(lambda rank, step=step: gradient(rank, step))  # type: ignore[misc]

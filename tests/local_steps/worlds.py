@@ -7,11 +7,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from gradwire.clock import MonotonicClock
 from gradwire.config import OuterConfig
+from gradwire.events import Event, OuterStepped
 from gradwire.level import Level
 from gradwire.local_steps.buffer_average import BufferAverage
+from gradwire.local_steps.divergence import DivergenceMeter
 from gradwire.local_steps.global_weights import GlobalWeights
+from gradwire.local_steps.outer_exchange import OuterParts
 from gradwire.local_steps.outer_optimizer import make_outer
+from gradwire.local_steps.outer_report import OuterReporter
 from gradwire.local_steps.rounds import Rounds
 from gradwire.types import Decision
 from tests.runtime.sessions import Sessions
@@ -28,6 +33,7 @@ class LocalWorld:
     """`step(gradients)` is one plain SGD step (rate 1) on every rank, by each rank's own gradient."""
 
     def __init__(self, world_size: int, level: str, every: int, outer: OuterConfig | None = None) -> None:
+        self.outer_steps: list[OuterStepped] = []
         self.modules = [self._module() for _ in range(world_size)]
         shapes = [[(name, tuple(one.shape)) for name, one in self.modules[0].named_parameters()]]
         self.sessions = Sessions(world_size, shapes)
@@ -44,8 +50,15 @@ class LocalWorld:
     def _rounds(self, rank: int, module: nn.Module, every: int, outer: OuterConfig) -> Rounds:
         weights = GlobalWeights(module.named_parameters())
         buffers = BufferAverage(dict(module.named_buffers()), Alone(), 1.0)  # type: ignore[arg-type]
-        session = self.sessions.sessions[rank]
-        return Rounds(session, weights, make_outer(outer, None, weights.parameters), buffers, every)
+        made = make_outer(outer, None, weights.parameters)
+        meter = DivergenceMeter(Alone(), 1.0)  # type: ignore[arg-type]
+        reporter = OuterReporter(self, MonotonicClock())
+        return Rounds(OuterParts(self.sessions.sessions[rank], weights, made, buffers, meter, reporter), every)
+
+    def emit(self, event: Event) -> None:
+        """A sink: of every rank's outer steps."""
+        assert isinstance(event, OuterStepped)
+        self.outer_steps.append(event)
 
     def step(self, gradient_of: Callable[[int], Tensor]) -> None:
         def one(rank: int) -> None:

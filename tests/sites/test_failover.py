@@ -151,17 +151,20 @@ def test_a_rebuild_waits_for_the_last_bucket_of_the_step() -> None:
     assert second.indices == [0, 1]
 
 
-def test_when_the_rebuild_fails_every_bucket_gets_its_error() -> None:
+def test_when_the_rebuild_fails_this_step_and_every_later_bucket_get_its_error() -> None:
     def rebuild(*_: object) -> Any:
         raise LinkError("no rank is left")
 
     first = StubSite()
-    _, step = opened(first, rebuild)
+    site, step = opened(first, rebuild)
     for index in range(2):
         step.submit(index)
     first.finish(0, SiteError("lost"))
     assert all(step.ended.acquire(timeout=LIMIT) for _ in range(2))
     assert [str(error) for _, error in step.reported] == ["no rank is left"] * 2
+    later = Step(site)
+    later.submit(0)
+    assert [str(error) for _, error in later.reported] == ["no rank is left"]
 
 
 def test_a_site_without_a_replica_state_is_not_rebuilt() -> None:
@@ -182,18 +185,3 @@ def test_a_leader_whose_follower_died_continues_too() -> None:
     for number in range(2):
         second.finish(number)
     assert step.reported == [(0, None), (1, None)]
-
-
-def test_after_a_failed_rebuild_every_later_bucket_gets_the_error_at_once() -> None:
-    def rebuild(*_: object) -> Any:
-        raise LinkError("no rank is left")
-
-    first = StubSite()
-    site, step = opened(first, rebuild)
-    for index in range(2):
-        step.submit(index)
-    first.finish(0, SiteError("lost"))
-    assert all(step.ended.acquire(timeout=LIMIT) for _ in range(2))
-    later = Step(site)
-    later.submit(0)
-    assert [str(error) for _, error in later.reported] == ["no rank is left"]

@@ -57,6 +57,17 @@ export interface Overview {
   seconds_left: number | null;
   faults: number;
   guard: { count: number; step: number; headline: string; detail: string } | null;
+  local_steps: {
+    outer_steps: number;
+    sync_every: number;
+    fragments: number;
+    delay: number;
+    alignment: number | null;
+    norm: number | null;
+    outer_norm: number | null;
+    waited: number;
+    headline: string;
+  } | null;
 }
 export interface Series {
   name: string;

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gradwire.dashboard.sampled_series import SampledSeries
-from gradwire.events import Attached, LinksSensed, Noted, Planned, Sensed, Stepped, Transferred
+from gradwire.events import Attached, LinksSensed, Noted, OuterStepped, Planned, Sensed, Stepped, Transferred
 from gradwire.observe.reader import Record
 from gradwire.observe.state import RunState
 from gradwire.observe.step_split import LONGEST
@@ -42,6 +42,11 @@ UNITS: Final = {
     "missing": "share",
     "training_loss": "",
     "accuracy": "share",
+    "alignment": "",
+    "own_norm": "",
+    "norm": "",
+    "outer_norm": "",
+    "waited": "s",
 }
 
 
@@ -97,6 +102,8 @@ class RunData:
         match event:
             case Stepped():
                 self._stepped(rank, at, event)
+            case OuterStepped():
+                self._outer_stepped(rank, at, event)
             case Sensed():
                 for name in ("bandwidth", "rtprop", "queueing", "loss", "predicted_plain"):
                     self._put(name, at, getattr(event, name))
@@ -127,6 +134,16 @@ class RunData:
             self._put(f"{name}@{rank}", at, getattr(event, name))
         if event.plain_bytes:
             self._put(f"sent@{rank}", at, event.wire_bytes / event.plain_bytes)
+
+    def _outer_stepped(self, rank: int, at: float, event: OuterStepped) -> None:
+        """`alignment`, `norm` and `outer_norm` are the same on all ranks: the lowest rank's are kept."""
+        for name in ("own_norm", "waited"):
+            self._put(f"{name}@{rank}", at, getattr(event, name))
+        if event is self.state.rounds.last:
+            for name in ("alignment", "norm", "outer_norm"):
+                if self.state.rounds.count == 1:  # a lower rank than before
+                    self.series.pop(name, None)
+                self._put(name, at, getattr(event, name))
 
     def _link_sensed(self, source: int, destination: int, at: float) -> None:
         if 0 <= source < MAX_MEMBERS and 0 <= destination < MAX_MEMBERS:

@@ -91,6 +91,21 @@ class GuardView(Response, frozen=True):
     detail: str
 
 
+class LocalStepsView(Response, frozen=True):
+    """Local steps: outer steps so far and the last of them. `alignment` is the mean cosine between the pseudo-gradients
+    of two ranks, `waited` the seconds that training waited for all exchanges."""
+
+    outer_steps: int
+    sync_every: int
+    fragments: int
+    delay: int
+    alignment: float | None
+    norm: float | None
+    outer_norm: float | None
+    waited: float
+    headline: str
+
+
 class Overview(Response, frozen=True):
     """Main numbers of a run. `speedup` is predicted by the cost model: `predicted_plain` divided by `split.seconds`.
     `step_mean` is the mean step of the whole run: the ratio of two runs is the measured speed-up, as in reports."""
@@ -112,6 +127,8 @@ class Overview(Response, frozen=True):
     faults: int
     # None if the accuracy guard never acted.
     guard: GuardView | None
+    # None without local steps.
+    local_steps: LocalStepsView | None = None
 
 
 class SeriesName(Response, frozen=True):

@@ -42,6 +42,7 @@ def overview(data: RunData, run: schema.RunBrief) -> schema.Overview:
         seconds_left=state.time_left if run.live else None,
         faults=sum(state.faults.values()),
         guard=_guard(data),
+        local_steps=_local_steps(data),
     )
 
 
@@ -162,6 +163,16 @@ def _network(data: RunData) -> schema.NetworkNow | None:
 def _guard(data: RunData) -> schema.GuardView | None:
     acts = data.state.guard
     return schema.GuardView(acts.count, acts.step, acts.headline, acts.detail[:MAX_TEXT]) if acts.count else None
+
+
+def _local_steps(data: RunData) -> schema.LocalStepsView | None:
+    rounds, last = data.state.rounds, data.state.rounds.last
+    if last is None:
+        return None
+    shape = (rounds.count, last.sync_every, last.fragments, last.delay)
+    return schema.LocalStepsView(
+        *shape, last.alignment, last.norm, last.outer_norm, rounds.waited, rounds.headline[:MAX_TEXT]
+    )
 
 
 def _note(data: RunData) -> schema.NoteNow | None:

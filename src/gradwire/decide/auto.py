@@ -11,7 +11,8 @@
        doubles with every return to an earlier rung, as long as the network does not change
     4. where the prediction of the current rung was wrong, measure other rungs that may be as good, one at a time, and
        keep the best
-    5. where traffic is too small to measure whether the network got faster, send one larger step from time to time
+    5. where traffic is too small to measure whether the network got faster, send one larger step from time to time,
+       less and less often
 
 Not permitted are rungs beyond the user's cap, rungs that cost more than `extra_steps` (so that equal epochs give equal
 accuracy, unless the user allows a trade), sparse rungs during warm-up, and what the accuracy guard forbids.
@@ -53,9 +54,10 @@ MODEL_ERROR: Final = 0.15
 # bandwidth; and it is explored only if its prediction is at most this much worse.
 RISK: Final = 2.5
 PROMISING: Final = 0.25
-# Steps without a bandwidth measurement before one step is spent on measuring it, and how much longer (as a share) that
-# step may be for each of them.
-PROBE_AFTER: Final = 50
+# Steps without a bandwidth measurement before one step is spent on measuring it, doubled each time up to the longest
+# while the network does not change; and how much longer (as a share) that step may be for each of them.
+PROBE_AFTER: Final = 100
+LONGEST_PROBE: Final = 800
 PROBE_COST: Final = 0.005
 # The steps that lossiness may cost where the user allows no trade: what differs between two seeds.
 EXTRA_STEPS: Final = 0.05
@@ -79,7 +81,7 @@ class Auto:
         self._changes, self._changed_at = 0, -LONGEST_HOLD
         self._exploring = False
         self._visited: set[Level] = set()
-        self._unmeasured_steps = 0
+        self._unmeasured_steps, self._probe_after = 0, PROBE_AFTER
 
     def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
         self._step += 1
@@ -126,6 +128,7 @@ class Auto:
     def _reset_exploration(self) -> None:
         """Drop the history and explore again after a network change, unless one happened recently (likely noise)."""
         self._history.forget()
+        self._probe_after = PROBE_AFTER
         if self._step > self._changed_at + LONGEST_HOLD:
             self._visited, self._hold = set(), HOLD
         self._changed_at = self._step
@@ -225,13 +228,13 @@ class Auto:
 
     def _probe_rate(self, allowed: list[StepPrediction], here: StepPrediction) -> Decision | None:  # 5
         """One step at a less lossy rung, when bandwidth was not measured for so long that extra time is negligible."""
-        if self._unmeasured_steps < PROBE_AFTER:
+        if self._unmeasured_steps < self._probe_after:
             return None
         less_lossy = allowed[: allowed.index(here)]
         affordable = [p for p in less_lossy if p.step <= (1 + PROBE_COST * self._unmeasured_steps) * here.step]
         if not affordable:
             return None
-        self._unmeasured_steps = 0
+        self._unmeasured_steps, self._probe_after = 0, min(LONGEST_PROBE, 2 * self._probe_after)
         level = affordable[0].rung.level
         return Decision(level, f"one step at {level} to measure whether the network got faster", self._version)
 

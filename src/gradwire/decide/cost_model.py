@@ -5,7 +5,7 @@ The network is one server of `bandwidth`, the encoder another; buckets arrive wh
     encoded  = max(encoded before, ready) + encoding
     sent     = max(sent before, encoded) + bytes / bandwidth
     restored = sent + the larger of hops x latency and the measured overhead + decoding
-    exposed  = last restored - last ready
+    exposed  = last restored - last ready - slack
     step     = compute + exposed + the part of the work that slows compute
 
 Wire bytes are what this rank sends; links are full duplex and exchanges symmetric, so it receives the same amount.
@@ -55,7 +55,7 @@ def predict(rung: Rung, job: Job, view: View, facts: StepFacts, current: Level, 
         encoding = work * job.numels / 2
         sent = finish_times(finish_times(ready, encoding), size.each / bandwidth)
         restored = sent[-1] + max(size.last_hops * latency, view.group.overhead) + encoding[-1]
-        exposed = max(0.0, float(restored - ready[-1]))
+        exposed = max(0.0, float(restored - ready[-1]) - facts.slack)
     before = LADDER[index_of(current)].work * 1e-9 * scale * job.numel
     compute = max(0.0, facts.compute + STOLEN * (work * job.numel - before))
     return StepPrediction(rung, compute + exposed, exposed)

@@ -23,7 +23,9 @@ from torch.optim import Optimizer
 from gradwire.config import (
     AUTO_PERIOD,
     Config,
+    check_fragments_used,
     resolve,
+    with_fragments,
     with_level,
     with_local_steps,
     with_plan,
@@ -59,6 +61,8 @@ def attach(  # noqa: PLR0913 - the settings that users change most, by name
     optimizer: Optimizer | None = None,
     sync_every: int | Literal["auto"] | None = None,
     outer: str | OuterFactory | None = None,
+    num_fragments: int | None = None,
+    fragment_sync_delay: int | None = None,
 ) -> Handle:
     """Let gradwire synchronise this model's gradients. Every rank calls it at the same point.
 
@@ -73,7 +77,8 @@ def attach(  # noqa: PLR0913 - the settings that users change most, by name
     `sync_every` allows local steps (docs/howto/local-steps.md): ranks train alone for this many steps of `optimizer`,
     then synchronise their weights by an outer optimizer; "auto" lets gradwire choose how many by the measured network,
     or synchronous training. `outer` is "nesterov", "average", or a function that makes a torch optimizer for given
-    parameters.
+    parameters. With `num_fragments` layers are synchronised in that many groups, one after another, and with
+    `fragment_sync_delay` training goes on for so many steps while a group is exchanged.
     If the model is attached already (by `gradwire.run`) and no configuration is passed, its handle is returned. A model
     that `torch.compile` made from a DDP model counts as that DDP model: Accelerate compiles last.
     """
@@ -83,6 +88,7 @@ def attach(  # noqa: PLR0913 - the settings that users change most, by name
     known = _ATTACHED.get(model)
     if known is not None:
         _check_unconfigured(config, transport, plan, record, level, lossiest, sync_every, outer)
+        _check_unconfigured(num_fragments, fragment_sync_delay)
         handle = known
         if optimizer is not None and isinstance(handle, LocalStepsHandle):
             handle.use(optimizer)
@@ -92,6 +98,7 @@ def attach(  # noqa: PLR0913 - the settings that users change most, by name
         effective = effective if transport is None else with_transport(effective, transport)
         factory, kind = (outer, None) if callable(outer) else (None, outer)
         effective = with_local_steps(effective, sync_every, kind)
+        effective = with_fragments(effective, num_fragments, fragment_sync_delay)
         check_optimizer_given(effective, optimizer)
         handle = attach_configured(model, effective, LocalOptimizers(optimizer, factory))
     if scaler is not None:
@@ -103,6 +110,7 @@ def attach_configured(model: DistributedDataParallel, config: Config, optimizers
     """Attach to a model that is not attached yet. `optimizers` are for local steps, where the configuration has them;
     without an inner one, the first that steps the model is taken."""
     _check_sparse(config, model)
+    check_fragments_used(config)
     if config.sync_every == AUTO_PERIOD:
         handle: Handle = attach_period(model, config, optimizers)
     else:

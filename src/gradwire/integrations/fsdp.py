@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.futures import Future
 
-from gradwire.config import Config
+from gradwire.config import Config, check_fragments_used
 from gradwire.errors import ConfigError, LinkError
 from gradwire.integrations.ddp import given
 from gradwire.integrations.fsdp_unit import FsdpUnit, after_backward, units_of
@@ -194,6 +194,7 @@ def _check_supported(model: nn.Module, config: Config) -> None:
             f"sync_every: {config.sync_every} cannot be used with FSDP2: each rank has a part of the weights only; "
             "leave sync_every (GRADWIRE_SYNC_EVERY) out for attach_fsdp"
         )
+    check_fragments_used(config)
 
 
 def _replicate_group(units: Sequence[FsdpUnit]) -> dist.ProcessGroup:

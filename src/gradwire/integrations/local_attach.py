@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from gradwire.clock import MonotonicClock
 from gradwire.config import Config
 from gradwire.errors import ConfigError
 from gradwire.exchange.verify import digest_of
@@ -17,12 +18,15 @@ from gradwire.integrations.local_hook import LocalHook
 from gradwire.integrations.optimizer_watch import watch
 from gradwire.integrations.scaler_search import ScalerSearch
 from gradwire.local_steps.buffer_average import BufferAverage
+from gradwire.local_steps.divergence import DivergenceMeter
 from gradwire.local_steps.global_weights import GlobalWeights
 from gradwire.local_steps.model_parameters import FIX, ModelParameters, unwrapped
+from gradwire.local_steps.outer_exchange import OuterParts
 from gradwire.local_steps.outer_optimizer import OuterFactory, make_outer, name_of
+from gradwire.local_steps.outer_report import OuterReporter
 from gradwire.local_steps.rounds import Rounds
 from gradwire.local_steps.step_counter import StepCounter
-from gradwire.runtime.builder import build
+from gradwire.runtime.builder import BuiltSession, build
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +58,14 @@ def attach_local(model: DistributedDataParallel, config: Config, optimizers: Loc
     check_supported(model)
     if optimizers.inner is not None:
         parameters.check(unwrapped(optimizers.inner))
-    weights = GlobalWeights(parameters.trained.items())
+    weights = GlobalWeights(parameters.trained.items(), count=config.num_fragments)
     outer = make_outer(config.outer, optimizers.outer, weights.parameters)
     built = build(config, model.process_group, parameters.numel)
-    buffers = {name: one for name, one in model.module.named_buffers() if name not in model.parameters_to_ignore}
-    average = BufferAverage(buffers, model.process_group, config.transport.timeout)
-    rounds = Rounds(built.session, weights, outer, average, int(config.sync_every))
+    # Weights have no loss scale, so ranks need not agree on a scaler, for which the first exchange would wait.
+    built.session.scaling.all_found = bool
+    rounds = Rounds(
+        outer_parts(model, config, built, weights, outer), int(config.sync_every), config.fragment_sync_delay
+    )
     counter = StepCounter(parameters, rounds.count_step)
     hook = LocalHook(model, built.session)
     handle = LocalStepsHandle(built, config, LocalParts(rounds, counter, hook))
@@ -78,6 +84,17 @@ def attach_local(model: DistributedDataParallel, config: Config, optimizers: Loc
     if built.sampler is not None:
         built.sampler.adaptive = True  # the cautious price; what sparse levels cost pseudo-gradients is not measured
     return handle
+
+
+def outer_parts(
+    model: DistributedDataParallel, config: Config, built: BuiltSession, weights: GlobalWeights, outer: Optimizer
+) -> OuterParts:
+    """What the outer exchanges of a DDP model use."""
+    group, timeout = model.process_group, config.transport.timeout
+    buffers = {name: one for name, one in model.module.named_buffers() if name not in model.parameters_to_ignore}
+    average, meter = BufferAverage(buffers, group, timeout), DivergenceMeter(group, timeout)
+    reporter = OuterReporter(built.event_bus, MonotonicClock())
+    return OuterParts(built.session, weights, outer, average, meter, reporter, config.fragment_progress)
 
 
 def watch_steps(counter: StepCounter, inner: object | None) -> None:

@@ -52,19 +52,21 @@ class LocalStepsHandle(Handle):
         self._counter.bind(optimizer)
 
     def synchronise(self) -> None:
-        if self._rounds.step_in_round:
-            self._rounds.end_round()
+        if self._rounds.pending:
+            self._rounds.end_round("synchronise() was called")
 
     def global_weights(self) -> AbstractContextManager[None]:
         return self._rounds.global_weights()
 
     def state_dict(self) -> dict[str, Any]:
         """As without local steps, with the global weights, the outer optimizer's state, the step in the round and, in
-        the middle of a round, this rank's own weights. Every rank saves its own."""
+        the middle of a round, this rank's own weights. Every rank saves its own. Waits for an exchange in flight."""
+        self._rounds.exchange.arrive()  # it changes residuals
         return {**super().state_dict(), round_state.KEY: round_state.state_of(self._rounds)}
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """As without local steps; also sets the model's weights and buffers, which this state has."""
+        self._rounds.exchange.arrive()  # it changes residuals
         super().load_state_dict(state)
         round_state.load(self._rounds, [state] if isinstance(state, Mapping) else state)
 
@@ -90,11 +92,13 @@ class LocalStepsHandle(Handle):
         optimizer's state, which every rank has its own of, becomes its mean over all ranks. Every rank calls this
         between the same two steps."""
         rounds, feedback = self._rounds, self._built.feedback
+        if not self._hook.detached:
+            rounds.land()
         pending = any(feedback.pending(one.bucket) for one in rounds.weights.buckets)
         super().detach()
         self._counter.close()
-        if rounds.step_in_round or pending:
-            rounds.end_round()
+        if rounds.pending or pending:
+            rounds.end_round("detach() was called")
         if not self._hook.detached:
             self._counter.equalise(rounds.buffers.group, self.config.transport.timeout)
         self._hook.detach()
@@ -104,12 +108,17 @@ class LocalStepsHandle(Handle):
         last end of a round stay in this rank's weights only, and a warning says how many. Call `synchronise` or
         `detach` before, on all ranks, to keep them."""
         self._counter.close()
-        rounds = self._rounds
-        if rounds.step_in_round and not self._open.done:
-            log.warning(
-                "gradwire: closed %d steps after the last of its rounds of %d; these steps are in this rank's weights "
-                "only. Call handle.synchronise() on all ranks before the end to share them",
-                rounds.step_in_round,
-                rounds.sync_every,
-            )
+        if self._rounds.pending and not self._open.done:
+            _warn_of_unshared(self._rounds)
         super().close()
+
+
+def _warn_of_unshared(rounds: Rounds) -> None:
+    flight = rounds.exchange.flight
+    log.warning(
+        "gradwire: closed %d steps after the last of its rounds of %d%s; these steps are in this rank's weights only. "
+        "Call handle.synchronise() on all ranks before the end to share them",
+        max(rounds.unsent) or rounds.in_flight,
+        rounds.sync_every,
+        ", with an exchange in flight that is not applied" if flight is not None else "",
+    )

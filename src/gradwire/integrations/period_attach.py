@@ -8,13 +8,12 @@ from gradwire.config import Config
 from gradwire.errors import ConfigError
 from gradwire.exchange.verify import digest_of
 from gradwire.integrations.ddp_hook import register
-from gradwire.integrations.local_attach import LocalOptimizers, check_supported, watch_steps
+from gradwire.integrations.local_attach import LocalOptimizers, check_supported, outer_parts, watch_steps
 from gradwire.integrations.optimizer_kind import watch_optimizer
 from gradwire.integrations.period_handle import PeriodHandle, PeriodParts
 from gradwire.integrations.period_hook import PeriodHook
 from gradwire.integrations.scaler_search import ScalerSearch
-from gradwire.local_steps.adaptive_rounds import AdaptiveRounds, RoundControl
-from gradwire.local_steps.buffer_average import BufferAverage
+from gradwire.local_steps.adaptive_rounds import AdaptiveRounds, LastDivergence, RoundControl
 from gradwire.local_steps.global_weights import GlobalWeights
 from gradwire.local_steps.model_parameters import ModelParameters, unwrapped
 from gradwire.local_steps.outer_optimizer import make_outer, name_of
@@ -55,9 +54,8 @@ def _parts(
 ) -> PeriodParts:
     weights = GlobalWeights(parameters.trained.items())
     outer = make_outer(config.outer, optimizers.outer, weights.parameters)
-    buffers = {name: one for name, one in model.module.named_buffers() if name not in model.parameters_to_ignore}
-    average = BufferAverage(buffers, model.process_group, config.transport.timeout)
-    rounds = AdaptiveRounds(built.session, weights, outer, average, 1)
+    meter = LastDivergence(model.process_group, config.transport.timeout)
+    rounds = AdaptiveRounds(outer_parts(model, config, built, weights, outer), meter)
     counter = StepCounter(parameters, rounds.count_step)
     hook = PeriodHook(model, built.session, built.feedback)
 

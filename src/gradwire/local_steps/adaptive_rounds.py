@@ -12,32 +12,31 @@ together, between two steps of the optimizer:
                            period controller decides `off` for it); what is left otherwise is sent by an all-reduce of
                            its own. Then the inner optimizers' states become equal
 
-In every round the divergence of the ranks is measured: the norm of this rank's pseudo-gradient, and of the mean.
+The divergence of the ranks, which every exchange measures, is reported to the controller with the facts of the round.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
-
-from torch import Tensor
+from dataclasses import dataclass, replace
 
 from gradwire.compress.error_feedback import ErrorFeedback
 from gradwire.local_steps.buffer_average import BufferAverage
-from gradwire.local_steps.global_weights import FlatWeights
+from gradwire.local_steps.divergence import Divergence, DivergenceMeter
+from gradwire.local_steps.outer_exchange import OuterParts
 from gradwire.local_steps.rounds import Rounds
 from gradwire.runtime.governor import Governor
 from gradwire.sense.step_timer import StepTimer
-from gradwire.types import Decision, Divergence
+from gradwire.types import Decision, RoundDivergence
 
 log = logging.getLogger("gradwire")
 
 
 @dataclass(frozen=True, slots=True)
 class RoundControl:
-    """What decides, what measures, and what else changes with the mode: `on_change` is told whether steps are local
-    from now on."""
+    """What decides, what measures, and what else changes with the mode: `on_change` is called with whether steps are
+    local from now on."""
 
     governor: Governor
     timer: StepTimer
@@ -48,11 +47,25 @@ class RoundControl:
     timeout: float
 
 
+class LastDivergence(DivergenceMeter):
+    """Keeps what the last exchange showed."""
+
+    last: Divergence | None = None
+
+    def finish(self) -> Divergence:
+        self.last = super().finish()
+        return self.last
+
+
 class AdaptiveRounds(Rounds):
     """`local`: whether ranks train alone at present."""
 
     local = False
     control: RoundControl
+
+    def __init__(self, parts: OuterParts, meter: LastDivergence) -> None:
+        super().__init__(replace(parts, divergence=meter), sync_every=1)
+        self._session, self._meter = parts.session, meter
 
     def count_step(self) -> None:
         if self.local:
@@ -76,12 +89,29 @@ class AdaptiveRounds(Rounds):
         self.buffers.load_saved(self.buffers.own())
         self.outer.state.clear()
 
-    def end_round(self) -> None:
-        steps, control = self.step_in_round, self.control
-        control.timer.round_ended(max(1, steps))
-        super().end_round()
-        control.timer.diverged(Divergence(max(1, steps), self._norm(self._own), self._norm(self._shared)))
-        decision = control.governor.decision
+    def end_round(self, reason: str) -> None:
+        steps = self._begin_exchange()
+        super().end_round(reason)
+        self._after_exchange(steps)
+
+    def _send(self, fragment: int) -> None:
+        steps = self._begin_exchange()
+        super()._send(fragment)
+        self._after_exchange(steps)
+
+    def _begin_exchange(self) -> int:
+        steps = max(1, *self.unsent)
+        self.control.timer.round_ended(steps)
+        return steps
+
+    def _after_exchange(self, steps: int) -> None:
+        """Report what the exchange showed, and follow the decision that is in force since it began."""
+        self.step_in_round = 0
+        found, world_size = self._meter.last, self.buffers.group.size()
+        if found is not None and found.alignment is not None:
+            shared = found.norm**2 * (1 + (world_size - 1) * found.alignment) / world_size
+            self.control.timer.diverged(RoundDivergence(steps, found.norm**2, shared))
+        decision = self.control.governor.decision
         if decision.sync_every > 1:
             self.sync_every = decision.sync_every
         elif self.local:
@@ -97,32 +127,17 @@ class AdaptiveRounds(Rounds):
 
     def _send_residuals(self) -> None:
         """One more outer step, by the mean of what is left in the ranks' residuals."""
-        for one, bucket in self.weights.at(self._session.step):
+        for one in self.weights.buckets:
+            one.set_gradients()
             one.gradient.zero_()
-            self.control.feedback.flush(bucket, one.gradient)
+            self.control.feedback.flush(replace(one.bucket, step=self._session.step), one.gradient)
         changes = {str(one.bucket.index): one.gradient for one in self.weights.buckets}
         mean = BufferAverage(changes, self.buffers.group, self.control.timeout)
         mean.begin()
         mean.finish()
         self.outer.step()
-        self.weights.reset_local()
-
-    def _exchange(self) -> None:
-        session = self._session
-        self._own, self._shared = [], []
-        for one, bucket in self.weights.at(session.step):
-            if bucket.is_last:
-                session.step += 1
-            change = one.measure()
-            self._own.append(change.square().sum())
-            session.synchronise(bucket, change, FlatWeights(one.flat))
-        session.settle()
-        self._shared = [one.gradient.square().sum() for one in self.weights.buckets]
-
-    @staticmethod
-    def _norm(squares: list[Tensor]) -> float:
-        """Read from the device once, after the exchange."""
-        return sum(float(one) for one in squares)
+        for one in self.weights.buckets:
+            one.follow_global(None, 1.0)
 
     def _report(self, what: str, decision: Decision) -> None:
         """A change of training is never silent: one line in rank 0's log; the decision is recorded as an event."""

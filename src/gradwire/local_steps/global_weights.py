@@ -2,20 +2,22 @@
 
     pseudo-gradient = global weights - local weights
 
-In: a model's parameters (the local weights), which every rank changes alone during a round. The pseudo-gradients are
-the gradients of `parameters`, which are views of the global weights: an outer optimizer steps them. All memory is flat
-by bucket and kept from round to round.
+In: a model's parameters (the local weights), which every rank changes alone during a round. The pseudo-gradients become
+the gradients of `parameters`, which are views of the global weights, from `measure` until `follow_global`: an outer
+optimizer steps those that have one. All memory is flat by bucket and kept from round to round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
 
+from gradwire.local_steps.fragments import split_layers
 from gradwire.local_steps.weight_buckets import CAP, Named, describe, flat_type, group_parameters
 from gradwire.types import Bucket
 
@@ -51,16 +53,41 @@ class WeightBucket:
         flat = torch.empty(bucket.numel, dtype=flat_type(first), device=first.device)
         gradient = torch.zeros_like(flat)
         made = cls(bucket, tuple(one for _, one in group), _views(flat, bucket), flat, gradient)
-        for outer, view, local in zip(made.outer, _views(gradient, bucket), made.local, strict=True):
-            outer.grad = view.detach()
+        for outer, local in zip(made.outer, made.local, strict=True):
             outer.detach().copy_(local.detach())
         return made
 
+    def set_gradients(self) -> None:
+        """Give the outer parameters their gradients; an outer optimizer leaves those without one as they are."""
+        for outer, view in zip(self.outer, _views(self.gradient, self.bucket), strict=True):
+            outer.grad = view.detach()
+
+    def drop_gradients(self) -> None:
+        for outer in self.outer:
+            outer.grad = None
+
     def measure(self) -> Tensor:
         """Write the pseudo-gradient."""
+        self.set_gradients()
         for outer, local in zip(self.outer, self.local, strict=True):
             torch.sub(outer.detach(), local.detach(), out=outer.grad)
         return self.gradient
+
+    def local_copy(self) -> Tensor:
+        """The local weights, flat."""
+        return torch.cat([local.detach().flatten() for local in self.local])
+
+    def follow_global(self, sent: Tensor | None, progress: float) -> None:
+        """The outer step is done. The local weights become the global ones, and this share of what they changed since
+        they were `sent` is added."""
+        self.drop_gradients()
+        if sent is None:
+            self.reset_local()
+            return
+        parts = sent.split([local.numel() for local in self.local])
+        for outer, local, part in zip(self.outer, self.local, parts, strict=True):
+            moved = local.detach() - part.view(local.shape)
+            local.detach().copy_(outer.detach() + progress * moved)
 
     def reset_local(self) -> None:
         """Set the local weights to the global ones."""
@@ -69,16 +96,15 @@ class WeightBucket:
 
 
 class GlobalWeights:
-    """All buckets of a model."""
+    """All buckets of a model, in `count` fragments of whole layers."""
 
-    def __init__(self, named: Iterable[Named], cap: int = CAP) -> None:
-        groups = list(group_parameters(named, cap))
+    def __init__(self, named: Iterable[Named], cap: int = CAP, count: int = 1) -> None:
+        parts = [list(group_parameters(part, cap)) for part in split_layers(list(named), count)]
+        groups = [group for part in parts for group in part]
         self.buckets = [WeightBucket.of(i, group, i == len(groups) - 1) for i, group in enumerate(groups)]
+        left = iter(self.buckets)
+        self.fragments = [list(islice(left, len(part))) for part in parts]
         self.parameters: Sequence[nn.Parameter] = [one for bucket in self.buckets for one in bucket.outer]
-
-    def at(self, step: int) -> Iterator[tuple[WeightBucket, Bucket]]:
-        """Every bucket, and its description at this step of the session."""
-        return ((one, replace(one.bucket, step=step)) for one in self.buckets)
 
     def reset_local(self) -> None:
         for bucket in self.buckets:

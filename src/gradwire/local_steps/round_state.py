@@ -1,11 +1,14 @@
 """Round state: what a checkpoint needs beside residuals, so that training continues in the middle of a round.
 
-    global, buffers, outer      of the last end of a round; equal on all ranks
-    step_in_round, steps        equal on all ranks
-    local                       in the middle of a round: this rank's own weights and buffers
+    global, buffers, outer      as they were applied last; equal on all ranks
+    step_in_round, steps, unsent    counts (local_steps/rounds.py); equal on all ranks
+    local                       where this rank made steps of its own: its own weights and buffers
+    flight                      where an exchange was in flight: the mean that arrived, which is equal on all ranks, and
+                                this rank's weights when it was sent
 
-Loaded by as many ranks as saved it, training continues to the bit (with the inner optimizer's state of every rank).
-Another number of ranks continues from the mean of the old ranks' local weights: what they would synchronise is kept.
+A state is saved when the exchange in flight has arrived, which may take a moment. Loaded by as many ranks as saved it,
+training continues to the bit (with the inner optimizer's state of every rank). Another number of ranks continues from
+the mean of the old ranks' local weights: what they would synchronise is kept.
 """
 
 from __future__ import annotations
@@ -14,30 +17,31 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from gradwire.errors import ConfigError
+from gradwire.local_steps import flight_state
+from gradwire.local_steps.mean_state import mean_by_name
 from gradwire.local_steps.rounds import Rounds
 
 KEY = "local_steps"
 
 
 def state_of(rounds: Rounds) -> dict[str, Any]:
+    flight = flight_state.state_of(rounds)
     state = {
         "steps": rounds.steps,
         "step_in_round": rounds.step_in_round,
+        "unsent": list(rounds.unsent),
         "global": rounds.weights.global_state(),
         "buffers": rounds.buffers.state(),
         "outer": copy.deepcopy(rounds.outer.state_dict()),
     }
-    if rounds.step_in_round:
+    if rounds.pending:
         state["local"] = {"weights": rounds.weights.local_state(), "buffers": rounds.buffers.own()}
-    return state
+    return state if flight is None else {**state, "flight": flight}
 
 
 def check_states(rounds: Rounds, states: Sequence[Mapping[str, Any]]) -> None:
-    """ConfigError where the states are of another model, or have residuals of gradients."""
+    """ConfigError where the states are of another model, have residuals of gradients, or other fragments."""
     expected = rounds.weights.shapes()
     for state in states:
         if KEY not in state:
@@ -52,29 +56,25 @@ def check_states(rounds: Rounds, states: Sequence[Mapping[str, Any]]) -> None:
                 f"load_state_dict: {name!r} has shape {found.get(name)} in the state and {expected.get(name)} in the "
                 "model: the state belongs to another model; load the one of this model"
             )
+        flight_state.check(rounds, state[KEY])
 
 
 def load(rounds: Rounds, states: Sequence[Mapping[str, Any]]) -> None:
     """Replace weights, buffers, outer state and counts. `states` is this rank's own, or those of all old ranks."""
     saved = [state[KEY] for state in states]
     first = saved[0]
+    rounds.exchange.drop()
     rounds.weights.load_global(first["global"])
     rounds.buffers.load_saved(first["buffers"])
     rounds.outer.load_state_dict(copy.deepcopy(first["outer"]))  # torch keeps the tensors that it is given
     rounds.steps, rounds.step_in_round = int(first["steps"]), int(first["step_in_round"])
+    unsent = list(first.get("unsent", [rounds.step_in_round]))
+    rounds.unsent = unsent if len(unsent) == len(rounds.unsent) else [0] * len(rounds.unsent)
     if "local" in first:
-        rounds.weights.load_local(_mean([one["local"]["weights"] for one in saved]))
-        rounds.buffers.load(_mean([one["local"]["buffers"] for one in saved]))
+        rounds.weights.load_local(mean_by_name([one["local"]["weights"] for one in saved]))
+        rounds.buffers.load(mean_by_name([one["local"]["buffers"] for one in saved]))
     else:
         rounds.weights.reset_local()
         rounds.buffers.load(first["buffers"])
-
-
-def _mean(named: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean by name; values that are no floating-point numbers are the first one's."""
-    if len(named) == 1:
-        return dict(named[0])
-    return {
-        name: torch.stack([one[name] for one in named]).mean(0) if value.is_floating_point() else value
-        for name, value in named[0].items()
-    }
+    if "flight" in first:
+        flight_state.load(rounds, [one["flight"] for one in saved])

@@ -1,12 +1,13 @@
-"""Rounds: what happens after every step of the inner optimizer, and at the end of a round.
+"""Rounds: what happens after every step of the inner optimizer.
 
-    1. this rank's pseudo-gradient (global weights - local weights), bucket by bucket into the session, which replaces
-       it by the mean over all ranks as it does with gradients: level, residuals, exchange and lanes
-    2. the outer optimizer steps the global weights by the mean
-    3. the local weights become the global ones
+    1. what was sent `delay` steps ago is applied (local_steps/outer_exchange.py)
+    2. the fragment whose turn it is after this step of the round is sent (local_steps/fragments.py): all of the weights
+       after the last step where there is one fragment. Without a delay it is applied at once
+    3. a round of `sync_every` steps begins again
 
-All ranks restore the same bytes in 1 and have the same outer state, so they begin the next round with equal weights.
-A step of the session is a round. Everything runs on the training thread, inside the optimizer's `step`.
+A fragment is applied before or with the step at which the next one is sent, so at most one is in flight. A step of the
+session is an exchange: a round where there is one fragment. Everything here runs on the training thread, inside the
+optimizer's `step`; the exchange runs in the session's threads.
 """
 
 from __future__ import annotations
@@ -14,27 +15,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from torch.optim import Optimizer
-
 from gradwire.errors import ConfigError
-from gradwire.local_steps.buffer_average import BufferAverage
-from gradwire.local_steps.global_weights import FlatWeights, GlobalWeights
-from gradwire.runtime.session import Session
+from gradwire.local_steps.fragments import fragment_at
+from gradwire.local_steps.outer_exchange import OuterExchange, OuterParts
+from gradwire.local_steps.outer_report import OuterFacts
 
 
 class Rounds:
-    """`steps` counts this rank's steps, `step_in_round` those since the last end of a round."""
+    """`steps` counts this rank's steps, `step_in_round` those since the round began, `unsent` for each fragment those
+    since it was last sent, and `in_flight` those since the exchange in flight was sent."""
 
-    def __init__(
-        self, session: Session, weights: GlobalWeights, outer: Optimizer, buffers: BufferAverage, sync_every: int
-    ) -> None:
-        self._session = session
-        self.weights = weights
-        self.outer = outer
-        self.buffers = buffers
-        self.sync_every = sync_every
-        self.steps = self.step_in_round = 0
+    def __init__(self, parts: OuterParts, sync_every: int, delay: int = 0) -> None:
+        self.exchange = OuterExchange(parts)
+        self.weights, self.outer, self.buffers = parts.weights, parts.outer, parts.buffers
+        self.sync_every, self.delay = sync_every, delay
+        self.steps = self.step_in_round = self.in_flight = 0
+        self.unsent = [0] * len(self.weights.fragments)
         self._swapped = False
+
+    @property
+    def pending(self) -> bool:
+        """Whether some steps of this rank are not in the global weights yet."""
+        return self.exchange.flight is not None or any(self.unsent)
 
     def count_step(self) -> None:
         """A step of the inner optimizer was made, or skipped by a loss scaler."""
@@ -45,29 +47,44 @@ class Rounds:
             )
         self.steps += 1
         self.step_in_round += 1
+        self.in_flight += 1
+        self.unsent = [one + 1 for one in self.unsent]
+        if self.in_flight >= self.delay:
+            self.land()  # 1
+        fragment = fragment_at(self.step_in_round, self.sync_every, len(self.unsent))
+        if fragment is not None:
+            self._send(fragment)  # 2
         if self.step_in_round >= self.sync_every:
-            self.end_round()
+            self.step_in_round = 0  # 3
 
-    def end_round(self) -> None:
-        """End the round now. Every rank calls this after the same step."""
-        self.buffers.begin()
-        self._exchange()  # 1
-        self.buffers.finish()
-        self.outer.step()  # 2
-        self.weights.reset_local()  # 3
-        self.step_in_round = 0
+    def land(self) -> None:
+        """Apply what is in flight now. Every rank calls this after the same step."""
+        self.exchange.apply(self.in_flight)
 
-    def _exchange(self) -> None:
-        session = self._session
-        for one, bucket in self.weights.at(session.step):
-            if bucket.is_last:
-                session.step += 1
-            session.synchronise(bucket, one.measure(), FlatWeights(one.flat))
-        session.settle()
+    def end_round(self, reason: str) -> None:
+        """Synchronise all of the weights now, for this reason. Every rank calls this after the same step."""
+        self.land()
+        facts = OuterFacts(max(self.unsent), self.sync_every, reason, None, len(self.unsent))
+        self.exchange.send(self.weights.buckets, facts, with_buffers=True)
+        self.exchange.apply()
+        self.unsent, self.step_in_round = [0] * len(self.unsent), 0
+
+    def _send(self, fragment: int) -> None:
+        self.land()
+        count = len(self.unsent)
+        reason, number = f"all {self.sync_every} local steps were made", None
+        if count > 1:
+            place = f"after step {self.step_in_round} of {self.sync_every}"
+            reason, number = f"fragment {fragment + 1} of {count} is sent {place}", fragment
+        facts = OuterFacts(self.unsent[fragment], self.sync_every, reason, number, count, self.delay)
+        self.exchange.send(self.weights.fragments[fragment], facts, with_buffers=fragment == count - 1)
+        self.unsent[fragment] = self.in_flight = 0
+        if not self.delay:
+            self.land()
 
     @contextmanager
     def global_weights(self) -> Iterator[None]:
-        """The model has the weights and buffers of the last end of a round inside."""
+        """The model has the weights and buffers inside that all ranks share: those that were applied last."""
         if self._swapped:
             raise ConfigError("global_weights: the model has its global weights already; leave the outer block first")
         self._swapped = True

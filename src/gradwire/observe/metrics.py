@@ -40,6 +40,7 @@ class Collector:
         states = {clean(name, 80): state for name, state in self._states().items()}
         yield from _job(states)
         yield from _levels(states)
+        yield from _rounds(states)
         yield from _ranks(states)
         yield from _links(states)
         yield from _transport(states)
@@ -153,6 +154,23 @@ def _levels(states: States) -> Iterator[Metric]:
     description = "Times the accuracy guard reduced compression because it harmed training."
     yield _counter("gradwire_guard_acts", description, ("run",), (([n], s.guard.count) for n, s in each))
     yield _counter("gradwire_dropped_events", "Events not recorded.", ("run",), (([n], s.dropped) for n, s in each))
+
+
+def _rounds(states: States) -> Iterator[Metric]:
+    """Local steps."""
+    run, used = ("run",), [(n, s.rounds) for n, s in states.items() if s.rounds.count]
+    last = [(n, rounds.last) for n, rounds in used if rounds.last is not None]
+    yield _counter("gradwire_outer_steps", "Outer steps of local steps.", run, (([n], r.count) for n, r in used))
+    description = "Time that training waited for outer exchanges."
+    yield _counter("gradwire_outer_wait_seconds", description, run, (([n], r.waited) for n, r in used))
+    description = "Local steps between two outer steps of a weight."
+    yield _gauge("gradwire_sync_every_steps", description, run, (([n], e.sync_every) for n, e in last))
+    description = "Mean cosine between the pseudo-gradients of two ranks."
+    yield _gauge("gradwire_alignment_ratio", description, run, (([n], e.alignment) for n, e in last))
+    description = "Norm of a typical rank's pseudo-gradient."
+    yield _gauge("gradwire_pseudo_gradient_norm", description, run, (([n], e.norm) for n, e in last))
+    description = "Norm of the change of the global weights."
+    yield _gauge("gradwire_outer_step_norm", description, run, (([n], e.outer_norm) for n, e in last))
 
 
 def _ranks(states: States) -> Iterator[Metric]:

@@ -156,15 +156,34 @@ def table(runs: Sequence[ReportedRun]) -> list[list[str]]:
     rows.append(["round trip, median", *(seconds(run.rtt.get("median")) for run in every)])
     if any(run.transport for run in every):
         rows.append(["lost, not retransmitted", *(_missing(run) for run in every)])
+    if any(run.rounds for run in every):
+        rows += _round_rows(every)
     if any(run.guard_acts for run in every):
         rows.append(["times that compression harmed training", *(str(run.guard_acts) for run in every)])
     rows.append(["faults", *(_counted(run.faults) for run in every)])
     return rows
 
 
+def _round_rows(every: Sequence[RunFacts]) -> list[list[str]]:
+    """Local steps; a run without them has none."""
+    rounds = [run.rounds for run in every]
+    return [
+        ["local steps between outer steps", *(str(one.sync_every) if one else "none" for one in rounds)],
+        ["outer steps", *(str(one.outer_steps) if one else "-" for one in rounds)],
+        ["alignment of replicas, median", *(_median(one.alignment) if one else "-" for one in rounds)],
+        ["pseudo-gradient, median norm", *(_median(one.norm) if one else "-" for one in rounds)],
+        ["outer step, median norm", *(_median(one.outer_norm) if one else "-" for one in rounds)],
+        ["waited for outer exchanges", *(seconds(one.waited) if one else "-" for one in rounds)],
+    ]
+
+
+def _median(extent: dict[str, float]) -> str:
+    return _plain(extent["median"]) if extent else "-"
+
+
 def plots(runs: Sequence[ReportedRun]) -> list[str]:
     """One section of the page per plot."""
-    return [
+    shown = [
         _section("Accuracy over time", line_plot(_lines(runs, "accuracy"), span, _whole_percent, "accuracy over time")),
         _section("Step time", line_plot(_lines(runs, "seconds"), span, seconds, "step time over time")),
         _section(
@@ -180,6 +199,12 @@ def plots(runs: Sequence[ReportedRun]) -> list[str]:
         _section("Sent per rank and step", line_plot(_lines(runs, "wire_bytes"), span, _bytes, "bytes over time")),
         _section("Residual energy", line_plot(_lines(runs, "residual"), span, _plain, "residual energy over time")),
     ]
+    if any(run.facts.rounds for run in runs):
+        aligned = line_plot(_lines(runs, "alignment"), span, _plain, "alignment of replicas over time")
+        shown.append(_section("Local steps: alignment of replicas", aligned))
+        moved = line_plot(_lines(runs, "outer_norm"), span, _plain, "norm of the outer step over time")
+        shown.append(_section("Local steps: norm of the outer step", moved))
+    return shown
 
 
 def _lines(runs: Sequence[ReportedRun], name: str) -> list[Line]:

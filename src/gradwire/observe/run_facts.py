@@ -24,6 +24,20 @@ class DecisionFact(msgspec.Struct, frozen=True):
     reason: str
 
 
+class RoundFacts(msgspec.Struct, frozen=True):
+    """Local steps of one run, on its lowest rank. Alignment and norms are those of the `outer_stepped` events."""
+
+    outer_steps: int
+    sync_every: int
+    fragments: int
+    delay: int
+    waited: float
+    alignment: dict[str, float]
+    norm: dict[str, float]
+    outer_norm: dict[str, float]
+    headline: str
+
+
 class RunFacts(msgspec.Struct, frozen=True):
     """One run in numbers: seconds and bytes. `split` is the mean step over all ranks: `seconds` and the parts that add
     up to it, all 0 if only the whole step was recorded; quantiles are those of the lowest rank."""
@@ -57,6 +71,8 @@ class RunFacts(msgspec.Struct, frozen=True):
     # How often the accuracy guard reduced compression, and a sentence on it; empty if never.
     guard_acts: int = 0
     verdict: str = ""
+    # None without local steps.
+    rounds: RoundFacts | None = None
 
     @property
     def saved(self) -> float:
@@ -98,6 +114,24 @@ def facts(name: str, state: RunState, targets: tuple[float, ...] = (), damage: s
         damage=damage,
         guard_acts=state.guard.count,
         verdict=state.guard.verdict,
+        rounds=_rounds(state),
+    )
+
+
+def _rounds(state: RunState) -> RoundFacts | None:
+    rounds = state.rounds
+    if rounds.last is None:
+        return None
+    return RoundFacts(
+        outer_steps=rounds.count,
+        sync_every=rounds.last.sync_every,
+        fragments=rounds.last.fragments,
+        delay=rounds.last.delay,
+        waited=rounds.waited,
+        alignment=_extent(state, "alignment"),
+        norm=_extent(state, "norm"),
+        outer_norm=_extent(state, "outer_norm"),
+        headline=rounds.headline,
     )
 
 

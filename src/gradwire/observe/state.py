@@ -23,6 +23,7 @@ from gradwire.events import (
     NonFinite,
     Noted,
     Opened,
+    OuterStepped,
     Planned,
     Sensed,
     Stepped,
@@ -30,6 +31,7 @@ from gradwire.events import (
     Warned,
 )
 from gradwire.observe.guard_acts import GuardActs
+from gradwire.observe.local_rounds import LocalRounds
 from gradwire.observe.reader import Record
 from gradwire.observe.run_status import SILENCE, Incident, RankOutcome, Status, status_of
 from gradwire.observe.series import Distribution, Series
@@ -40,6 +42,8 @@ MOST_RANKS: Final = 4096
 MOST_LINKS: Final = 65_536
 MOST_LEVELS: Final = 64
 KEPT: Final = 500
+# Numbers of an outer step that are plotted.
+ROUND_SERIES: Final = ("alignment", "norm", "outer_norm", "waited")
 
 
 @dataclass(slots=True)
@@ -96,6 +100,8 @@ class RunState:
     incidents: deque[Incident] = field(default_factory=lambda: deque(maxlen=KEPT))
     faults: Counter[str] = field(default_factory=Counter)
     guard: GuardActs = field(default_factory=GuardActs)
+    # Outer steps of the lowest rank, where local steps are used.
+    rounds: LocalRounds = field(default_factory=LocalRounds)
     dropped: int = 0
     level_steps: Counter[str] = field(default_factory=Counter)
     level_seconds: dict[str, float] = field(default_factory=dict)
@@ -120,6 +126,8 @@ class RunState:
         match event:
             case Stepped():
                 self._stepped(rank, time, event)
+            case OuterStepped():
+                self._outer_stepped(rank, time, event)
             case Sensed():
                 self._sensed(time, event)
             case LinksSensed():
@@ -262,6 +270,10 @@ class RunState:
         if self._lead is not None and rank >= self._lead:
             return
         self._lead = rank
+        if self.rounds.count:
+            self.rounds = LocalRounds()
+            for name in ROUND_SERIES:
+                self.series.pop(name, None)
         if self.steps:
             self.steps = 0
             self.level_steps.clear()
@@ -286,6 +298,15 @@ class RunState:
         self._plot("wire_bytes", time, event.wire_bytes)
         if event.residual is not None:
             self._plot("residual", time, event.residual)
+
+    def _outer_stepped(self, rank: int, time: float, event: OuterStepped) -> None:
+        self._follow(rank)
+        if rank == self._lead:
+            self.rounds.take(event)
+            for name in ROUND_SERIES:
+                value = getattr(event, name)
+                if value is not None:
+                    self._plot(name, time, value)
 
     def _sensed(self, time: float, event: Sensed) -> None:
         self.sensed = event

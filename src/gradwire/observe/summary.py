@@ -6,8 +6,20 @@ import threading
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from gradwire.events import Advised, Attached, Decided, Event, Failed, Faulted, NonFinite, Sensed, Synchronised
+from gradwire.events import (
+    Advised,
+    Attached,
+    Decided,
+    Event,
+    Failed,
+    Faulted,
+    NonFinite,
+    OuterStepped,
+    Sensed,
+    Synchronised,
+)
 from gradwire.observe.guard_acts import ADVICE, GuardActs
+from gradwire.observe.local_rounds import LocalRounds
 from gradwire.types import all_reduce_bytes
 from gradwire.units import Bytes, Rate, Seconds
 
@@ -33,6 +45,8 @@ class Summary:
     errors: tuple[str, ...]
     # What the accuracy guard did; only the rank that decides knows it.
     guard: GuardActs = field(default_factory=GuardActs)
+    # Outer steps, where local steps are used; a step is a round then.
+    rounds: LocalRounds = field(default_factory=LocalRounds)
 
     @property
     def saved(self) -> float:
@@ -48,6 +62,7 @@ class Summary:
             f"  mean time from bucket ready to reduced: {Seconds(self.sync_seconds / buckets)}",
             "  levels: " + ", ".join(f"{level} x{count}" for level, count in sorted(self.levels.items())),
         ]
+        lines += [f"  local steps: {self.rounds.headline}"] if self.rounds.count else []
         lines += [f"  bucket {bucket}: {reason}" for bucket, reason in sorted(self.reasons.items())]
         if self.sensed is not None and self.sensed.bandwidth is not None:
             trip, rate = Seconds(self.sensed.rtprop or 0.0), Rate(self.sensed.bandwidth)
@@ -82,6 +97,7 @@ class SummarySink:
     _nonfinite: int = 0
     _errors: list[str] = field(default_factory=list)
     _guard: GuardActs = field(default_factory=GuardActs)
+    _rounds: LocalRounds = field(default_factory=LocalRounds)
 
     def emit(self, event: Event) -> None:
         with self._lock:
@@ -101,6 +117,8 @@ class SummarySink:
                     self._errors.append(event.error)
                 case Faulted():
                     self._guard.take(event)
+                case OuterStepped():
+                    self._rounds.take(event)
                 case Attached():
                     self._attached = event
 
@@ -125,6 +143,7 @@ class SummarySink:
                 self._nonfinite,
                 tuple(self._errors),
                 replace(self._guard),
+                self._rounds.copy(),
             )
 
     def _add(self, event: Synchronised) -> None:

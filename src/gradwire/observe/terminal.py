@@ -36,6 +36,7 @@ def draw(state: RunState, width: int = 80) -> RenderableType:
     rows: list[RenderableType] = [_title(state, width), *_progress(state, width), *_guard(state, width)]
     if state.steps:
         rows += [_step(state), *_bar(state.split, width), *_learning(state), *_network(state), _level(state)]
+        rows += _rounds(state, width)
     else:
         rows.append(Text("waiting for the first step", style="dim"))
     if state.links:
@@ -133,6 +134,18 @@ def _level(state: RunState) -> Text:
             f"\n{'':{LABEL}}plain DDP would now take {faster:.2f}x as long (predicted by the cost model)", "dim"
         )
     return _row("level", text)
+
+
+def _rounds(state: RunState, width: int) -> list[RenderableType]:
+    """Local steps: the alignment of replicas over the last outer steps, and a sentence."""
+    if not state.rounds.count:
+        return []
+    lines = textwrap.wrap(state.rounds.headline, max(20, width - LABEL))
+    rows: list[RenderableType] = [_row("" if index else "rounds", Text(line)) for index, line in enumerate(lines)]
+    if len(state.rounds.alignments) > 1:
+        shape = spark(state.rounds.alignments, 20)
+        rows.append(_row("", Text.assemble(("alignment    ", "dim"), (shape, "cyan"))))
+    return rows
 
 
 def _links(state: RunState) -> Table:

@@ -20,7 +20,7 @@ from gradwire.level import Level
 from gradwire.runtime.event_reporter import Explain, unexplained
 from gradwire.sense.step_timer import StepTimer
 from gradwire.transport.traffic import Traffic
-from gradwire.types import Bucket, Decision, Divergence, StepFacts
+from gradwire.types import Bucket, Decision, StepFacts
 
 
 class Governor(Protocol):
@@ -124,14 +124,9 @@ def merge(facts: list[StepFacts], own: StepFacts) -> StepFacts:
         buckets=own.buckets,
         residual=max(fact.residual for fact in facts),
         loss=own.loss,
+        slack=own.slack,
         sample=own.sample,
         adaptive=own.adaptive,
         steps=own.steps,
-        divergence=mean_divergence(facts, own),
+        divergence=own.divergence,
     )
-
-
-def mean_divergence(facts: list[StepFacts], own: StepFacts) -> Divergence | None:
-    """Of a round: the mean over ranks of how far each went."""
-    norms = [fact.divergence.own for fact in facts if fact.divergence is not None]
-    return own.divergence and replace(own.divergence, own=sum(norms) / len(norms))

@@ -83,6 +83,10 @@ class Session:
             self._in_flight.append(work)
             return work.future
 
+    def needed(self) -> None:
+        """Training needs the results from now on: until here it did not wait for them, although buckets were ready."""
+        self._parts.timer.needed(self._parts.reporter.clock.now())
+
     def settle(self) -> None:
         """Wait until every bucket of this backward is restored; the first failure is raised with its own type."""
         works, self._in_flight = self._in_flight, []
@@ -124,7 +128,7 @@ class Session:
         if self._detached:
             return SPARSE if sparse else DETACHED
         governor = self._parts.governor
-        if bucket.index == 0:
+        if bucket.index == bucket.first:
             governor.begin_step(bucket)
         else:
             governor.add_bucket(bucket)

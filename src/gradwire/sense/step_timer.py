@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from gradwire.types import Divergence, StepFacts
+from gradwire.types import RoundDivergence, StepFacts
 
 
 @dataclass(slots=True)
@@ -26,11 +26,17 @@ class StepTimer:
     _gradient: float = 0.0
     _began: float | None = None
     _steps: int = 1
-    _divergence: Divergence | None = None
+    _divergence: RoundDivergence | None = None
+    _needed: float = 0.0
 
     def bucket_ready(self, now: float, nbytes: int) -> None:
         with self._lock:
             self._ready.append((now, nbytes))
+
+    def needed(self, now: float) -> None:
+        """Training could do without the result until now; without a call, until the last bucket was ready."""
+        with self._lock:
+            self._needed = now
 
     def operation(self, started: float, finished: float, nbytes: int) -> None:
         with self._lock:
@@ -56,7 +62,7 @@ class StepTimer:
         with self._lock:
             self._steps = steps
 
-    def diverged(self, divergence: Divergence) -> None:
+    def diverged(self, divergence: RoundDivergence) -> None:
         """The exchange of a round is complete."""
         with self._lock:
             self._divergence = divergence
@@ -66,7 +72,7 @@ class StepTimer:
         with self._lock:
             if not self._ready:
                 return None
-            ended = max(self._restored, self._ready[-1][0])
+            ended = max(self._restored, self._ready[-1][0], self._needed)
         return self.lap(ended, hops, loss)
 
     def drop(self) -> None:
@@ -82,11 +88,12 @@ class StepTimer:
             facts = None
             if began is not None and ready:
                 last = ready[-1][0]
-                waited = (last, max(last, self._restored))
+                needed = max(last, self._needed)
+                waited = (needed, max(needed, self._restored))
                 carrying = union(within(intervals, waited))
                 facts = StepFacts(
                     seconds=now - began,
-                    exposed=max(0.0, self._restored - last),
+                    exposed=max(0.0, self._restored - needed),
                     busy=union(intervals),
                     wire_bytes=self._wire,
                     hops=hops,
@@ -99,11 +106,12 @@ class StepTimer:
                     encoding=union(within(intervals + self._worked, waited)) - carrying,
                     steps=self._steps,
                     divergence=self._divergence,
+                    slack=needed - last,
                 )
             self._ready, self._intervals, self._worked = [], [], []
             self._wire = 0
             self._steps, self._divergence = 1, None
-            self._work = self._restored = self._residual = self._gradient = 0.0
+            self._work = self._restored = self._residual = self._gradient = self._needed = 0.0
             return facts
 
 

@@ -1,0 +1,125 @@
+"""Outer exchange: sends pseudo-gradients, and applies their mean to the global and to the local weights.
+
+    send    1. this rank's pseudo-gradient (global weights - local weights) of some buckets
+            2. into the session, which replaces it by the mean over all ranks as it does with gradients: level,
+               residuals, exchange and lanes. Training may go on meanwhile: nothing here reads the local weights again
+    apply   3. wait for the mean
+            4. the outer optimizer steps the global weights of these buckets by it
+            5. local weights = global weights + progress x (local weights now - local weights at 1)
+
+With `progress` 1 a rank keeps all of its own steps since 1, and its next pseudo-gradient has them: each step of each
+rank counts once. Applied at once, the local weights become the global ones to the bit. All ranks restore the same bytes
+in 3 and have the same outer state, so global weights are the same on all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from gradwire.local_steps.buffer_average import BufferAverage
+from gradwire.local_steps.divergence import Divergence, DivergenceMeter
+from gradwire.local_steps.global_weights import FlatWeights, GlobalWeights, WeightBucket
+from gradwire.local_steps.outer_report import OuterFacts, OuterReporter
+from gradwire.runtime.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class OuterParts:
+    """What outer exchanges use. `progress` is the share of a rank's own progress since sending that it keeps."""
+
+    session: Session
+    weights: GlobalWeights
+    outer: Optimizer
+    buffers: BufferAverage
+    divergence: DivergenceMeter
+    reporter: OuterReporter
+    progress: float = 1.0
+
+
+@dataclass(slots=True)
+class Flight:
+    """What was sent and is not applied yet, at a step of the session. `sent` are the local weights of each bucket when
+    it was sent, None where training does not go on meanwhile. `arrived` is None until the mean is here."""
+
+    buckets: Sequence[WeightBucket]
+    facts: OuterFacts
+    step: int
+    with_buffers: bool
+    sent: Sequence[Tensor | None]
+    arrived: Divergence | None = None
+
+
+class OuterExchange:
+    """At most one exchange is in flight: `send`, then `apply`, on all ranks after the same steps."""
+
+    def __init__(self, parts: OuterParts) -> None:
+        self._parts = parts
+        self.flight: Flight | None = None
+
+    def send(self, buckets: Sequence[WeightBucket], facts: OuterFacts, with_buffers: bool) -> None:
+        """`facts.delay` is after how many local steps the result is to be applied. `with_buffers`: the model's buffers
+        are averaged too."""
+        parts, session = self._parts, self._parts.session
+        if with_buffers:
+            parts.buffers.begin()
+        parts.divergence.begin([(one.bucket.index, one.measure()) for one in buckets])  # 1
+        sent = [one.local_copy() if facts.delay else None for one in buckets]
+        self.flight = Flight(buckets, facts, session.step, with_buffers, sent)
+        first, last = buckets[0].bucket.index, buckets[-1].bucket.index
+        for one in buckets:  # 2
+            index = one.bucket.index
+            bucket = replace(one.bucket, step=self.flight.step, is_last=index == last, first=first)
+            if bucket.is_last:
+                session.step += 1
+            session.synchronise(bucket, one.gradient, FlatWeights(one.flat))
+
+    def arrive(self) -> None:
+        """Wait until the mean of what is in flight is here. Nothing to do if it is, and if nothing is in flight."""
+        parts, flight = self._parts, self.flight
+        if flight is None or flight.arrived is not None:
+            return
+        began = parts.reporter.clock.now()
+        if flight.facts.delay:
+            parts.session.needed()
+        try:
+            parts.session.settle()
+            if flight.with_buffers:
+                parts.buffers.arrive()
+            flight.arrived = parts.divergence.finish()
+        except BaseException:
+            self.flight = None  # it failed: there is nothing to wait for any more
+            raise
+        flight.facts = replace(flight.facts, waited=parts.reporter.clock.now() - began)
+
+    def apply(self, delay: int = 0) -> None:
+        """Apply what is in flight, `delay` local steps after it was sent."""
+        self.arrive()  # 3
+        parts, flight = self._parts, self.flight
+        if flight is None or flight.arrived is None:
+            return
+        before = [one.flat.clone() for one in flight.buckets]
+        parts.outer.step()  # 4
+        changes = [old.sub_(one.flat) for one, old in zip(flight.buckets, before, strict=True)]
+        for one, sent in zip(flight.buckets, flight.sent, strict=True):  # 5
+            one.follow_global(sent, parts.progress)
+        if flight.with_buffers:
+            parts.buffers.apply(parts.progress)
+        self.flight = None
+        parts.reporter.emit(flight.step, replace(flight.facts, delay=delay), flight.arrived, _norm(changes))
+
+    def drop(self) -> None:
+        """Forget what is in flight, when it has arrived. Every rank calls this at the same point."""
+        self.arrive()
+        if self.flight is not None:
+            for one in self.flight.buckets:
+                one.drop_gradients()
+        self.flight = None
+
+
+def _norm(parts: Sequence[Tensor]) -> float:
+    return float(torch.stack([torch.linalg.vector_norm(one).float().cpu() for one in parts]).norm())

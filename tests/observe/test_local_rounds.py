@@ -1,0 +1,103 @@
+"""Local steps in every view: rounds, how replicas diverge, the outer step, and why a round ended."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gradwire.events import Event, OuterStepped
+from gradwire.observe import report
+from gradwire.observe.local_rounds import LocalRounds
+from gradwire.observe.metrics import exposition
+from gradwire.observe.reader import Record
+from gradwire.observe.run_facts import facts
+from gradwire.observe.summary import SummarySink
+from tests.observe.test_views_agree import drawn, overview, run_data, stepped
+
+
+def outer_stepped(step: int, alignment: float | None = 0.75, **changes: object) -> OuterStepped:
+    event = OuterStepped(
+        at=float(step),
+        step=step,
+        local_steps=20,
+        sync_every=20,
+        reason="all 20 local steps were made",
+        own_norm=1.5,
+        norm=1.25,
+        alignment=alignment,
+        outer_norm=0.5 + step,
+        waited=0.25,
+    )
+    return msgspec.structs.replace(event, **changes)  # type: ignore[type-var]
+
+
+def records(ranks: int = 2, rounds: int = 4) -> list[Record]:
+    """The higher rank's records come first."""
+    return [
+        Record(rank, 100.0 + step, event)
+        for step in range(rounds)
+        for rank in reversed(range(ranks))
+        for event in _events(rank, step)
+    ]
+
+
+def _events(rank: int, step: int) -> list[Event]:
+    return [stepped(step, 1.0, 0.0, 0.25, 0.0), outer_stepped(step, 0.5 + 0.1 * step, waited=0.25 * (rank + 1))]
+
+
+def test_every_view_has_the_lowest_ranks_rounds() -> None:
+    data = run_data(records())
+    state = data.state
+    assert (state.rounds.count, state.rounds.waited) == (4, 1.0)
+    text = drawn(state)
+    assert "every 20 steps: 4 outer steps, alignment of replicas 0.80" in text
+    assert "all 20 local steps were made" in " ".join(text.split())
+    shown = overview(data).local_steps
+    assert shown is not None
+    assert (shown.outer_steps, shown.sync_every, shown.outer_norm) == (4, 20, 3.5)
+    assert shown.headline == state.rounds.headline
+    assert {"alignment", "norm", "outer_norm", "waited@0", "own_norm@1"} <= set(data.series)
+    assert data.series["alignment"].points == 4
+    page = exposition({"run": state}).decode()
+    assert 'gradwire_outer_steps_total{run="run"} 4.0' in page
+    assert 'gradwire_alignment_ratio{run="run"} 0.8' in page
+
+
+def test_the_report_has_a_row_for_each_number_and_a_run_without_local_steps_has_none() -> None:
+    local, plain = run_data(records()).state, run_data([Record(0, 100.0, stepped(0, 1.0, 0.0, 0.2, 0.0))]).state
+    runs = [report.ReportedRun(state, facts(name, state)) for name, state in (("local", local), ("plain", plain))]
+    rows = {row[0]: row[1:] for row in report.table(runs)}
+    assert rows["local steps between outer steps"] == ["20", "none"]
+    assert rows["outer steps"] == ["4", "-"]
+    assert rows["alignment of replicas, median"] == ["0.65", "-"]
+    assert rows["outer step, median norm"] == ["2", "-"]
+    assert "Local steps: alignment of replicas" in report.to_html(runs)
+    assert "outer steps" not in {row[0] for row in report.table(runs[1:])}
+    assert "Local steps" not in report.to_html(runs[1:])
+
+
+def test_the_summary_says_how_far_replicas_diverged_and_keeps_what_it_said() -> None:
+    sink = SummarySink()
+    assert "local steps" not in str(sink.summary())
+    sink.emit(outer_stepped(0))
+    first = sink.summary()
+    sink.emit(outer_stepped(1, None))
+    assert "  local steps: every 20 steps: 1 outer step, alignment of replicas 0.75, pseudo-gradient 1.25," in str(
+        first
+    )
+    assert "alignment" not in str(sink.summary()).split("local steps")[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "every 20 steps"),
+        ({"fragments": 4}, "every 20 steps in 4 fragments"),
+        ({"fragments": 4, "delay": 1}, "every 20 steps in 4 fragments, applied 1 step after sending"),
+    ],
+)
+def test_the_rhythm_names_fragments_and_delay_where_there_are_any(changes: dict[str, object], expected: str) -> None:
+    rounds = LocalRounds()
+    assert rounds.rhythm == rounds.headline == ""
+    rounds.take(outer_stepped(0, **changes))
+    assert rounds.rhythm == expected
