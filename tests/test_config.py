@@ -167,6 +167,7 @@ def test_fragments_come_from_argument_environment_or_file(tmp_path: Path) -> Non
         ({"num_fragments": 0}, "num_fragments: 0 is not valid; it must be a whole number >= 1"),
         ({"sync_every": -1}, "sync_every: -1 is not valid; it must be a whole number >= 0"),
         ({"sync_every": "often"}, "sync_every: 'often' is not valid; it must be a whole number >= 0, or 'auto'"),
+        ({"sync_every": "auto", "num_fragments": 2}, "num_fragments: fragments need a fixed number of local steps"),
         ({"sync_every": "auto", "plan": "star"}, "sync_every: auto cannot be combined with plan = 'star'"),
         ({"sync_every": 5, "plan": "star"}, "sync_every: 5 cannot be combined with plan = 'star'"),
         (
