@@ -202,17 +202,18 @@ def _check_local_steps(config: Config) -> None:
             f"sync_every: {config.sync_every} cannot be combined with compress.momentum = {config.compress.momentum:g}"
             ", which corrects the momentum of gradients; set compress.momentum to 0 (outer.momentum is another setting)"
         )
-    if config.sync_every != AUTO_PERIOD:
-        _check_fragments(config, config.sync_every)
-    elif config.num_fragments > 1 or config.fragment_sync_delay:
-        raise ConfigError(
-            "num_fragments: fragments need a fixed number of local steps, but sync_every = 'auto' changes it; write "
-            "sync_every as a number, or leave num_fragments and fragment_sync_delay out"
-        )
+    _check_fragments(config)
 
 
-def _check_fragments(config: Config, every: int) -> None:
-    count, delay = config.num_fragments, config.fragment_sync_delay
+def _check_fragments(config: Config) -> None:
+    every, count, delay = config.sync_every, config.num_fragments, config.fragment_sync_delay
+    if every == AUTO_PERIOD:
+        if count > 1 or delay:
+            raise ConfigError(
+                "num_fragments: fragments need a fixed number of local steps, and sync_every is 'auto'; set sync_every "
+                "to a number, as in 50, or leave num_fragments and fragment_sync_delay out"
+            )
+        return
     if count > every:
         raise ConfigError(
             f"num_fragments: {count} is more than sync_every = {every}: each fragment is sent after another step; "

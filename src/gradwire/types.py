@@ -2,7 +2,7 @@
 
 gradient    ParameterSlice, Bucket
 network     LinkView, Acks, View                    what sense knows
-step        StepFacts, RoundDivergence                   what one rank measured
+step        StepFacts, RoundNorms                   what one rank measured
 decision    Footprint, Decision                     what a level would send; which level is used
 plan        Tree, Plan                              how sums travel between members
 function    all_reduce_bytes                        bytes that each rank sends for an uncompressed sum
@@ -108,9 +108,9 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class RoundDivergence:
-    """How far ranks went in a round of local steps: squared norms of a rank's change of the weights (the mean over
-    ranks) and of the mean of all ranks' changes, after this many steps."""
+class RoundNorms:
+    """How far ranks went in a round of local steps: squared norms of a rank's own change of the weights (on rank 0, the
+    mean over ranks) and of the mean of all ranks' changes, after so many steps."""
 
     steps: int
     own: float
@@ -150,7 +150,7 @@ class StepFacts:
     sample: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
     adaptive: bool | None = None
     steps: int = 1
-    divergence: RoundDivergence | None = None
+    divergence: RoundNorms | None = None
 
     @property
     def compute(self) -> float:

@@ -14,7 +14,7 @@ from gradwire.decide.period_controller import PeriodController, local_levels
 from gradwire.decide.period_price import PeriodPrice, cosine_of, prior_price
 from gradwire.exchange.select import FootprintTable
 from gradwire.level import Level
-from gradwire.types import Bucket, Decision, LinkView, ParameterSlice, RoundDivergence, StepFacts, View
+from gradwire.types import Bucket, Decision, LinkView, ParameterSlice, RoundNorms, StepFacts, View
 
 INT8, INT4, OFF = Level.parse("int8"), Level.parse("int4"), Level()
 MBIT = 125_000.0
@@ -77,16 +77,16 @@ def test_more_workers_lose_more_by_training_alone() -> None:
 
 
 def test_the_cosine_of_a_round_follows_from_norms() -> None:
-    assert cosine_of(RoundDivergence(5, 4.0, 4.0), 4) == pytest.approx(1.0)
-    assert cosine_of(RoundDivergence(5, 4.0, 1.0), 4) == pytest.approx(0.0)
-    assert cosine_of(RoundDivergence(5, 0.0, 0.0), 4) == 1.0
+    assert cosine_of(RoundNorms(5, 4.0, 4.0), 4) == pytest.approx(1.0)
+    assert cosine_of(RoundNorms(5, 4.0, 1.0), 4) == pytest.approx(0.0)
+    assert cosine_of(RoundNorms(5, 0.0, 0.0), 4) == 1.0
 
 
 def test_ranks_that_agree_lower_the_price_and_ranks_that_oppose_each_other_raise_it() -> None:
     def after(shared: float) -> float:
         price = PeriodPrice(4)
         for _ in range(20):
-            price.take(RoundDivergence(20, 1.0, shared), adaptive=True)
+            price.take(RoundNorms(20, 1.0, shared), adaptive=True)
         return price.of(20)
 
     usual = PeriodPrice(4).of(20)
@@ -96,10 +96,10 @@ def test_ranks_that_agree_lower_the_price_and_ranks_that_oppose_each_other_raise
 def test_one_round_or_a_broken_one_does_not_change_the_price_much() -> None:
     price = PeriodPrice(4)
     before = price.of(20)
-    price.take(RoundDivergence(20, float("nan"), 1.0), adaptive=True)
-    price.take(RoundDivergence(20, 0.0, 0.0), adaptive=True)
+    price.take(RoundNorms(20, float("nan"), 1.0), adaptive=True)
+    price.take(RoundNorms(20, 0.0, 0.0), adaptive=True)
     assert price.of(20) == before
-    price.take(RoundDivergence(20, 1.0, 1.0), adaptive=True)
+    price.take(RoundNorms(20, 1.0, 1.0), adaptive=True)
     assert 1 < price.of(20) < before
 
 
@@ -148,7 +148,7 @@ class PeriodWorld:
         exchange = sizes.wire_bytes / self.rate + sizes.last_hops * self.trip / 2
         every = decision.sync_every
         exposed = exchange if every > 1 else max(0.0, exchange - self.compute / 3)
-        apart = RoundDivergence(every, 1.0, (1 + 3 * self.cosine) / 4) if every > 1 else None
+        apart = RoundNorms(every, 1.0, (1 + 3 * self.cosine) / 4) if every > 1 else None
         return StepFacts(
             every * self.compute + exposed, exposed, exchange, sizes.wire_bytes, 2, buckets=((0.0, 1), (0.03, 1)),
             level=decision.level, adaptive=True, steps=every, divergence=apart,
@@ -240,6 +240,6 @@ def test_a_job_whose_network_is_not_measured_stays_synchronous() -> None:
 def test_after_a_state_was_loaded_the_period_stays_until_the_network_is_measured() -> None:
     resumed = controller()
     resumed.resume(INT4, 20)
-    job, apart = Job(4, buckets(), FootprintTable(4)), RoundDivergence(20, 1.0, 0.5)
+    job, apart = Job(4, buckets(), FootprintTable(4)), RoundNorms(20, 1.0, 0.5)
     decided = resumed.decide(job, View.unknown(), StepFacts(1.0, 0.1, steps=20, divergence=apart), 1.0)
     assert (decided.level, decided.sync_every) == (INT4, 20)

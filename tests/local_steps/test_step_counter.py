@@ -86,3 +86,49 @@ def test_nothing_counts_after_close_and_the_scaler_is_as_it_was() -> None:
     counted.scaled_step(scaler, overflow=True)
     assert counted.steps == 0
     assert "step" not in vars(scaler)
+
+
+class Two(Counted):
+    """Weight and bias have an optimizer each."""
+
+    def __init__(self) -> None:
+        super().__init__(bind=False)
+        self.first = torch.optim.SGD([self.module.weight], lr=0.1)
+        self.second = torch.optim.Adam([self.module.bias], lr=0.1)
+        self.counter.bind([self.first, self.second])
+
+
+def test_a_step_of_several_optimizers_ends_with_the_last_of_them() -> None:
+    two = Two()
+    counts = []
+    for one in (two.first, two.second, two.second, two.first, two.first, two.first, two.second):
+        one.step()
+        counts.append(two.steps)
+    assert counts == [0, 1, 1, 2, 2, 2, 3], "the one with the fewest steps counts"
+
+
+def test_a_scaler_may_skip_the_step_of_one_of_several_optimizers() -> None:
+    two, scaler = Two(), torch.amp.GradScaler("cpu")
+    two.counter.follow(scaler)
+    for overflow in (False, True, False):
+        for one in (two.first, two.second):
+            one.zero_grad()
+        loss = two.module(torch.ones(1, 2)).sum()
+        scaler.scale(loss).backward()
+        if overflow:
+            assert two.module.bias.grad is not None
+            two.module.bias.grad.fill_(torch.inf)
+        scaler.step(two.first)
+        scaler.step(two.second)
+        scaler.update()
+    assert two.steps == 3
+
+
+def test_several_optimizers_must_step_all_parameters_together() -> None:
+    counted = Counted(bind=False)
+    first = torch.optim.SGD([counted.module.weight], lr=0.1)
+    with pytest.raises(ConfigError, match=r"this SGD and this Adam do not step 'bias' \(1 of 2"):
+        counted.counter.bind([first, torch.optim.Adam([counted.module.weight])])
+    counted.counter.bind((first, torch.optim.SGD([counted.module.bias], lr=0.1), first))
+    with pytest.raises(ConfigError, match="another optimizer"):
+        counted.counter.bind([torch.optim.SGD(counted.module.parameters(), lr=0.1)])

@@ -10,11 +10,11 @@ from gradwire.errors import GradwireError, IntegrityError
 from gradwire.level import Level
 from gradwire.sense.pulse import SIZE, Pulse, Stamps, pack, unpack
 from gradwire.sense.step_timer import StepTimer, union
-from gradwire.types import Acks, Decision, RoundDivergence, StepFacts
+from gradwire.types import Acks, Decision, RoundNorms, StepFacts
 
 
 def example(reason: str = "because") -> Pulse:
-    facts = StepFacts(1.5, 0.2, 0.4, 123_456, 2, 0.01, 0.3, (), 4.5, 2.25)
+    facts = StepFacts(1.5, 0.2, 0.4, 123_456, 2, 0.01, 0.3, (), 4.5, 2.25, divergence=RoundNorms(20, 3.5, 1.5))
     decision = Decision(Level.parse("topk:0.01+int8"), reason, 3, sync_every=50)
     return Pulse(7, facts, Stamps(1.0, 2.0, 3.0, 4.0), decision, Acks(0.01, 5e6, 0.002, 0.03, 4e6, 0.25))
 
@@ -72,21 +72,6 @@ def test_a_lap_summarises_the_step() -> None:
     assert watch.lap(103.0, 2) is None, "a step without buckets has no facts"
 
 
-def test_a_round_has_the_steps_that_were_computed_and_the_divergence_of_its_exchange() -> None:
-    timer = StepTimer()
-    timer.lap(0.0, 0)
-    timer.bucket_ready(1.0, 8)
-    timer.diverged(RoundDivergence(5, 2.0, 1.0))
-    timer.round_ended(7)
-    facts = timer.lap(9.0, 2)
-    assert facts is not None
-    assert (facts.steps, facts.divergence) == (7, RoundDivergence(5, 2.0, 1.0))
-    timer.bucket_ready(10.0, 8)
-    after = timer.lap(11.0, 2)
-    assert after is not None
-    assert (after.steps, after.divergence) == (1, None)
-
-
 def test_what_training_did_not_wait_for_is_slack_and_not_exposed() -> None:
     timer = StepTimer()
     timer.lap(0.0, 0)
@@ -101,3 +86,18 @@ def test_what_training_did_not_wait_for_is_slack_and_not_exposed() -> None:
     facts = timer.lap(9.0, 1)
     assert facts is not None
     assert (facts.exposed, facts.slack) == (1.0, 0.0), "of the next step, without a delay"
+
+
+def test_a_round_has_the_steps_that_were_computed_and_the_divergence_of_its_exchange() -> None:
+    timer = StepTimer()
+    timer.lap(0.0, 0)
+    timer.bucket_ready(1.0, 8)
+    timer.diverged(RoundNorms(5, 2.0, 1.0))
+    timer.round_ended(7)
+    facts = timer.lap(9.0, 2)
+    assert facts is not None
+    assert (facts.steps, facts.divergence) == (7, RoundNorms(5, 2.0, 1.0))
+    timer.bucket_ready(10.0, 8)
+    after = timer.lap(11.0, 2)
+    assert after is not None
+    assert (after.steps, after.divergence) == (1, None)

@@ -424,6 +424,8 @@ def wrong_calls(rank: int, world: int) -> list[str]:
         lambda: gradwire.attach(model, "off", optimizer=whole, sync_every=5, plan="ring"),
         lambda: gradwire.attach(model, "off", optimizer=whole, sync_every=5, outer="nestorov"),
         lambda: gradwire.attach(model, "off", optimizer=whole, sync_every=5, outer=lambda p: 5),  # type: ignore[arg-type, return-value]
+        lambda: gradwire.attach(model, "off", optimizer=whole, outer="average"),
+        lambda: gradwire.attach(model, "off", optimizer=whole, sync_every="auto", num_fragments=2),
         lambda: gradwire.attach(model, "off", optimizer=whole, sync_every=5 + rank),
         lambda: gradwire.attach(model, "off", optimizer=whole, sync_every=5, outer=adam if rank else average),
     ]

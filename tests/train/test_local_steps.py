@@ -164,6 +164,8 @@ def test_wrong_calls_name_the_setting_and_the_fix(ranks: Ranks) -> None:
         "sync_every: 5 cannot be combined with plan = 'ring'",
         "outer: 'nestorov' is not an outer optimizer; did you mean 'nesterov'?",
         "outer: the function returned int",
+        "outer: an outer optimizer steps the weights after local steps",
+        "num_fragments: fragments need a fixed number of local steps",
         "sync_every: rank 0 has 5, rank 1 has 6",
         "outer: rank 0 has average, rank 1 has adam",
         "the model's weights: rank 0 has",

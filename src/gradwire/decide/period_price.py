@@ -23,7 +23,7 @@ from typing import Final
 
 import numpy as np
 
-from gradwire.types import RoundDivergence
+from gradwire.types import RoundNorms
 
 # (spread, share, growth) of optimizers with second moments, and of others: least squares over the table, H from 10 on;
 # they are off by 0.06 and 0.18 in the price, root mean square.
@@ -50,7 +50,7 @@ def usual_cosine(steps: int, adaptive: bool) -> float:
     return float(np.interp(math.log(max(1, steps)), np.log(LENGTHS), USUAL_COSINE[0 if adaptive else 1]))
 
 
-def cosine_of(divergence: RoundDivergence, world_size: int) -> float:
+def cosine_of(divergence: RoundNorms, world_size: int) -> float:
     """The mean cosine between two ranks' changes of the weights. The mean of W vectors of norm n and cosine c has the
     squared norm n^2 (1 + (W - 1) c) / W."""
     if divergence.own <= 0 or world_size < 2:
@@ -67,7 +67,7 @@ class PeriodPrice:
         self._rounds = 0
         self.factor = 1.0
 
-    def take(self, divergence: RoundDivergence | None, adaptive: bool | None) -> None:
+    def take(self, divergence: RoundNorms | None, adaptive: bool | None) -> None:
         if adaptive is not None:
             self._adaptive = adaptive
         if divergence is None or not math.isfinite(divergence.own) or divergence.own <= 0:

@@ -11,7 +11,7 @@ step also sends what is left in the residuals.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -32,7 +32,7 @@ from gradwire.config import (
     with_record,
     with_transport,
 )
-from gradwire.errors import ConfigError
+from gradwire.errors import ConfigError, GradwireError
 from gradwire.integrations.ddp_hook import DdpHook, register, sparse_module
 from gradwire.integrations.handle import Handle, close_with
 from gradwire.integrations.local_attach import LocalOptimizers, attach_local, check_optimizer_given
@@ -58,7 +58,7 @@ def attach(  # noqa: PLR0913 - the settings that users change most, by name
     level: str | None = None,
     lossiest: str | None = None,
     scaler: Scaler | None = None,
-    optimizer: Optimizer | None = None,
+    optimizer: Optimizer | Sequence[Optimizer] | None = None,
     sync_every: int | Literal["auto"] | None = None,
     outer: str | OuterFactory | None = None,
     num_fragments: int | None = None,
@@ -74,11 +74,11 @@ def attach(  # noqa: PLR0913 - the settings that users change most, by name
     of gradwire's own. `record` names a directory for the ranks' event files, as GRADWIRE_RECORD and the setting do.
     `scaler` is this model's loss scaler (torch.amp.GradScaler); if every rank's training loop has exactly one, gradwire
     finds it.
-    `sync_every` allows local steps (docs/howto/local-steps.md): ranks train alone for this many steps of `optimizer`,
-    then synchronise their weights by an outer optimizer; "auto" lets gradwire choose how many by the measured network,
-    or synchronous training. `outer` is "nesterov", "average", or a function that makes a torch optimizer for given
-    parameters. With `num_fragments` layers are synchronised in that many groups, one after another, and with
-    `fragment_sync_delay` training goes on for so many steps while a group is exchanged.
+    `sync_every` allows local steps (docs/howto/local-steps.md): ranks train alone for this many steps of `optimizer`
+    (or of each in a list of several), then synchronise their weights by an outer optimizer; "auto" lets gradwire choose
+    how many by the measured network, or synchronous training. `outer` is "nesterov", "average", or a function that
+    makes a torch optimizer for given parameters. With `num_fragments` layers are synchronised in that many groups, one
+    after another, and with `fragment_sync_delay` training goes on for this many steps while a group is exchanged.
     If the model is attached already (by `gradwire.run`) and no configuration is passed, its handle is returned. A model
     that `torch.compile` made from a DDP model counts as that DDP model: Accelerate compiles last.
     """
@@ -99,7 +99,7 @@ def attach(  # noqa: PLR0913 - the settings that users change most, by name
         factory, kind = (outer, None) if callable(outer) else (None, outer)
         effective = with_local_steps(effective, sync_every, kind)
         effective = with_fragments(effective, num_fragments, fragment_sync_delay)
-        check_optimizer_given(effective, optimizer)
+        check_optimizer_given(effective, optimizer, outer)
         handle = attach_configured(model, effective, LocalOptimizers(optimizer, factory))
     if scaler is not None:
         handle.follow(scaler)
@@ -127,12 +127,9 @@ def _attach(model: DistributedDataParallel, config: Config) -> Handle:
     handle = Handle(built, config, (model.module, hook.layout))
     try:
         register(model, hook)
-    except RuntimeError as error:
+    except GradwireError:
         handle.close()
-        raise ConfigError(
-            f"attach: this model already has a communication hook ({error}), and DDP takes one; leave out the other "
-            "register_comm_hook"
-        ) from error
+        raise
     ScalerSearch(model, built.session.scaling)
     watch_optimizer(model.module.parameters(), built.sampler)
     return handle

@@ -192,6 +192,12 @@ def sparse_module(module: nn.Module) -> str | None:
 
 
 def register(model: DistributedDataParallel, hook: Callable[[GradBucket], Future[Tensor]]) -> None:
-    """Register the hook with DDP. RuntimeError where the model has one; a DetachedHook does not count."""
+    """Register the hook with DDP. ConfigError where the model has one; a DetachedHook does not count."""
     model._comm_hooks[:] = [pair for pair in model._comm_hooks if not isinstance(pair[1], DetachedHook)]
-    model.register_comm_hook(hook, call)
+    try:
+        model.register_comm_hook(hook, call)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"attach: this model already has a communication hook ({error}), and DDP takes one; leave out the other "
+            "register_comm_hook"
+        ) from error

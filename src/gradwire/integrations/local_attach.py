@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from gradwire.clock import MonotonicClock
 from gradwire.config import Config
-from gradwire.errors import ConfigError
+from gradwire.errors import ConfigError, GradwireError
 from gradwire.exchange.verify import digest_of
 from gradwire.integrations.ddp_hook import register
 from gradwire.integrations.local_handle import LocalParts, LocalStepsHandle
@@ -20,7 +20,7 @@ from gradwire.integrations.scaler_search import ScalerSearch
 from gradwire.local_steps.buffer_average import BufferAverage
 from gradwire.local_steps.divergence import DivergenceMeter
 from gradwire.local_steps.global_weights import GlobalWeights
-from gradwire.local_steps.model_parameters import FIX, ModelParameters, unwrapped
+from gradwire.local_steps.model_parameters import FIX, ModelParameters, optimizers_of
 from gradwire.local_steps.outer_exchange import OuterParts
 from gradwire.local_steps.outer_optimizer import OuterFactory, make_outer, name_of
 from gradwire.local_steps.outer_report import OuterReporter
@@ -31,8 +31,9 @@ from gradwire.runtime.builder import BuiltSession, build
 
 @dataclass(frozen=True, slots=True)
 class LocalOptimizers:
-    """`inner` is the optimizer whose steps are counted; None where the first one that steps the model is to be taken
-    (`gradwire.run` attaches before the script makes one). `outer` makes the outer optimizer, where one was passed."""
+    """`inner` is the optimizer whose steps are counted, or a list of several; None where the first one that steps the
+    model is to be taken (`gradwire.run` attaches before the script makes one). `outer` makes the outer optimizer, where
+    one was passed."""
 
     inner: object | None
     outer: OuterFactory | None
@@ -57,7 +58,7 @@ def attach_local(model: DistributedDataParallel, config: Config, optimizers: Loc
     parameters = ModelParameters.of(model.module, model.parameters_to_ignore)
     check_supported(model)
     if optimizers.inner is not None:
-        parameters.check(unwrapped(optimizers.inner))
+        parameters.check(*optimizers_of(optimizers.inner))
     weights = GlobalWeights(parameters.trained.items(), count=config.num_fragments)
     outer = make_outer(config.outer, optimizers.outer, weights.parameters)
     built = build(config, model.process_group, parameters.numel)
@@ -73,12 +74,10 @@ def attach_local(model: DistributedDataParallel, config: Config, optimizers: Loc
         digest = digest_of([one.flat for one in weights.buckets])
         built.check_facts({"outer": name_of(config.outer, optimizers.outer), "the model's weights": f"hash {digest}"})
         register(model, hook)
-    except (ConfigError, RuntimeError) as error:
+    except GradwireError:
         hook.detach()
         handle.close()
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"attach: this model already has a communication hook ({error})") from error
+        raise
     ScalerSearch(model, counter)
     watch_steps(counter, optimizers.inner)
     if built.sampler is not None:
@@ -89,7 +88,7 @@ def attach_local(model: DistributedDataParallel, config: Config, optimizers: Loc
 def outer_parts(
     model: DistributedDataParallel, config: Config, built: BuiltSession, weights: GlobalWeights, outer: Optimizer
 ) -> OuterParts:
-    """What the outer exchanges of a DDP model use."""
+    """What outer exchanges of this model use."""
     group, timeout = model.process_group, config.transport.timeout
     buffers = {name: one for name, one in model.module.named_buffers() if name not in model.parameters_to_ignore}
     average, meter = BufferAverage(buffers, group, timeout), DivergenceMeter(group, timeout)
@@ -105,9 +104,13 @@ def watch_steps(counter: StepCounter, inner: object | None) -> None:
         watch(OptimizerSearch(counter))
 
 
-def check_optimizer_given(config: Config, optimizer: object | None) -> None:
-    """Local steps change training, so `attach` does not guess whose steps count."""
-    if config.sync_every and optimizer is None:
+def check_optimizer_given(config: Config, optimizer: object | None, outer: object | None) -> None:
+    """Local steps change training, so `attach` guesses neither whose steps count nor that they are wanted."""
+    if outer is not None and not config.sync_every:
+        raise ConfigError(
+            "outer: an outer optimizer steps the weights after local steps; pass sync_every too, as in 20"
+        )
+    if config.sync_every and (optimizer is None or optimizer in ([], ())):
         raise ConfigError(f"sync_every: {config.sync_every} needs the optimizer whose steps count; {FIX}")
 
 

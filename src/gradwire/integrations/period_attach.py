@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.config import Config
-from gradwire.errors import ConfigError
+from gradwire.errors import GradwireError
 from gradwire.exchange.verify import digest_of
 from gradwire.integrations.ddp_hook import register
 from gradwire.integrations.local_attach import LocalOptimizers, check_supported, outer_parts, watch_steps
@@ -13,9 +13,9 @@ from gradwire.integrations.optimizer_kind import watch_optimizer
 from gradwire.integrations.period_handle import PeriodHandle, PeriodParts
 from gradwire.integrations.period_hook import PeriodHook
 from gradwire.integrations.scaler_search import ScalerSearch
-from gradwire.local_steps.adaptive_rounds import AdaptiveRounds, LastDivergence, RoundControl
+from gradwire.local_steps.adaptive_rounds import AdaptiveRounds, RoundControl
 from gradwire.local_steps.global_weights import GlobalWeights
-from gradwire.local_steps.model_parameters import ModelParameters, unwrapped
+from gradwire.local_steps.model_parameters import ModelParameters, optimizers_of
 from gradwire.local_steps.outer_optimizer import make_outer, name_of
 from gradwire.local_steps.step_counter import StepCounter
 from gradwire.runtime.builder import BuiltSession, build
@@ -26,7 +26,7 @@ def attach_period(model: DistributedDataParallel, config: Config, optimizers: Lo
     parameters = ModelParameters.of(model.module, model.parameters_to_ignore)
     check_supported(model)
     if optimizers.inner is not None:
-        parameters.check(unwrapped(optimizers.inner))
+        parameters.check(*optimizers_of(optimizers.inner))
     built = build(config, model.process_group, parameters.numel)
     parts = _parts(model, config, optimizers, parameters, built)
     handle = PeriodHandle(built, config, parts)
@@ -34,11 +34,9 @@ def attach_period(model: DistributedDataParallel, config: Config, optimizers: Lo
         digest = digest_of([one.flat for one in parts.rounds.weights.buckets])
         built.check_facts({"outer": name_of(config.outer, optimizers.outer), "the model's weights": f"hash {digest}"})
         register(model, parts.hook)
-    except (ConfigError, RuntimeError) as error:
+    except GradwireError:
         handle.close()
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"attach: this model already has a communication hook ({error})") from error
+        raise
     ScalerSearch(model, handle)
     watch_steps(parts.counter, optimizers.inner)
     watch_optimizer(model.module.parameters(), built.sampler)
@@ -54,8 +52,7 @@ def _parts(
 ) -> PeriodParts:
     weights = GlobalWeights(parameters.trained.items())
     outer = make_outer(config.outer, optimizers.outer, weights.parameters)
-    meter = LastDivergence(model.process_group, config.transport.timeout)
-    rounds = AdaptiveRounds(outer_parts(model, config, built, weights, outer), meter)
+    rounds = AdaptiveRounds(outer_parts(model, config, built, weights, outer), 1)
     counter = StepCounter(parameters, rounds.count_step)
     hook = PeriodHook(model, built.session, built.feedback)
 

@@ -12,7 +12,8 @@ together, between two steps of the optimizer:
                            period controller decides `off` for it); what is left otherwise is sent by an all-reduce of
                            its own. Then the inner optimizers' states become equal
 
-The divergence of the ranks, which every exchange measures, is reported to the controller with the facts of the round.
+After every round the timer gets the norms of a typical rank's pseudo-gradient and of the mean, from the divergence that
+the exchange measured.
 """
 
 from __future__ import annotations
@@ -23,20 +24,18 @@ from dataclasses import dataclass, replace
 
 from gradwire.compress.error_feedback import ErrorFeedback
 from gradwire.local_steps.buffer_average import BufferAverage
-from gradwire.local_steps.divergence import Divergence, DivergenceMeter
-from gradwire.local_steps.outer_exchange import OuterParts
 from gradwire.local_steps.rounds import Rounds
 from gradwire.runtime.governor import Governor
 from gradwire.sense.step_timer import StepTimer
-from gradwire.types import Decision, RoundDivergence
+from gradwire.types import Decision, RoundNorms
 
 log = logging.getLogger("gradwire")
 
 
 @dataclass(frozen=True, slots=True)
 class RoundControl:
-    """What decides, what measures, and what else changes with the mode: `on_change` is called with whether steps are
-    local from now on."""
+    """What decides, what measures, and what else changes with the mode: `on_change` is told whether steps are local
+    from now on."""
 
     governor: Governor
     timer: StepTimer
@@ -47,25 +46,12 @@ class RoundControl:
     timeout: float
 
 
-class LastDivergence(DivergenceMeter):
-    """Keeps what the last exchange showed."""
-
-    last: Divergence | None = None
-
-    def finish(self) -> Divergence:
-        self.last = super().finish()
-        return self.last
-
-
 class AdaptiveRounds(Rounds):
     """`local`: whether ranks train alone at present."""
 
     local = False
     control: RoundControl
-
-    def __init__(self, parts: OuterParts, meter: LastDivergence) -> None:
-        super().__init__(replace(parts, divergence=meter), sync_every=1)
-        self._session, self._meter = parts.session, meter
+    _round_steps = 1
 
     def count_step(self) -> None:
         if self.local:
@@ -90,33 +76,38 @@ class AdaptiveRounds(Rounds):
         self.outer.state.clear()
 
     def end_round(self, reason: str) -> None:
-        steps = self._begin_exchange()
+        self._begin_exchange(max(self.unsent))
         super().end_round(reason)
-        self._after_exchange(steps)
+        self._obey()
 
     def _send(self, fragment: int) -> None:
-        steps = self._begin_exchange()
+        self._begin_exchange(self.unsent[fragment])
         super()._send(fragment)
-        self._after_exchange(steps)
+        self._obey()
 
-    def _begin_exchange(self) -> int:
-        steps = max(1, *self.unsent)
-        self.control.timer.round_ended(steps)
-        return steps
+    def _begin_exchange(self, steps: int) -> None:
+        self._round_steps = max(1, steps)
+        self.control.timer.round_ended(self._round_steps)
 
-    def _after_exchange(self, steps: int) -> None:
-        """Report what the exchange showed, and follow the decision that is in force since it began."""
-        self.step_in_round = 0
-        found, world_size = self._meter.last, self.buffers.group.size()
-        if found is not None and found.alignment is not None:
-            shared = found.norm**2 * (1 + (world_size - 1) * found.alignment) / world_size
-            self.control.timer.diverged(RoundDivergence(steps, found.norm**2, shared))
-        decision = self.control.governor.decision
+    def _obey(self) -> None:
+        """The exchange of a round has ended: report how far ranks went, and follow the decision in force."""
+        norms = self._norms()
+        if norms is not None:
+            self.control.timer.diverged(norms)
+        self.step_in_round, decision = 0, self.control.governor.decision
         if decision.sync_every > 1:
             self.sync_every = decision.sync_every
         elif self.local:
             self._report("synchronous steps", decision)
             self._end_local()
+
+    def _norms(self) -> RoundNorms | None:
+        """Squared norms of a typical rank's change and of the mean; None where there is nothing to compare."""
+        found, world_size = self.exchange.found, self.buffers.group.size()
+        if found is None or found.alignment is None:
+            return None
+        own = found.norm**2
+        return RoundNorms(self._round_steps, own, own * (1 + (world_size - 1) * found.alignment) / world_size)
 
     def _end_local(self) -> None:
         """Synchronise gradients from the next step on."""
@@ -130,14 +121,14 @@ class AdaptiveRounds(Rounds):
         for one in self.weights.buckets:
             one.set_gradients()
             one.gradient.zero_()
-            self.control.feedback.flush(replace(one.bucket, step=self._session.step), one.gradient)
+            self.control.feedback.flush(replace(one.bucket, step=self.session.step), one.gradient)
         changes = {str(one.bucket.index): one.gradient for one in self.weights.buckets}
         mean = BufferAverage(changes, self.buffers.group, self.control.timeout)
         mean.begin()
         mean.finish()
         self.outer.step()
         for one in self.weights.buckets:
-            one.follow_global(None, 1.0)
+            one.follow_global(None, 0.0)
 
     def _report(self, what: str, decision: Decision) -> None:
         """A change of training is never silent: one line in rank 0's log; the decision is recorded as an event."""

@@ -1,4 +1,4 @@
-"""Model parameters: which parameters of a model are trained, and whether an optimizer steps exactly those.
+"""Model parameters: which parameters of a model are trained, and whether its optimizers step exactly those.
 
 In: a module and the names that DDP leaves out. A frozen parameter may be in the optimizer or not: it never changes.
 """
@@ -14,7 +14,10 @@ from torch.optim import Optimizer
 
 from gradwire.errors import ConfigError
 
-FIX = "pass the one optimizer that steps all of the model's parameters: attach(model, optimizer=opt, sync_every=...)"
+FIX = (
+    "pass the optimizer that steps all of the model's parameters: attach(model, optimizer=opt, sync_every=...); if "
+    "there are several, all of them: optimizer=[first, second]"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +42,21 @@ class ModelParameters:
         ours = set(map(id, self.trained.values()))
         return any(id(one) in ours for group in optimizer.param_groups for one in group["params"])
 
-    def check(self, optimizer: Optimizer) -> None:
-        """ConfigError unless the optimizer steps all trained parameters, and none of another model."""
+    def check(self, *optimizers: Optimizer) -> None:
+        """ConfigError unless the optimizers together step all trained parameters, and none of another model."""
+        stepped = set[int]()
+        for one in optimizers:
+            stepped |= self._stepped(one)
+        kinds = " and ".join(f"this {type(one).__name__}" for one in optimizers)
+        missing = [name for name, one in self.trained.items() if id(one) not in stepped]
+        if missing:
+            raise ConfigError(
+                f"optimizer: {kinds} {'does' if len(optimizers) == 1 else 'do'} not step {missing[0]!r} "
+                f"({len(missing)} of {len(self.trained)} parameters are missing); {FIX}"
+            )
+
+    def _stepped(self, optimizer: Optimizer) -> set[int]:
+        """The ids of what the optimizer steps; ConfigError where that is not the model's alone."""
         kind = type(optimizer).__name__
         if isinstance(optimizer, ZeroRedundancyOptimizer):
             raise ConfigError(
@@ -53,12 +69,13 @@ class ModelParameters:
                 f"optimizer: this {kind} also steps parameters that are not the model's, which sync_every would leave "
                 f"different on every rank; {FIX}"
             )
-        missing = [name for name, one in self.trained.items() if id(one) not in stepped]
-        if missing:
-            raise ConfigError(
-                f"optimizer: this {kind} does not step {missing[0]!r} ({len(missing)} of {len(self.trained)} "
-                f"parameters are missing); {FIX}, with several parameter groups if needed"
-            )
+        return stepped
+
+
+def optimizers_of(given: object) -> list[Optimizer]:
+    """The torch optimizers that were given: one, or several in a list."""
+    several = list(given) if isinstance(given, list | tuple) else [given]
+    return list(dict.fromkeys(map(unwrapped, several)))
 
 
 def unwrapped(optimizer: object) -> Optimizer:

@@ -55,11 +55,13 @@ class Flight:
 
 
 class OuterExchange:
-    """At most one exchange is in flight: `send`, then `apply`, on all ranks after the same steps."""
+    """At most one exchange is in flight: `send`, then `apply`, on all ranks after the same steps. `found` is how
+    differently the ranks had moved at the last one that was applied."""
 
     def __init__(self, parts: OuterParts) -> None:
         self._parts = parts
         self.flight: Flight | None = None
+        self.found: Divergence | None = None
 
     def send(self, buckets: Sequence[WeightBucket], facts: OuterFacts, with_buffers: bool) -> None:
         """`facts.delay` is after how many local steps the result is to be applied. `with_buffers`: the model's buffers
@@ -109,7 +111,7 @@ class OuterExchange:
             one.follow_global(sent, parts.progress)
         if flight.with_buffers:
             parts.buffers.apply(parts.progress)
-        self.flight = None
+        self.flight, self.found = None, flight.arrived
         parts.reporter.emit(flight.step, replace(flight.facts, delay=delay), flight.arrived, _norm(changes))
 
     def drop(self) -> None:

@@ -27,6 +27,7 @@ class Rounds:
 
     def __init__(self, parts: OuterParts, sync_every: int, delay: int = 0) -> None:
         self.exchange = OuterExchange(parts)
+        self.session = parts.session
         self.weights, self.outer, self.buffers = parts.weights, parts.outer, parts.buffers
         self.sync_every, self.delay = sync_every, delay
         self.steps = self.step_in_round = self.in_flight = 0

@@ -1,4 +1,7 @@
-"""Step counter: calls back after every step of one optimizer, and after every step of it that a loss scaler skips.
+"""Step counter: calls back after every step of the model's optimizers, and after every step that a loss scaler skips.
+
+Of several optimizers each must have made (or skipped) its step: the last of them ends it. If one makes more steps than
+another, the one with the fewest counts.
 
 A skipped step counts too. With local steps a gradient overflows on one rank alone, so if only steps that were made
 counted, ranks would reach the end of a round at different iterations, and after the last iteration some would wait for
@@ -15,41 +18,44 @@ from torch.optim import Optimizer
 
 from gradwire.errors import ConfigError
 from gradwire.local_steps.inner_state import equalise_optimizer, equalise_scalers
-from gradwire.local_steps.model_parameters import ModelParameters, unwrapped
+from gradwire.local_steps.model_parameters import ModelParameters, optimizers_of, unwrapped
 from gradwire.runtime.loss_scaling import Scaler
 
 
 class StepCounter:
-    """Counts the steps of the optimizer that was bound."""
+    """Counts the steps of the optimizers that were bound."""
 
     def __init__(self, parameters: ModelParameters, on_step: Callable[[], None]) -> None:
         self._parameters = parameters
         self._on_step = on_step
-        self._optimizer: Optimizer | None = None
+        self._steps: dict[Optimizer, int] = {}
         self._scalers: list[Scaler] = []
         self._undo: list[Callable[[], None]] = []
         self._count = 0
 
     @property
     def bound(self) -> bool:
-        """Whether the optimizer is known."""
-        return self._optimizer is not None
+        """Whether the optimizers are known."""
+        return bool(self._steps)
 
-    def bind(self, optimizer: object) -> None:
-        """Count this optimizer's steps from now on; ConfigError where it is not the model's only one."""
-        found = unwrapped(optimizer)
-        self._parameters.check(found)
-        if self._optimizer is None:
-            self._optimizer = found
-            self._undo.append(found.register_step_post_hook(self._stepped).remove)
-        elif self._optimizer is not found:
-            raise ConfigError("optimizer: the steps of another optimizer are counted for this model; pass one only")
+    def bind(self, given: object) -> None:
+        """Count the steps of this optimizer, or of these, from now on; ConfigError where others are counted already."""
+        found = optimizers_of(given)
+        self._parameters.check(*found)
+        if not self._steps:
+            self._steps = dict.fromkeys(found, 0)
+            self._undo += [one.register_step_post_hook(self._stepped).remove for one in found]
+        elif list(self._steps) != found:
+            raise ConfigError(
+                "optimizer: the steps of another optimizer are counted for this model; pass the same ones, or attach "
+                "before the first step"
+            )
 
     def bind_at_step(self, optimizer: Optimizer) -> None:
         """Where no optimizer was passed: take the one that made this step, if it steps the model."""
         if not self.bound and self._parameters.has_any(optimizer):
             self.bind(optimizer)
-            self._stepped()
+            self._stepped(optimizer)
 
     def follow(self, scaler: Scaler) -> None:
         """Count the steps that this scaler skips."""
@@ -58,7 +64,7 @@ class StepCounter:
             return
 
         def step(optimizer: object, *args: Any, **kwargs: Any) -> Any:
-            before = self._count
+            before = self._steps.get(unwrapped(optimizer))
             result = wrapped(optimizer, *args, **kwargs)
             self._count_skipped(unwrapped(optimizer), before)
             return result
@@ -79,9 +85,9 @@ class StepCounter:
             self.follow(scaler)
 
     def equalise(self, group: ProcessGroup, timeout: float) -> None:
-        """Make the optimizer's state and the scale of every scaler equal on all ranks."""
-        if self._optimizer is not None:
-            equalise_optimizer(self._optimizer, group, timeout)
+        """Make the optimizers' states and the scale of every scaler equal on all ranks."""
+        for one in self._steps:
+            equalise_optimizer(one, group, timeout)
         equalise_scalers(self._scalers, group)
 
     def close(self) -> None:
@@ -90,17 +96,19 @@ class StepCounter:
         for one in undo:
             one()
 
-    def _count_skipped(self, optimizer: Optimizer, before: int) -> None:
-        if self._count != before or not self._undo:
+    def _count_skipped(self, optimizer: Optimizer, before: int | None) -> None:
+        if self._steps.get(optimizer) != before or not self._undo:
             return
-        if optimizer is self._optimizer:
-            self._stepped()
+        if optimizer in self._steps:
+            self._stepped(optimizer)
         else:
             self.bind_at_step(optimizer)
 
-    def _stepped(self, *_: object) -> None:
-        self._count += 1
-        self._on_step()
+    def _stepped(self, optimizer: Optimizer, *_: object) -> None:
+        self._steps[optimizer] += 1
+        if min(self._steps.values()) > self._count:
+            self._count += 1
+            self._on_step()
 
 
 def _remove_step(scaler: Scaler, step: object) -> None:

@@ -20,7 +20,7 @@ from gradwire.level import Level
 from gradwire.runtime.event_reporter import Explain, unexplained
 from gradwire.sense.step_timer import StepTimer
 from gradwire.transport.traffic import Traffic
-from gradwire.types import Bucket, Decision, StepFacts
+from gradwire.types import Bucket, Decision, RoundNorms, StepFacts
 
 
 class Governor(Protocol):
@@ -128,5 +128,11 @@ def merge(facts: list[StepFacts], own: StepFacts) -> StepFacts:
         sample=own.sample,
         adaptive=own.adaptive,
         steps=own.steps,
-        divergence=own.divergence,
+        divergence=mean_divergence(facts, own),
     )
+
+
+def mean_divergence(facts: list[StepFacts], own: StepFacts) -> RoundNorms | None:
+    """Of a round: the mean over ranks of how far each went."""
+    norms = [fact.divergence.own for fact in facts if fact.divergence is not None]
+    return own.divergence and replace(own.divergence, own=sum(norms) / len(norms))

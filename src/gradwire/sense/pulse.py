@@ -14,9 +14,11 @@ the level that all ranks use from the next step on. It has 384 bytes, so that it
     80      32     4 doubles: sent, last bucket ready, echo of the receiver's timestamp, when that arrived (0: none)
     112     48     6 doubles of its acknowledgements: RTprop, bandwidth (0: unknown), queueing, loss, floor, restart
     160     4      latencies in a row of the longest exchange
-    164     4      local steps of the decision; 1: gradients are synchronised at every step
-    168     4      CRC-32 of everything else
-    172     212    the texts, UTF-8
+    164     16     2 doubles of the round's divergence: own, shared
+    180     4      steps of that round (0: none)
+    184     4      local steps of the decision; 1: gradients are synchronised at every step
+    188     4      CRC-32 of everything else
+    192     192    the texts, UTF-8
 """
 
 from __future__ import annotations
@@ -28,11 +30,11 @@ from typing import Final
 
 from gradwire.errors import IntegrityError
 from gradwire.level import Level
-from gradwire.types import Acks, Decision, StepFacts
+from gradwire.types import Acks, Decision, RoundNorms, StepFacts
 
 SIZE: Final = 384
 VERSION: Final = 4
-_HEAD: Final = struct.Struct("<2sBBIIHH8d4d6dIII")
+_HEAD: Final = struct.Struct("<2sBBIIHH8d4d6dI2dIII")
 _TEXT: Final = SIZE - _HEAD.size
 
 
@@ -67,7 +69,9 @@ def pack(pulse: Pulse) -> bytes:
     times = (facts.residual, facts.loss, stamps.sent, stamps.ready, stamps.echo, stamps.arrived)
     seen = pulse.acks
     acks = (seen.rtprop or 0.0, seen.bandwidth or 0.0, seen.queueing, seen.loss, seen.floor, seen.restart)
-    fields = (*head, len(level), len(reason), *numbers, *times, *acks, facts.hops, pulse.decision.sync_every)
+    apart = facts.divergence or RoundNorms(0, 0.0, 0.0)
+    local = (apart.own, apart.shared, apart.steps, pulse.decision.sync_every)
+    fields = (*head, len(level), len(reason), *numbers, *times, *acks, facts.hops, *local)
     text = (level + reason).ljust(_TEXT, b"\0")
     return _HEAD.pack(*fields, zlib.crc32(_HEAD.pack(*fields, 0) + text)) + text
 
@@ -86,8 +90,9 @@ def unpack(data: bytes) -> Pulse:
     level = Level.parse(text[:level_size].decode(errors="replace"), setting="pulse")
     reason = text[level_size : level_size + reason_size].decode(errors="ignore")
     seconds, exposed, busy, wire, work, span, residual, loss, sent, ready, echo, arrived = fields[7:19]
-    rtprop, bandwidth, queueing, lost, floor, restart, hops, sync_every = fields[19:-1]
-    facts = StepFacts(seconds, exposed, busy, int(wire), hops, work, span, (), residual, loss) if valid else None
+    rtprop, bandwidth, queueing, lost, floor, restart, hops, own, shared, steps, sync_every = fields[19:-1]
+    apart = RoundNorms(steps, own, shared) if steps else None
+    facts = StepFacts(seconds, exposed, busy, int(wire), hops, work, span, (), residual, loss, divergence=apart)
     acks = Acks(rtprop or None, bandwidth or None, queueing, lost, floor, restart)
     decision = Decision(level, reason, decided, sync_every=sync_every)
-    return Pulse(number, facts, Stamps(sent, ready, echo, arrived), decision, acks)
+    return Pulse(number, facts if valid else None, Stamps(sent, ready, echo, arrived), decision, acks)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from gradwire.types import RoundDivergence, StepFacts
+from gradwire.types import RoundNorms, StepFacts
 
 
 @dataclass(slots=True)
@@ -25,9 +25,9 @@ class StepTimer:
     _residual: float = 0.0
     _gradient: float = 0.0
     _began: float | None = None
-    _steps: int = 1
-    _divergence: RoundDivergence | None = None
     _needed: float = 0.0
+    _steps: int = 1
+    _divergence: RoundNorms | None = None
 
     def bucket_ready(self, now: float, nbytes: int) -> None:
         with self._lock:
@@ -62,7 +62,7 @@ class StepTimer:
         with self._lock:
             self._steps = steps
 
-    def diverged(self, divergence: RoundDivergence) -> None:
+    def diverged(self, divergence: RoundNorms) -> None:
         """The exchange of a round is complete."""
         with self._lock:
             self._divergence = divergence
@@ -104,9 +104,9 @@ class StepTimer:
                     loss=loss,
                     carrying=carrying,
                     encoding=union(within(intervals + self._worked, waited)) - carrying,
+                    slack=needed - last,
                     steps=self._steps,
                     divergence=self._divergence,
-                    slack=needed - last,
                 )
             self._ready, self._intervals, self._worked = [], [], []
             self._wire = 0

@@ -31,7 +31,7 @@ from gradwire.local_steps.global_weights import GlobalWeights
 from gradwire.local_steps.outer_optimizer import make_outer
 from gradwire.simulate.tasks import TrainingTask
 from gradwire.simulate.workers import BucketTraffic, Workers
-from gradwire.types import Bucket, RoundDivergence
+from gradwire.types import Bucket, RoundNorms
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class EndedRound:
     """What the network carried for a round, how the replicas differed, and worker 0's sampled pseudo-gradient."""
 
     traffic: tuple[BucketTraffic, ...]
-    divergence: RoundDivergence
+    divergence: RoundNorms
     sample: NDArray[np.float32] | None
 
 
@@ -99,7 +99,7 @@ class LocalWorkers(Workers):
             self._sampler.add(changes[0])
             traffic.append(self._synchronise(replace(first.bucket, step=self.rounds), changes, level))
             shared += float(first.gradient.square().sum())
-        found = RoundDivergence(self.steps_alone, own, shared)
+        found = RoundNorms(self.steps_alone, own, shared)
         self._apply_outer()
         return EndedRound(tuple(traffic), found, self._sampler.take_step())
 
