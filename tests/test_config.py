@@ -11,12 +11,10 @@ import pytest
 
 import gradwire
 from gradwire import config
-from gradwire.config import (
-    Config,
-    PlanningConfig,
-    TransportConfig,
+from gradwire.config import Config, PlanningConfig, TransportConfig, resolve
+from gradwire.errors import ConfigError
+from gradwire.integrations.arguments import (
     check_fragments_used,
-    resolve,
     with_fragments,
     with_level,
     with_local_steps,
@@ -24,7 +22,6 @@ from gradwire.config import (
     with_record,
     with_transport,
 )
-from gradwire.errors import ConfigError
 from gradwire.level import Level
 
 

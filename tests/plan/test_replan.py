@@ -10,7 +10,7 @@ import pytest
 from gradwire.errors import ConfigError
 from gradwire.plan.job import ReductionJob
 from gradwire.plan.matrix import Matrix
-from gradwire.plan.membership.awareness import HALF_LIFE, Awareness, LinkObservation
+from gradwire.plan.membership.link_estimates import HALF_LIFE, Awareness, LinkObservation
 from gradwire.plan.membership.replan import ReplanConfig, Replanner, predicted_seconds
 from gradwire.plan.model.load import lay_out
 from gradwire.plan.model.matrix_io import netstorm9

@@ -21,7 +21,7 @@ from gradwire.level import Level
 from gradwire.plan.job import ReductionJob
 from gradwire.plan.matrix import Matrix
 from gradwire.plan.membership import rejoin
-from gradwire.plan.membership.awareness import KnownNetwork
+from gradwire.plan.membership.link_estimates import KnownNetwork
 from gradwire.plan.membership.member import Member
 from gradwire.plan.membership.replan import ReplanConfig
 from gradwire.plan.planners.registry import make_plan

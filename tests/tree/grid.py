@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gradwire.level import Level
 from gradwire.plan.matrix import Matrix
-from gradwire.plan.membership.awareness import KnownNetwork
+from gradwire.plan.membership.link_estimates import KnownNetwork
 from gradwire.plan.membership.member import Member
 from gradwire.transport.wires.ltp import RELIABLE, Contract, Delivery, Endpoint, LtpConfig
 from gradwire.tree.build import TreeParts, build_executor

@@ -12,7 +12,8 @@ from torch import Tensor
 from gradwire.clock import MonotonicClock
 from gradwire.plan.membership.control_messages import Abort
 from gradwire.tree.control_channel import ControlChannel
-from gradwire.tree.frame_io import FrameIO, LostPeerError
+from gradwire.tree.frame_io import FrameIO
+from gradwire.tree.lost_peer import LostPeerError
 from tests.tree.grid import LIMIT, ltp_wires
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gradwire.plan.membership.awareness import LEAST_BYTES, Awareness, LinkObservation
+from gradwire.plan.membership.link_estimates import LEAST_BYTES, Awareness, LinkObservation
 from gradwire.tree.link_monitor import MAX_SECONDS, LinkMonitor
 from gradwire.types import LinkView
 

@@ -12,8 +12,8 @@ import torch
 from gradwire.errors import LinkError
 from gradwire.plan.job import ReductionJob
 from gradwire.plan.matrix import Matrix
-from gradwire.plan.membership.awareness import LEAST_BYTES, LinkObservation
 from gradwire.plan.membership.control_messages import LinkReport, Probe, pack, unpack
+from gradwire.plan.membership.link_estimates import LEAST_BYTES, LinkObservation
 from gradwire.plan.membership.messages import Announce, Install
 from gradwire.plan.membership.replan import ReplanConfig
 from gradwire.plan.planners.registry import DEFAULT, make_plan

@@ -13,8 +13,8 @@ import pytest
 
 from gradwire.clock import MonotonicClock
 from gradwire.config import resolve
-from gradwire.plan.membership.awareness import LEAST_BYTES, LinkObservation
 from gradwire.plan.membership.control_messages import LinkReport
+from gradwire.plan.membership.link_estimates import LEAST_BYTES, LinkObservation
 from gradwire.tree import plan_manager
 from gradwire.tree.link_monitor import LinkMonitor
 from gradwire.tree.setup import (

@@ -20,11 +20,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from gradwire.config import (
-    AUTO_PERIOD,
-    Config,
+from gradwire.config import AUTO_PERIOD, Config, resolve
+from gradwire.errors import ConfigError, GradwireError
+from gradwire.integrations.arguments import (
     check_fragments_used,
-    resolve,
     with_fragments,
     with_level,
     with_local_steps,
@@ -32,7 +31,6 @@ from gradwire.config import (
     with_record,
     with_transport,
 )
-from gradwire.errors import ConfigError, GradwireError
 from gradwire.integrations.ddp_hook import DdpHook, register, sparse_module
 from gradwire.integrations.handle import Handle, close_with
 from gradwire.integrations.local_attach import LocalOptimizers, attach_local, check_optimizer_given

@@ -28,8 +28,9 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.futures import Future
 
-from gradwire.config import Config, check_fragments_used
+from gradwire.config import Config
 from gradwire.errors import ConfigError, LinkError
+from gradwire.integrations.arguments import check_fragments_used
 from gradwire.integrations.ddp import given
 from gradwire.integrations.fsdp_unit import FsdpUnit, after_backward, units_of
 from gradwire.integrations.handle import Handle, close_with

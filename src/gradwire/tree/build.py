@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradwire.clock import Clock, MonotonicClock
-from gradwire.plan.membership.awareness import KnownNetwork
+from gradwire.plan.membership.link_estimates import KnownNetwork
 from gradwire.plan.membership.member import Member
 from gradwire.tree.control_channel import ControlChannel
 from gradwire.tree.elastic_controller import ElasticController

@@ -7,11 +7,11 @@ this member missed, and states for members that rejoin. Runs on the executor's t
 from __future__ import annotations
 
 from gradwire.errors import LinkError
-from gradwire.tree.catch_up import CatchUp
 from gradwire.tree.control_channel import ControlChannel
-from gradwire.tree.frame_io import LostPeerError
+from gradwire.tree.lost_peer import LostPeerError
 from gradwire.tree.membership_listener import MembershipListener
 from gradwire.tree.reconnect import Reconnector
+from gradwire.tree.rejoin_state import RejoinState
 from gradwire.tree.state_transfer import TransferableState
 from gradwire.tree.step_runner import StepRunner
 from gradwire.tree.step_snapshot import StepSnapshot
@@ -33,7 +33,7 @@ class ElasticController:
         self._runner, self._snapshot, self._channel = runner, snapshot, channel
         self._frame_io = channel.frame_io
         self._reconnector, self._listener, self._rejoin = reconnector, listener, rejoin
-        self._catch_up = CatchUp(channel, runner.member, snapshot)
+        self._rejoin_state = RejoinState(channel, runner.member, snapshot)
         self._peers = set(self._member.members) - {self._member.rank}
         self._halted = False
         self._waiting_since: float | None = None
@@ -55,7 +55,7 @@ class ElasticController:
             self._reconnector.reconnect(peer, self._frame_io.now() + self._rejoin)
 
     def set_replica_state(self, state: TransferableState) -> None:
-        self._catch_up.set_state(state)
+        self._rejoin_state.set_state(state)
         self._membership.rejoin.enabled = self._rejoin > 0
 
     def announce_leave(self) -> None:
@@ -93,9 +93,9 @@ class ElasticController:
             and self._snapshot.closed
             and not self._membership.rejoin.asking
         ):
-            self._catch_up.request_missing(self._results_arrived, self._state_loaded)
+            self._rejoin_state.request_missing(self._results_arrived, self._state_loaded)
         if self._runner.tag is not None and not self._stopped:  # 4
-            for peer, nbytes in self._catch_up.send_states():
+            for peer, nbytes in self._rejoin_state.send_states():
                 how = f"rejoined at step {self._member.step} and received {nbytes / 1e6:.1f} MB of state"
                 self._listener.rejoined(peer, how)
 

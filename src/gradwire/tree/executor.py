@@ -16,7 +16,7 @@ from gradwire.errors import GradwireError, LinkError
 from gradwire.level import Level
 from gradwire.tree.accumulator import check_summable
 from gradwire.tree.elastic_controller import ElasticController
-from gradwire.tree.frame_io import LostPeerError
+from gradwire.tree.lost_peer import LostPeerError
 from gradwire.tree.plan_manager import PlanManager
 from gradwire.tree.request import BucketRequest
 from gradwire.tree.side_routes import SideRoutes

@@ -20,6 +20,7 @@ from gradwire.errors import LinkError, PeerClosedError
 from gradwire.exchange.buffer_pool import BufferPool
 from gradwire.transport.wires.base import RELIABLE, Contract, Delivery
 from gradwire.transport.wires.completions import AwaitedTransfer, completions_of
+from gradwire.tree.lost_peer import LostPeerError
 from gradwire.tree.send_queue import Order, SendQueue
 
 Arrived = Callable[[Tensor, Delivery], None]
@@ -219,11 +220,3 @@ class FrameIO:
 
 def _whole(peer: int, frame: Tensor) -> Delivery:
     return Delivery(peer, frame.numel(), frame.numel(), (), "complete", 0.0)
-
-
-class LostPeerError(LinkError):
-    """The connection to `peer` is gone; `left` if the peer closed it normally."""
-
-    def __init__(self, peer: int, text: str, left: bool = False) -> None:
-        super().__init__(text)
-        self.peer, self.left = peer, left

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gradwire.plan.membership.awareness import LEAST_BYTES, LinkObservation
+from gradwire.plan.membership.link_estimates import LEAST_BYTES, LinkObservation
 from gradwire.tree.frame_io import FrameIO
 
 # A link was busy when it carried at least this fraction of its estimated rate.

@@ -17,15 +17,15 @@ import torch
 from gradwire.errors import GradwireError
 from gradwire.plan.job import ReductionJob
 from gradwire.plan.matrix import Matrix
-from gradwire.plan.membership.awareness import LEAST_BYTES, KnownNetwork, LinkObservation
 from gradwire.plan.membership.control_messages import Abort, LinkReport, Probe
+from gradwire.plan.membership.link_estimates import LEAST_BYTES, KnownNetwork, LinkObservation
 from gradwire.plan.membership.member import Member
 from gradwire.plan.membership.messages import Leave, Message
 from gradwire.plan.membership.replan import ReplanConfig, Replanner
 from gradwire.tree.control_channel import ControlChannel
 from gradwire.tree.frame_header import PROBE
-from gradwire.tree.frame_io import LostPeerError
 from gradwire.tree.link_monitor import LinkMonitor
+from gradwire.tree.lost_peer import LostPeerError
 from gradwire.tree.membership_listener import MembershipListener
 from gradwire.types import Plan
 

@@ -23,8 +23,8 @@ from gradwire.events import Planned as PlannedEvent
 from gradwire.level import Level
 from gradwire.plan.job import ReductionJob
 from gradwire.plan.matrix import Matrix
-from gradwire.plan.membership.awareness import KnownNetwork
 from gradwire.plan.membership.control_messages import pack, unpack
+from gradwire.plan.membership.link_estimates import KnownNetwork
 from gradwire.plan.membership.member import Member
 from gradwire.plan.membership.messages import Announce
 from gradwire.plan.membership.replan import ReplanConfig

@@ -19,9 +19,9 @@ from gradwire.plan.membership.messages import NO_VOTE, Tag
 from gradwire.tree.accumulator import check_summable, frame_bytes
 from gradwire.tree.executor_config import ExecutorConfig
 from gradwire.tree.frame_io import FrameIO
+from gradwire.tree.node import TreeNode
 from gradwire.tree.partition import Partitioner, Piece
 from gradwire.tree.pending_requests import PendingRequests
-from gradwire.tree.piece_allreduce import PieceAllreduce
 from gradwire.tree.piece_task import PieceTask
 from gradwire.tree.request import BucketRequest
 from gradwire.tree.role import Role, roles_of
@@ -142,7 +142,7 @@ class StepRunner:
             self._active -= 1
             self.admit()
 
-        return PieceAllreduce(self.frame_io, step.roles[piece.tree], task, restored, ended).begin
+        return TreeNode(self.frame_io, step.roles[piece.tree], task, restored, ended).begin
 
 
 def _weight(step: _Step, piece: Piece) -> int:

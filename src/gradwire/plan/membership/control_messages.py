@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from gradwire.errors import IntegrityError
-from gradwire.plan.membership.awareness import LinkObservation
+from gradwire.plan.membership.link_estimates import LinkObservation
 from gradwire.plan.membership.messages import Ack, Announce, Commit, Install, Leave, Message, Ready, Regroup, Rejoin
 
 

@@ -16,7 +16,7 @@ from gradwire.plan.membership.messages import Ack, Attempt, Install, Leave, Mess
 from gradwire.plan.membership.outgoing import Addressed, OutgoingMessages
 from gradwire.plan.membership.plan_versions import PlanVersions
 from gradwire.plan.membership.regroup import RegroupVotes, Replan
-from gradwire.plan.membership.rejoin import STUCK
+from gradwire.plan.membership.rejoin_requests import STUCK
 from gradwire.types import Plan
 
 

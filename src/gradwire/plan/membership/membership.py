@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from gradwire.errors import IntegrityError
 from gradwire.plan.membership.member_state import TRANSITIONS, MembershipEvent, MemberState
 from gradwire.plan.membership.messages import Attempt, Install, Leave
-from gradwire.plan.membership.rejoin import RejoinRequests
+from gradwire.plan.membership.rejoin_requests import RejoinRequests
 
 
 class Membership:

@@ -1,4 +1,4 @@
-"""Piece all-reduce: the sum of one piece over its tree, at one member.
+"""Node: what one member does with the frames of one piece: its part in the sum over the tree.
 
     1. (sharedk) the round's leader sends its indices up to the root, the root sends them down to all
     2. children's sums are added to this member's gradient as they arrive
@@ -37,7 +37,7 @@ from gradwire.tree.role import Phase, Role, TreeEdge
 _UPWARD = 1 << 13
 
 
-class PieceAllreduce:
+class TreeNode:
     """Calls `restored(vote)` when the gradient holds the mean, and `ended()` when no transfer is pending."""
 
     def __init__(

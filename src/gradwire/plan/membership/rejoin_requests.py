@@ -1,4 +1,4 @@
-"""Rejoin: when a member that waits for an epoch asks the others to include it."""
+"""Rejoin requests: when a member that waits for an epoch asks the others to include it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Awareness: the coordinator's estimates of all links, turned into a Matrix on demand.
+"""Link estimates: what the coordinator knows of all links (network awareness), turned into a Matrix on demand.
 
 In: LinkObservations (source, destination, bytes per second, round trip) from LTP's ACKs, reported off the critical
 path; blocked links; the time. Out: a Matrix with age and confidence, and the links to probe: those that carry nothing

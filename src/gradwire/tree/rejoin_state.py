@@ -1,4 +1,4 @@
-"""Catch-up: requests what this member missed and sends others what they missed: results of a step or a whole state.
+"""Rejoin state: requests what this member missed and sends others what they missed: results of a step or a whole state.
 
 In: what the membership protocol says is missing, requests of peers. Out: the results in this step's requests; or the
 replica state of the others, and a step to which this member adds nothing. Runs on the executor's thread.
@@ -22,7 +22,7 @@ from gradwire.tree.step_snapshot import StepSnapshot
 StepDone = Callable[[int], None]
 
 
-class CatchUp:
+class RejoinState:
     """One member's side, as receiver and as sender."""
 
     def __init__(self, channel: ControlChannel, member: Member, snapshot: StepSnapshot) -> None:
