@@ -43,7 +43,7 @@ class LocalHook:
         return unchanged(bucket)
 
     def detach(self) -> None:
-        """Synchronise gradients from the next backward on, and buffers as the model was told to."""
+        """Synchronise gradients from the next backward on, and buffers as the model was configured to."""
         model = self._model()
         if not self.detached and model is not None:
             model.broadcast_buffers = self._broadcast_buffers

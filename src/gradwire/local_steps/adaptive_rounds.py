@@ -34,7 +34,7 @@ log = logging.getLogger("gradwire")
 
 @dataclass(frozen=True, slots=True)
 class RoundControl:
-    """What decides, what measures, and what else changes with the mode: `on_change` is told whether steps are local
+    """What decides, what measures, and what else changes with the mode: `on_change` receives whether steps are local
     from now on."""
 
     governor: Governor

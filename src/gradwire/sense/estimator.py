@@ -12,7 +12,7 @@ give a range of bandwidths (sense/alpha_beta.py). What follows from it:
     1. the range is narrow: the bandwidth is identified. One size of operation may raise the estimate at any time, but
        lowers it only if it is as large as what the estimate came from, or that is long ago: time that a small exchange
        takes besides its bytes does not mean a slow network
-    2. the range is wide: the estimate stays what it was, None at first; `View.age` tells since when
+    2. the range is wide: the estimate stays what it was, None at first; `View.age` says since when
     3. bytes / busy, with nothing subtracted, is a lower bound always (`floor`)
     4. the network changes (sense/change_detector.py, on whole steps): estimates are dropped, `View.changes` is
        incremented. Until the new network is identified, the estimate is the old one, moved into the new range
