@@ -20,7 +20,7 @@ from gradwire.errors import LinkError
 from gradwire.level import Level
 from gradwire.plan.job import ReductionJob
 from gradwire.plan.matrix import Matrix
-from gradwire.plan.membership import rejoin
+from gradwire.plan.membership import rejoin_requests
 from gradwire.plan.membership.link_estimates import KnownNetwork
 from gradwire.plan.membership.member import Member
 from gradwire.plan.membership.replan import ReplanConfig
@@ -244,7 +244,7 @@ def two_sites() -> Iterator[TrainingJob]:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that was left out asks to rejoin sooner: round trips take no time here."""
-    monkeypatch.setattr(rejoin, "ASK", 0.2)
+    monkeypatch.setattr(rejoin_requests, "ASK", 0.2)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
 
 
