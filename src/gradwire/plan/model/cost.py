@@ -4,8 +4,8 @@ In: Matrix, Load, ReductionJob. Out: a PlanCost. Two models of the same network 
 downlinks of members, one-way delay per hop, summing, compressed sizes, chunks pipelined through the tree):
   bound     closed form: the busiest resource, plus the longest path of one chunk. Arrays only; any size.
   schedule  every chunk of every edge, resources serving in turn (`plan.model.schedule`); up to SMALL moves.
-The simulator is a third model, which shares links fairly; tests compare them: within a tenth, and within a quarter for
-trees of two to four chunks, where the order of two chunks on one link decides.
+The simulator is a third model, which shares links fairly; tests compare them: within a tenth, and within three
+tenths where a tree has at most four chunks and the order of two chunks on one link decides.
 """
 
 from __future__ import annotations
