@@ -19,7 +19,7 @@ demo: setup ## train the built-in example, plain DDP and gradwire side by side
 	$(BIN)/gradwire demo
 
 # Lint, types and unit tests run side by side; the output of each is printed when it ends.
-check: setup ## lint, types and unit tests: no network, no other processes, under a minute
+check: setup ## lint, types and unit tests: no network, no other processes, about a minute
 	@$(MAKE) --no-print-directory -j 2 -O lint types unit-tests-1 unit-tests-2
 
 # The sanitized native tests are compiled beside the checks that read files only, and run last.
