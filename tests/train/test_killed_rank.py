@@ -23,8 +23,8 @@ from tests.train import jobs
 WORLD, DEAD, LAST = 3, 1, 6
 
 
-def train(rank: int, port: int, folder: str, config: dict[str, Any]) -> None:
-    """Rank 1 kills itself; the others write their error to a file."""
+def train(rank: int, port: int, folder: str, config: dict[str, Any], last: int = LAST) -> None:
+    """Rank 1 kills itself before step `last`; the others write their error to a file."""
     import gradwire
 
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "GRADWIRE_IFNAME": "lo", "GRADWIRE_HOST": f"machine{rank}"}
@@ -34,7 +34,7 @@ def train(rank: int, port: int, folder: str, config: dict[str, Any]) -> None:
     handle = gradwire.attach(model, config, record=Path(folder) / "run")
     try:
         for step in range(100):
-            if rank == DEAD and step == LAST:
+            if rank == DEAD and step == last:
                 os.kill(os.getpid(), SIGKILL)
             inputs, labels = jobs.batch(rank, step)
             F.cross_entropy(model(inputs), labels).backward()
@@ -46,20 +46,23 @@ def train(rank: int, port: int, folder: str, config: dict[str, Any]) -> None:
 
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize(
-    "config",
+    ("config", "last"),
     [
-        {"level": "off"},
-        {"level": "auto"},
-        {"level": "int8", "plan": "star", "transport": {"kind": "ltp", "dead_after": 2.5}},
+        ({"level": "off"}, LAST),
+        ({"level": "auto"}, LAST),
+        # Before the first compressed step the ranks compare through the store whether they have a loss scaler.
+        ({"level": "int8"}, 0),
+        ({"level": "int8", "plan": "star", "transport": {"kind": "ltp", "dead_after": 2.5}}, LAST),
     ],
-    ids=["off", "auto", "plan"],
+    ids=["off", "auto", "first step", "plan"],
 )
 def test_every_rank_names_the_killed_rank_and_its_host_and_the_run_is_failed(
-    tmp_path: Path, config: dict[str, Any]
+    tmp_path: Path, config: dict[str, Any], last: int
 ) -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     context = multiprocessing.get_context("spawn")
-    ranks = [context.Process(target=train, args=(rank, store.port, str(tmp_path), config)) for rank in range(WORLD)]
+    arguments = [(rank, store.port, str(tmp_path), config, last) for rank in range(WORLD)]
+    ranks = [context.Process(target=train, args=each) for each in arguments]
     for process in ranks:
         process.start()
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,3 +91,34 @@ def test_the_first_missing_rank_of_many_is_named(tmp_path: Path) -> None:
             exchanges[0].gather("site", "0", str)
         exchanges[1].publish("site", "1")
         assert exchanges[0].read_all("site", str) == ["0", "1", "2", "3"]
+
+
+def test_a_wait_for_a_rank_that_is_gone_ends_at_the_first_look_and_asks_only_about_missing_ranks() -> None:
+    store = HashStore()
+    StoreExchange(store, 2, 3, 1).publish("answer", True)
+    exchange, asked = StoreExchange(store, 0, 3, timeout=600), list[list[int]]()
+    exchange.find_gone = lambda ranks: asked.append(list(ranks)) or {1}  # type: ignore[func-returns-value]
+    with pytest.raises(LinkError, match="no answer from rank 1: its process ended"):
+        exchange.gather("answer", True, bool)
+    assert asked == [[1]]
+
+
+def test_a_wait_for_a_rank_that_is_only_late_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradwire.transport.bootstrap.store_exchange._FIRST_LOOK", 0.05)
+    store = HashStore()
+    exchange, late = StoreExchange(store, 0, 2, timeout=600), StoreExchange(store, 1, 2)
+    looks: list[int] = []
+
+    def find_gone(ranks: Sequence[int]) -> set[int]:
+        looks.append(len(looks))
+        if len(looks) == 3:
+            late.publish("answer", False)
+        return set()
+
+    exchange.find_gone = find_gone
+    assert exchange.gather("answer", True, bool) == [True, False]
+    assert looks == [0, 1, 2]
+    exchange = StoreExchange(HashStore(), 0, 2, timeout=0.2)
+    exchange.find_gone = lambda ranks: set()
+    with pytest.raises(LinkError, match="for the answer of rank 1, which did not get"):
+        exchange.gather("answer", True, bool)

@@ -98,7 +98,7 @@ def build(
         try:
             built = _build(context, opened)
             open_lost_rank_finder(context.lost_ranks, config, group, bus)
-            built.session.scaling.all_found = all_ranks(config, group)
+            built.session.scaling.all_found = all_ranks(config, group, context.lost_ranks)
         except GradwireError as error:
             bus.emit(Failed(clock.now(), 0, f"{type(error).__name__}: {error}"))
             raise

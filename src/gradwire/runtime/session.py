@@ -17,6 +17,7 @@ from torch.futures import Future
 from gradwire.closing import Closing
 from gradwire.compress.base import Weights
 from gradwire.compress.gradient_sample import GradientSampler
+from gradwire.errors import LinkError
 from gradwire.level import Level
 from gradwire.runtime.bucket_work import BucketWork, PlainWork
 from gradwire.runtime.compressed_path import CompressedPath
@@ -79,7 +80,11 @@ class Session:
             if self._parts.sampler is not None and not buffer.is_sparse:
                 self._parts.sampler.add(buffer)
             path = self._path(bucket, buffer.is_sparse, decision.level)
-            work = path.submit(bucket, buffer, decision.level, weights)
+            try:
+                work = path.submit(bucket, buffer, decision.level, weights)
+            except LinkError as error:
+                failure = self._parts.reporter.failed(bucket.step, error)
+                raise failure from failure.__cause__
             self._in_flight.append(work)
             return work.future
 

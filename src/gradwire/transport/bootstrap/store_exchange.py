@@ -8,7 +8,7 @@ groups and repeated exchanges never read each other's values.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 T = TypeVar("T")
+# Of some ranks, those that are gone.
+FindGone = Callable[[Sequence[int]], set[int]]
 TIMEOUT: Final = 60.0
+# A wait looks for lost ranks after this many seconds, then after twice as many, and so on.
+_FIRST_LOOK: Final = 1.0
 # Seconds between two checks of rank 0 whether the others have left.
 _POLL: Final = 0.02
 
@@ -41,6 +45,8 @@ class StoreExchange:
         self._store = store
         self._per_wait = per_wait
         self._deadline = time.monotonic() + timeout
+        # Set while training, when a rank may have ended meanwhile: nobody waits for it until the deadline.
+        self.find_gone: FindGone | None = None
 
     @classmethod
     def open(cls, store: Store, name: str, rank: int, world_size: int, timeout: float = TIMEOUT) -> StoreExchange:
@@ -104,11 +110,31 @@ class StoreExchange:
         # Never quite zero: torch takes zero for "no limit".
         self._store.wait(keys, timedelta(seconds=max(0.05, left + extra)))
 
+    def _wait_for_living(self, key: str, ranks: Sequence[int], find_gone: FindGone) -> None:
+        """Wait in slices; LinkError as soon as a rank that published nothing is found to be gone."""
+        keys, look = [f"{key}/{rank}" for rank in ranks], _FIRST_LOOK
+        while (left := self._deadline - time.monotonic()) > look:
+            began = time.monotonic()
+            try:
+                self._store.wait(keys, timedelta(seconds=look))
+            except RuntimeError:
+                if time.monotonic() - began < look / 2:  # not the end of the slice: the store itself failed
+                    raise
+                if gone := find_gone(self._missing(key, ranks)):
+                    raise LinkError(f"no {key} from rank {min(gone)}: its process ended") from None
+                look = min(2 * look, left)
+            else:
+                return
+        self._wait(keys)
+
     def _read(self, key: str, ranks: Sequence[int], kind: type[T]) -> list[T]:
         """All of them in two round trips to the store, however many they are: it may be far away."""
         keys = [f"{key}/{rank}" for rank in ranks]
         try:
-            self._wait(keys)
+            if self.find_gone is None:
+                self._wait(keys)
+            else:
+                self._wait_for_living(key, ranks, self.find_gone)
             together = self._store.has_extended_api()  # type: ignore[attr-defined]  # missing in torch's stubs
             values = self._store.multi_get(keys) if together else [self._store.get(each) for each in keys]
         except RuntimeError as error:
