@@ -212,11 +212,9 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--dilate", type=float, default=8.0, help="of --lab: the factor of dilated time")
     parser.add_argument("--out", type=Path, default=None, help="write progress.json, .md and plots here")
     parser.add_argument("--write", action="store_true", help="--out docs/results")
+    if parser.parse_args(arguments).quick:
+        parser.set_defaults(**QUICK)
     options = parser.parse_args(arguments)
-    if options.quick:
-        for name, value in QUICK.items():
-            if getattr(options, name) == parser.get_default(name):
-                setattr(options, name, value)
     if options.write:
         options.out = ROOT / "docs" / "results"
     if AUTO not in options.controllers.split(",") or PLAIN not in options.fixed.split(","):

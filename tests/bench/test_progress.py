@@ -193,6 +193,13 @@ def benchmark(folder: Path, *more: str) -> progress.Benchmark:
     return progress.Benchmark(progress.options_of(words))
 
 
+def test_quick_changes_defaults_and_nothing_that_was_given() -> None:
+    quick = progress.options_of(["--quick"])
+    assert (quick.seeds, quick.steps) == (progress.QUICK["seeds"], progress.QUICK["steps"])
+    given = progress.options_of(["--quick", "--seeds", "3", "--steps", str(progress.STEPS)])
+    assert (given.seeds, given.steps, given.nets) == (3, progress.STEPS, progress.QUICK["nets"])
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("progress")
