@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import broken_amx
+from tests import broken_amx, trials
 from tests.train.ranks import Ranks
-from tests.trials import INCONCLUSIVE
 
 UNDECIDED = pytest.StashKey[list[str]]()
 
@@ -28,9 +27,19 @@ def pytest_configure() -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """`make check` leaves out tests that start other processes."""
+    """Mark tests that start other processes, and tests that decide a claim about real time or use the lab."""
     if "ranks" in getattr(item, "fixturenames", ()):
         item.add_marker("processes")
+    in_lab = item.path.parent.name == "lab" or item.get_closest_marker("lab") is not None
+    if in_lab or _decides(item):
+        item.add_marker("timed")
+
+
+def _decides(item: pytest.Item) -> bool:
+    """Whether the test's own body calls `trials.decide`."""
+    function = getattr(item, "function", None)
+    known = function is not None and function.__globals__.get("decide") is trials.decide
+    return known and "decide" in function.__code__.co_names
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -38,8 +47,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     lines = []
     for report in terminalreporter.stats.get("skipped", []):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
-        if INCONCLUSIVE in reason:
-            lines.append(f"not decided: {report.nodeid}: {reason.partition(INCONCLUSIVE)[2]}")
+        if trials.INCONCLUSIVE in reason:
+            lines.append(f"not decided: {report.nodeid}: {reason.partition(trials.INCONCLUSIVE)[2]}")
     config.stash[UNDECIDED] = lines
     if lines and (path := os.environ.get("UNDECIDED_CLAIMS")):
         with Path(path).open("a") as file:

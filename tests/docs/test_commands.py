@@ -59,6 +59,7 @@ def run(page: Path, block: Block, folder: Path) -> None:
     decide(trial)
 
 
+@pytest.mark.timed
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_of_a_page_runs(page: Path, tmp_path: Path) -> None:

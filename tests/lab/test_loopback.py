@@ -68,6 +68,12 @@ def test_a_port_in_use_is_refused_when_asked_for_and_avoided_when_not() -> None:
             assert lab.emulator.port(None) not in listening_ports()
 
 
+def test_a_machine_without_a_free_port_is_an_error_that_names_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradwire.lab.loopback.listening_ports", lambda: set(range(65536)))
+    with Lab(preset("lan100", 2), mode="loopback") as lab, pytest.raises(ConfigError, match="give one with --port"):
+        lab.emulator.port(None)
+
+
 def test_links_cannot_be_changed_and_modes_are_checked() -> None:
     with Lab(preset("lan100", 2), mode="loopback") as lab, pytest.raises(ConfigError, match="cannot change links"):
         lab.apply(Change(Seconds(0), "*", Rate(1)))

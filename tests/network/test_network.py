@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
+from xml.etree import ElementTree
 
 import networkx
 import pytest
@@ -17,6 +19,11 @@ FAST = LinkSpec(Rate.from_mbit(100), Seconds(0.001))
 
 def pair(**values: object) -> Network:
     return Network("pair", as_hosts(["a", "b"]), both("a", "b", FAST), **values)  # type: ignore[arg-type]
+
+
+def test_a_name_with_quotes_and_brackets_is_drawn_as_well_formed_xml() -> None:
+    drawn = ElementTree.fromstring(to_svg(replace(pair(), name='the "fast" <one>')))
+    assert drawn.attrib["aria-label"] == 'the "fast" <one>'
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -212,8 +212,8 @@ class P2PWork(CollectiveWork):
                 if self._done.is_set():
                     return
                 self._once(max(0.0, min(self.wait_slice, deadline - time.monotonic())))
-            if not self._done.is_set() and time.monotonic() >= deadline:
-                self._end(CollectiveError(f"{self._what}: did not complete within {seconds:g} s"))
+                if not self._done.is_set() and time.monotonic() >= deadline:
+                    self._end(CollectiveError(f"{self._what}: did not complete within {seconds:g} s"))
 
     def _poll(self) -> None:
         if not self._done.is_set() and self._stepping.acquire(blocking=False):
@@ -256,6 +256,7 @@ class P2PWork(CollectiveWork):
             self._end(CollectiveError(f"{self._what}: {error}") if not isinstance(error, CollectiveError) else error)
 
     def _end(self, error: CollectiveError) -> None:
+        """Call this with `_stepping` held: a generator that another thread runs cannot be closed."""
         close = getattr(self.steps, "close", None)
         if close is not None:
             close()

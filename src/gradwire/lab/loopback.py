@@ -68,7 +68,10 @@ class LoopbackLab:
                     f"port: {requested} is in use on this machine; give another with --port, or leave it out"
                 )
             return requested
-        return next(port for port in range(EPHEMERAL_FROM, EPHEMERAL_TO) if port not in taken)
+        for port in range(EPHEMERAL_FROM, EPHEMERAL_TO):
+            if port not in taken:
+                return port
+        raise ConfigError(f"port: all ports from {EPHEMERAL_FROM} on are in use on this machine; give one with --port")
 
     def begin(self) -> None:
         pass

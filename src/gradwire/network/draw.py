@@ -24,7 +24,7 @@ def to_svg(network: Network) -> str:
     labels = len(duplex_links) <= 24
     lines = [_line(positions, first, second, labels) for first, second in duplex_links]
     nodes = [_node(network, name, *position) for name, position in positions.items()]
-    title = escape(network.name)
+    title = escape(network.name, {'"': "&quot;"})  # also the value of an attribute
     about = escape(network.about)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">'
