@@ -88,7 +88,7 @@ def prepare(name: str, net: nn.Module) -> DistributedDataParallel:
         state = PowerSGDState(None, matrix_approximation_rank=rank, start_powerSGD_iter=2)
         model.register_comm_hook(state, powerSGD_hook)
     elif name.startswith("gradwire:"):
-        gradwire.attach(model, name.removeprefix("gradwire:"))
+        gradwire.attach(model, {"level": name.removeprefix("gradwire:"), "compress": {"warmup": 0}})
     return model
 
 

@@ -99,7 +99,7 @@ def worker(rank: int, options: argparse.Namespace, port: int, folder: str, resul
     net, inputs = model_of(options.model, rank)
     model = DistributedDataParallel(net, bucket_cap_mb=1 if options.model == "demo" else 5)
     config = {"level": options.level, "observe": {"detail": options.detail}, "record": folder}
-    config["transport"] = {"kind": options.transport}
+    config |= {"transport": {"kind": options.transport}, "compress": {"warmup": 0}}
     handle = gradwire.attach(model, config)
     for turn in range(options.steps + 20):
         if turn == 20:

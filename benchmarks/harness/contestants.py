@@ -125,7 +125,8 @@ def _gradwire(level: str) -> Callable[[DistributedDataParallel], Installed]:
     def install(model: DistributedDataParallel) -> Installed:
         import gradwire
 
-        return _Gradwire(gradwire.attach(model, level))
+        # A fixed level is timed after few steps, so from the first one on; controllers have their own warm-up.
+        return _Gradwire(gradwire.attach(model, {"level": level, "compress": {"warmup": 0}}))
 
     return install
 

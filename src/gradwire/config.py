@@ -18,6 +18,7 @@ import msgspec
 
 from gradwire.decide.registry import controller_names, is_controller
 from gradwire.decide.summable_controller import summable
+from gradwire.decide.warmup import WARM_STEPS
 from gradwire.errors import ConfigError
 from gradwire.level import Level
 from gradwire.plan.planners.registry import PLANNERS
@@ -43,8 +44,9 @@ class CompressConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rounding: Literal["stochastic", "nearest"] = "stochastic"
     # DGC's momentum correction for sparse levels; use it with an SGD optimizer without momentum.
     momentum: Share = 0.0
-    # DGC's warm-up: steps over which the share of a sparse level falls from 25 % to the configured one.
-    warmup: Count = 0
+    # Warm-up steps of a fixed level: the share of a sparse level falls from 25 % to the configured one, as DGC's does;
+    # a low-rank level begins with int4. Where none is given: 100, and 0 with a plan or local steps.
+    warmup: Count | None = None
     # "hold" keeps the gradient of pruned elements in the residual, "zero" sets pruned weights to zero.
     prune: Literal["hold", "zero"] = "hold"
 
@@ -127,6 +129,13 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     transport: TransportConfig = msgspec.field(default_factory=TransportConfig)
     observe: ObserveConfig = msgspec.field(default_factory=ObserveConfig)
     outer: OuterConfig = msgspec.field(default_factory=OuterConfig)
+
+    @property
+    def warmup(self) -> int:
+        """Warm-up steps of a fixed level."""
+        if self.compress.warmup is not None:
+            return self.compress.warmup
+        return 0 if self.plan or self.sync_every else WARM_STEPS
 
     @property
     def cap(self) -> Level | None:

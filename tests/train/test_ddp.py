@@ -125,6 +125,12 @@ def test_momentum_correction_trains(ranks: Ranks) -> None:
     assert len(results[0]["summary"].levels) > 1, "the warm-up passes through several shares"
 
 
+def test_low_rank_begins_dense_and_replicas_stay_equal(ranks: Ranks) -> None:
+    results = ranks.run(3, jobs.train_small, {"level": "lowrank:2", "compress": {"warmup": 5}}, 12)
+    assert all(result["agreed"] for result in results)
+    assert set(results[0]["summary"].levels) == {"int4", "lowrank:2"}
+
+
 @pytest.mark.parametrize("level", ["off", "int8", "topk:0.05+int8", "auto"])
 def test_ranks_with_fewer_batches_join_the_others(ranks: Ranks, level: str) -> None:
     results = ranks.run(2, jobs.join_uneven, level)

@@ -102,7 +102,7 @@ def train(spec: LabSpec) -> dict[str, Any]:
     pace = Pace(parameters, task.compute, time.perf_counter, time.sleep)
     model = DistributedDataParallel(net)
     decisions = Decisions()
-    handle = gradwire.attach(model, {"level": spec.level, "extra_steps": spec.extra_steps})
+    handle = gradwire.attach(model, {"level": spec.level, "extra_steps": spec.extra_steps, "compress": {"warmup": 0}})
     handle.add_sink(decisions)
     optimizer = task.optimizer(parameters)
     schedule = task.schedule(optimizer)

@@ -1,4 +1,7 @@
-"""Fixed: the configured level at every step, with DGC's warm-up for sparse levels where configured.
+"""Fixed: the configured level at every step after a warm-up.
+
+Early gradients do not bear a sparse or low-rank level (decide/warmup.py says why). During the warm-up a sparse level
+sends more, as DGC's does, and a low-rank level is replaced by a dense one.
 
 It depends on no measurement, so ranks agree without communication. It is the baseline for adaptive controllers.
 """
@@ -8,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gradwire.decide.base import Job
+from gradwire.decide.warmup import DENSE
 from gradwire.level import Level
 from gradwire.types import Decision, StepFacts, View
 
@@ -21,13 +25,15 @@ class Fixed:
     def __init__(self, level: Level, world_size: int, warmup: int = 0) -> None:
         self._level = level
         self._world_size = world_size
-        self._warmup = warmup if level.sparse else 0
+        self._warmup = warmup if level.sparse or level.select == "lowrank" else 0
 
     def at(self, step: int) -> Decision:
         if self._world_size == 1:
             return Decision(Level(), "a job of one rank sends nothing")
         if self._level.off:
             return Decision(self._level, "the configuration sets level = off")
+        if step < self._warmup and self._level.select == "lowrank":
+            return Decision(DENSE, f"warm-up, {self._level} from step {self._warmup} on")
         if step < self._warmup and self._level.ratio < WARMUP_START:
             ratio = WARMUP_START * (self._level.ratio / WARMUP_START) ** (step / self._warmup)
             level = replace(self._level, ratio=float(f"{ratio:.3g}"))

@@ -15,6 +15,7 @@ from gradwire.compress.gradient_sample import GradientSampler
 from gradwire.config import Config
 from gradwire.decide.ladder import LADDER
 from gradwire.decide.registry import is_built_in, is_controller
+from gradwire.decide.warmup import DENSE
 from gradwire.errors import GradwireError
 from gradwire.exchange.select import lanes_needed
 from gradwire.level import Level
@@ -106,7 +107,9 @@ def lane_count(config: Config, world_size: int) -> int:
         return max(map(lanes_needed, candidates))
     level = Level.parse(config.level)
     check_chain(level)
-    return 0 if level.off and config.transport.kind == "group" else lanes_needed(level)
+    if level.off and config.transport.kind == "group":
+        return 0
+    return max(lanes_needed(level), lanes_needed(DENSE) if level.select == "lowrank" else 0)
 
 
 def quietly(close: Callable[[], None]) -> None:

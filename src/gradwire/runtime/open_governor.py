@@ -54,7 +54,7 @@ def open_governor(context: BuildContext, connections: Connections, governor: Gov
     if (is_controller(config.level) or config.sync_every == AUTO_PERIOD) and world_size > 1:
         return _open_adaptive(context, connections.carrier, governor)
     level = Level() if is_controller(config.level) else Level.parse(config.level)
-    return FixedGovernor(Fixed(level, world_size, config.compress.warmup), governor)
+    return FixedGovernor(Fixed(level, world_size, config.warmup), governor)
 
 
 def _open_adaptive(context: BuildContext, carrier: Carrier, governor: GovernorContext) -> AdaptiveGovernor:

@@ -84,8 +84,8 @@ class Accumulator(Protocol):
 
     body: AccumulatorBody
 
-    def begin(self) -> int:
-        """Load gradient and residual; returns how many elements are not finite."""
+    def begin(self) -> None:
+        """Load gradient and residual."""
         ...
 
     def add(self, body: Tensor) -> None:
@@ -117,8 +117,8 @@ class DenseAccumulator:
         self._codec = CODECS[values]
         self._sum, self._residual, self._seed = gradient, residual, seed
 
-    def begin(self) -> int:
-        return 0  # the codec counts them when it packs; a second pass is not needed
+    def begin(self) -> None:
+        """Nothing to load: the codec adds the residual when it packs."""
 
     def add(self, body: Tensor) -> None:
         self._codec.decode(body, self._sum, 1.0, add=True)
@@ -150,13 +150,12 @@ class SharedMaskAccumulator:
         self._gradient, self._residual, self._mask, self._seed = gradient, residual, mask, seed
         self._sum = torch.empty(mask.numel(), dtype=torch.float32)
 
-    def begin(self) -> int:
+    def begin(self) -> None:
         nonfinite = kernels.gather(self._gradient, self._residual, self._mask, self._sum, self._mask.numel())
         if nonfinite and self._sum.isfinite().all():
             # No shared index holds the non-finite value, but every member must see that the step is invalid.
             self._residual[self._mask[:1].long()] += self._sum[:1]
             self._sum[:1] = torch.nan
-        return nonfinite
 
     def add(self, body: Tensor) -> None:
         self._codec.decode(body, self._sum, 1.0, add=True)
