@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from gradwire.config import Config
 from gradwire.decide.registry import is_controller
 from gradwire.errors import ConfigError
 from gradwire.level import Level
@@ -75,7 +76,7 @@ def run_training(options: TrainOptions) -> None:
     for text in levels:
         job = SimulatedJob(
             task, network, text, _wire(options.transport), options.seed, _compute(options),
-            sync_every=_sync_every(options),
+            warmup=Config(level=text, sync_every=_sync_every(options)).warmup, sync_every=_sync_every(options),
         )  # fmt: skip
         if len(levels) > 1:
             console.print(f"[bold]{text}[/bold]")
