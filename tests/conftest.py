@@ -29,11 +29,10 @@ def pytest_configure() -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark tests that start other processes, and tests that decide a claim about real time or use the lab."""
+    """Mark tests that start other processes, and tests that decide a claim about real time."""
     if "ranks" in getattr(item, "fixturenames", ()):
         item.add_marker("processes")
-    in_lab = item.path.parent.name == "lab" or item.get_closest_marker("lab") is not None
-    if in_lab or _decides(item):
+    if _decides(item):
         item.add_marker("timed")
 
 

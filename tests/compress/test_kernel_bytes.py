@@ -57,6 +57,7 @@ def index_sets(draw: st.DrawFn) -> tuple[list[int], int]:
     return sorted(picked), numel
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(index_sets())
 def test_packed_indices_follow_their_definition_and_come_back(case: tuple[list[int], int]) -> None:
@@ -77,6 +78,7 @@ def test_random_indices_pack_close_to_their_entropy(ratio: float, most: float) -
     assert torch.equal(unpack(data, indices.numel(), numel).long(), indices)
 
 
+@pytest.mark.slow
 def test_clustered_indices_stay_below_the_bound() -> None:
     for numel, count in ((1000, 10), (10**6, 1000), (10**6, 999_999), (100, 50)):
         for indices in (range(count), range(numel - count, numel), range(0, count * (numel // count), numel // count)):
@@ -91,6 +93,7 @@ def test_indices_out_of_order_or_range_are_refused(indices: list[int]) -> None:
         pack(indices, 100)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(index_sets(), st.data())
 def test_altered_streams_are_refused_or_are_another_set(case: tuple[list[int], int], data: st.DataObject) -> None:

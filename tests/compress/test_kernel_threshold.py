@@ -40,6 +40,7 @@ def rows(generator: torch.Generator) -> Tensor:
     return torch.randn(N, generator=generator) * scale
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ratio", [0.1, 0.01, 0.001])
 @pytest.mark.parametrize("make", [gaussian, laplace, heavy_tails, layers, rows])
 def test_the_threshold_selects_what_was_asked_within_ten_percent(

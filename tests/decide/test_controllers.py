@@ -109,6 +109,7 @@ def test_auto_is_off_where_the_network_is_not_the_bottleneck() -> None:
     assert "would not shorten" in world.reasons[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mbit", [50, 100, 200, 500, 800, 1000, 10_000])
 @pytest.mark.parametrize("trip", [0.001, 0.02, 0.1])
 def test_auto_is_nearly_as_good_as_the_best_fixed_level(mbit: float, trip: float) -> None:

@@ -72,6 +72,7 @@ def counted(numel: int, world: int) -> tuple[int, int]:
     return sum(op.wire_bytes(world) for op in ops), len(ops)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 3, 8])
 @pytest.mark.parametrize("numel", [3136, 123_000, 4_002_000])
 def test_the_footprint_has_the_bytes_and_latencies_of_the_exchange(numel: int, world: int) -> None:

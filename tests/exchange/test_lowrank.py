@@ -85,6 +85,7 @@ class Apart:
         return [torch.cat([result[rank] for result in results]) for rank in range(len(gradients))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 3, 5])
 def test_a_group_restores_and_keeps_what_its_buckets_would_alone_to_the_bit(world: int) -> None:
     together, apart = Together(world), Apart(world)

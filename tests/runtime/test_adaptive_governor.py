@@ -126,6 +126,7 @@ def test_the_controller_is_asked_on_the_pulse_thread_and_on_rank_0_only() -> Non
     assert not controllers[1].threads
 
 
+@pytest.mark.slow
 def test_an_invalid_level_of_a_controller_is_an_error_on_its_rank_and_reaches_the_others() -> None:
     results = run(Loopback(2, timeout=3.0), [CountingController(wrong_at=4), CountingController()], 30)
     assert "fp64" in results[0][2]

@@ -44,6 +44,7 @@ def flat_of(parameters: Sequence[Tensor]) -> Tensor:
     return torch.cat([one.detach().flatten() for one in parameters])
 
 
+@pytest.mark.slow
 def test_averaging_rounds_of_one_plain_sgd_step_are_synchronous_training() -> None:
     local, synchronous = LocalWorkers(sgd(), 3, seed=2, outer=AVERAGE), Workers(sgd(), 3, seed=2)
     local.begin_local()

@@ -50,6 +50,7 @@ def test_lockstep_moves_what_lanes_move() -> None:
     assert [one.kind for one in moved] == ["direct", "direct", "ring"]
 
 
+@pytest.mark.slow
 def test_low_rank_in_groups_of_small_buckets_trains_as_in_one_bucket_and_moves_its_footprints() -> None:
     level, task = Level.parse("lowrank:2"), make_task("gpt")
     many, few = Workers(task, 3, seed=2, bucket_mb=0.05), Workers(task, 3, seed=2)
