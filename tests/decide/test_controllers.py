@@ -109,6 +109,14 @@ def test_auto_is_off_where_the_network_is_not_the_bottleneck() -> None:
     assert "would not shorten" in world.reasons[-1]
 
 
+def test_the_reason_states_what_a_lossy_level_costs_in_steps() -> None:
+    world = World(Auto(), steady(50), trip=0.02).run(60)
+    assert str(world.levels[-1]) == "int4"
+    assert "about 2% more steps" in world.reasons[-1]
+    fast = World(Auto(), steady(10_000), trip=0.0002).run(20)
+    assert "more steps" not in fast.reasons[-1]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mbit", [50, 100, 200, 500, 800, 1000, 10_000])
 @pytest.mark.parametrize("trip", [0.001, 0.02, 0.1])

@@ -59,6 +59,8 @@ PROMISING: Final = 0.25
 PROBE_AFTER: Final = 100
 LONGEST_PROBE: Final = 800
 PROBE_COST: Final = 0.005
+# Prices that reasons state.
+SHOWN_PRICE: Final = 1.005
 # The steps that lossiness may cost where the user allows no trade: what differs between two seeds.
 EXTRA_STEPS: Final = 0.05
 
@@ -258,9 +260,10 @@ class Auto:
         if chosen.rung.level.off:
             return f"sending uncompressed takes {dense} at {rate}; compressing would not shorten the step"
         dense_time = f"uncompressed takes {dense} at {rate}"
+        more = f", about {chosen.price - 1:.0%} more steps" if chosen.price >= SHOWN_PRICE else ""
         if chosen.exposed <= 0.02 * chosen.step:
-            return f"{dense_time}; {chosen.rung.level} overlaps with compute"
-        return f"{dense_time}; with {chosen.rung.level} a step waits {Seconds(chosen.exposed)}"
+            return f"{dense_time}; {chosen.rung.level} overlaps with compute{more}"
+        return f"{dense_time}; with {chosen.rung.level} a step waits {Seconds(chosen.exposed)}{more}"
 
 
 def _known(view: View) -> View:

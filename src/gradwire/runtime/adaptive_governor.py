@@ -25,7 +25,6 @@ from gradwire.decide.bucket_advice import advise
 from gradwire.decide.cost_model import predict
 from gradwire.decide.ladder import LADDER
 from gradwire.decide.period_controller import PeriodController
-from gradwire.errors import LinkError
 from gradwire.events import Advised, Faulted, Sensed
 from gradwire.level import Level
 from gradwire.runtime.event_reporter import EventReporter
@@ -146,12 +145,9 @@ class AdaptiveGovernor:
         return {peer: (path.last, path.rtprop) for peer, path in self._peers.items()}
 
     def _wait_for(self, pulse_round: PulseRound, step: int) -> dict[int, Pulse]:
-        try:
+        context = self._context
+        with EventReporter(context.sink, context.clock, context.explain).reporting(step):
             return pulse_round.result()
-        except LinkError as error:
-            context = self._context
-            failure = EventReporter(context.sink, context.clock, context.explain).failed(step, error)
-            raise failure from failure.__cause__
 
     def _send(self, step: int, ended: Level) -> PulseRound:
         self._pulses_sent += 1

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gradwire.clock import Clock
+from gradwire.errors import LinkError
 from gradwire.events import Decided, Failed, Sink, Synchronised
 from gradwire.level import Level
 from gradwire.types import Bucket, Decision
@@ -33,6 +35,15 @@ class EventReporter:
     def synchronised(self, bucket: Bucket, level: Level, wire: int, sent: int, seconds: float) -> None:
         now, size = self.clock.now(), bucket.nbytes
         self.sink.emit(Synchronised(now, bucket.step, bucket.index, str(level), size, wire, sent, seconds))
+
+    @contextmanager
+    def reporting(self, step: int) -> Iterator[None]:
+        """A LinkError that is raised within is emitted as a failure of this step, and raised with its explanation."""
+        try:
+            yield
+        except LinkError as error:
+            failure = self.failed(step, error)
+            raise failure from failure.__cause__
 
     def failed(self, step: int, error: BaseException) -> BaseException:
         """Emit the failure; returns the error to raise."""

@@ -17,7 +17,6 @@ from torch.futures import Future
 from gradwire.closing import Closing
 from gradwire.compress.base import Weights
 from gradwire.compress.gradient_sample import GradientSampler
-from gradwire.errors import LinkError
 from gradwire.level import Level
 from gradwire.runtime.bucket_work import BucketWork, PlainWork
 from gradwire.runtime.compressed_path import CompressedPath
@@ -80,11 +79,8 @@ class Session:
             if self._parts.sampler is not None and not buffer.is_sparse:
                 self._parts.sampler.add(buffer)
             path = self._path(bucket, buffer.is_sparse, decision.level)
-            try:
+            with self._parts.reporter.reporting(bucket.step):
                 work = path.submit(bucket, buffer, decision.level, weights)
-            except LinkError as error:
-                failure = self._parts.reporter.failed(bucket.step, error)
-                raise failure from failure.__cause__
             self._in_flight.append(work)
             return work.future
 
