@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gradwire.decide.price import ADAPTIVE, PLAIN, SETTLED, PriceList, SelectionTrial
+from gradwire.decide.price import ADAPTIVE, PLAIN, SETTLED, STEADY, PriceList, SelectionTrial
 from gradwire.decide.warmup import DENSE, DENSE_STEPS, WARM_STEPS, allows, least_share, warmed
 from gradwire.level import Level
 
@@ -92,3 +92,21 @@ def test_warm_up_is_dense_first_and_then_lets_the_share_fall() -> None:
     assert warmed(WARM_STEPS, low) == low
     assert allows(0, Level.parse("int4"))
     assert allows(0, Level())
+
+
+def test_steady_trials_take_turns_and_prices_stay() -> None:
+    rng = np.random.default_rng(3)
+    prices = PriceList(SHARES)
+
+    def steps(count: int) -> None:
+        for _ in range(count):
+            prices.take(rng.standard_t(3, size=2048).astype(np.float32), adaptive=True)
+
+    steps(STEADY)
+    before = {share: prices.of(Level.parse(f"topk:{share}")) for share in SHARES}
+    taken = [trial.steps for trial in prices._trials.values()]
+    steps(len(SHARES))
+    assert [trial.steps for trial in prices._trials.values()] == [count + 1 for count in taken]
+    steps(600)
+    for share in SHARES:
+        assert prices.of(Level.parse(f"topk:{share}")) == pytest.approx(before[share], rel=0.1)

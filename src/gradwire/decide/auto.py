@@ -27,7 +27,7 @@ from typing import Final
 
 from gradwire.decide.accuracy_guard import AccuracyGuard
 from gradwire.decide.base import Job
-from gradwire.decide.cost_model import StepPrediction, predict
+from gradwire.decide.cost_model import StepPrediction, predict_all
 from gradwire.decide.history import History
 from gradwire.decide.initial_level import INITIAL_LEVELS
 from gradwire.decide.ladder import LADDER, index_of
@@ -149,7 +149,7 @@ class Auto:
 
     def _predict(self, job: Job, view: View, facts: StepFacts, ran: Level) -> list[StepPrediction]:
         """Every rung as measured, else as predicted, scaled by the model's error for the rung that ran."""
-        model = [predict(rung, job, view, facts, ran, self._scale) for rung in LADDER]
+        model = predict_all(LADDER, job, view, facts, ran, self._scale)
         error = self._model_error = self._history.model_error(index_of(ran), model[index_of(ran)].step)
         return [
             replace(one, step=self._blended(index, error * one.step), price=self._prices.of(one.rung.level))
@@ -172,13 +172,14 @@ class Auto:
         floor = min(self._history.floor, view.group.bandwidth or 0.0)
         pessimistic = View(replace(view.group, bandwidth=floor or None))
         size = job.wire_bytes(here.rung.level)
-
-        def risky(one: StepPrediction) -> bool:
-            if one is here or self._measured(one) or job.wire_bytes(one.rung.level) <= size:
-                return False
-            return predict(one.rung, job, pessimistic, facts, here.rung.level, self._scale).step > RISK * here.step
-
-        return [one for one in allowed if not risky(one)]
+        doubtful = [
+            one.rung
+            for one in allowed
+            if one is not here and not self._measured(one) and job.wire_bytes(one.rung.level) > size
+        ]
+        predicted = predict_all(doubtful, job, pessimistic, facts, here.rung.level, self._scale) if doubtful else []
+        risky = {one.rung.level for one in predicted if one.step > RISK * here.step}
+        return [one for one in allowed if one.rung.level not in risky]
 
     def _permitted(self, one: StepPrediction) -> bool:
         level = one.rung.level

@@ -42,6 +42,9 @@ EXACT: Final = (1.0, 1.0)
 # Steps of a trial before its value is used; until then share ^ DEMANDING, the least that any gradient measured kept.
 SETTLED: Final = 20
 DEMANDING: Final = 0.5
+# After so many steps residuals are as full as they become, prices change over hundreds of steps, and the trials take
+# turns, which saves most of their time.
+STEADY: Final = 200
 # Below, a level sends next to nothing, and its price is that of this.
 LEAST_KEPT: Final = 1e-4
 # Gain of the average of kept energies: a mean over about 20 steps.
@@ -77,6 +80,7 @@ class PriceList:
 
     def __init__(self, shares: tuple[float, ...]) -> None:
         self._trials = {share: SelectionTrial(share) for share in shares}
+        self._turn = self._size = 0
         self._adaptive = True  # the more cautious assumption, until the optimizer is known
 
     def take(self, sample: Sample | None, adaptive: bool | None) -> None:
@@ -84,7 +88,12 @@ class PriceList:
             self._adaptive = adaptive
         if sample is None or not len(sample) or not bool(np.isfinite(sample).all()):
             return
-        for trial in self._trials.values():
+        trials = list(self._trials.values())
+        if len(sample) == self._size and all(trial.steps >= STEADY for trial in trials):
+            self._turn = (self._turn + 1) % len(trials)
+            trials = [trials[self._turn]]
+        self._size = len(sample)
+        for trial in trials:
             trial.take(sample)
 
     def of(self, level: Level) -> float:
