@@ -25,7 +25,7 @@ def train(rank: int, store: str) -> None:
     model = DistributedDataParallel(nn.Linear(64, 8))
     handle = gradwire.attach(model, "topk:0.05+int8")
     model(torch.randn(4, 64)).sum().backward()
-    assert handle.summary().levels == {"topk:0.05+int8": 1}
+    assert handle.summary().levels == {"topk:0.25+int8": 1}  # the first step of its warm-up
     handle.close()
     dist.destroy_process_group()
 
