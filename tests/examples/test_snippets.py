@@ -40,10 +40,12 @@ def test_ddp_trains_saves_and_resumes(tmp_path: Path) -> None:
     begun = torchrun("examples/ddp.py", "--steps", "6", "--checkpoint", folder, "--level", "topk:0.05+int8").stdout
     assert "steps 0 to 6" in begun
     assert "6 steps, 19,210 parameters" in begun  # twelve micro-batches, six of which synchronised
-    assert "topk:0.05+int8 x6" in begun
+    assert "topk:0.25+int8" in begun  # the first step of the warm-up
     assert sorted(file.name for file in (tmp_path / "saved").iterdir()) == ["rank0.pt", "rank1.pt"]
     resumed = torchrun("examples/ddp.py", "--steps", "10", "--checkpoint", folder, "--level", "topk:0.05+int8").stdout
     assert "steps 6 to 10" in resumed
+    assert "topk:0.227+int8" in resumed
+    assert "topk:0.25+int8" not in resumed, "the warm-up continues at the step of the checkpoint"
 
 
 def test_hsdp_trains_on_two_sites() -> None:
