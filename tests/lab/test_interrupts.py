@@ -186,3 +186,15 @@ def press_ctrl_c_when(ready: Path) -> None:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     threading.Thread(target=send, daemon=True).start()
+
+
+def test_a_program_can_be_interrupted_where_the_shell_made_this_process_ignore_ctrl_c(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    code = "import pathlib, signal, sys; pathlib.Path(sys.argv[1]).write_text(str(signal.getsignal(signal.SIGINT)))"
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert run_to_end([sys.executable, "-c", code, str(told)]) == 0
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert "default_int_handler" in told.read_text()

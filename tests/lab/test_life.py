@@ -67,10 +67,15 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def terminal() -> Iterator[None]:
-    """A test run that was started by nohup ignores SIGHUP, and what it starts would, too."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    """A test run that was started by nohup ignores SIGHUP, one that was started in the background SIGINT, and so would
+    what it starts."""
+    before = [
+        (signal.SIGHUP, signal.signal(signal.SIGHUP, signal.SIG_DFL)),
+        (signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler)),
+    ]
     yield
-    signal.signal(signal.SIGHUP, before)
+    for number, handler in before:
+        signal.signal(number, handler)
 
 
 def sleeper(marker: str) -> list[str]:

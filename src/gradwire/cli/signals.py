@@ -34,8 +34,7 @@ def run_to_end(command: Sequence[str]) -> int:
     """Run a program and return its exit code. On a signal, send it SIGINT once and wait; after EXIT_WAIT seconds kill
     it with all processes of its session."""
     with Interrupts() as interrupts:
-        # A separate session: otherwise the terminal's Ctrl-C would reach it directly, too.
-        process = subprocess.Popen(command, start_new_session=True)
+        process = _start(command)
         while interrupts.noted is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return process.wait(timeout=0.1)
@@ -46,3 +45,16 @@ def run_to_end(command: Sequence[str]) -> int:
             # The session's leader has not been waited for, so its number is still that of the process group.
             os.killpg(process.pid, signal.SIGKILL)
             return process.wait()
+
+
+def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """In a separate session: otherwise the terminal's Ctrl-C would reach it directly, too. SIGINT ends it, also where
+    this process ignores SIGINT, as shells make commands do that they start in the background."""
+    ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    if ignored:
+        signal.signal(signal.SIGINT, lambda number, frame: None)  # a new program starts without handlers
+    try:
+        return subprocess.Popen(command, start_new_session=True)
+    finally:
+        if ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
