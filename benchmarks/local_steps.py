@@ -62,15 +62,9 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Run:
-    """One training. `every` 0: synchronous. `curve` has [step, held-out loss]."""
+class Run(Setting):
+    """One training. `curve` has [step, held-out loss]."""
 
-    job: str
-    workers: int
-    every: int
-    level: str
-    seed: int
-    steps: int
     curve: list[list[float]]
     cosine: float | None
 

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from gradwire.events import OuterStepped
 from tests.train.jobs import flat, same_everywhere, small_net
-from tests.train.local_jobs import Normalised, _through_bytes, nesterov, sgd, train_step
+from tests.train.local_jobs import Normalised, _through_bytes, config_errors, nesterov, sgd, train_step
 
 
 @dataclass(frozen=True)
@@ -258,14 +258,7 @@ def wrong_calls(rank: int, world: int) -> list[str]:
         lambda: attach(sync_every=6, num_fragments=2 + rank),
         lambda: attach(sync_every=6, fragment_sync_delay=1 + rank),
     ]
-    errors = []
-    for call in calls:
-        try:
-            call()
-            errors.append("")
-        except gradwire.ConfigError as error:
-            errors.append(str(error))
-    return errors
+    return config_errors(calls)
 
 
 def by_variable(rank: int, world: int) -> list[bool]:

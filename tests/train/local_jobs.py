@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -62,6 +62,28 @@ def adam(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.Adam(parameters, lr=0.01)
 
 
+def config_errors(calls: Iterable[Callable[[], object]]) -> list[str]:
+    """The text of each call's ConfigError; empty where there is none."""
+    errors = []
+    for call in calls:
+        try:
+            call()
+            errors.append("")
+        except gradwire.ConfigError as error:
+            errors.append(str(error))
+    return errors
+
+
+def end_round(net: nn.Module, shared: list[Tensor], outer: torch.optim.Optimizer, world: int) -> None:
+    """The outer step in plain torch: `shared` are the global weights."""
+    for one, own in zip(shared, net.parameters(), strict=True):
+        one.grad = (one.detach() - own.detach()) * (1.0 / world)
+        dist.all_reduce(one.grad)
+    outer.step()
+    for one, own in zip(shared, net.parameters(), strict=True):
+        own.detach().copy_(one.detach())
+
+
 def reference(
     rank: int, world: int, make_net: Any, make: MakeOptimizer, make_outer: Any, steps: int, every: int
 ) -> Tensor:
@@ -72,12 +94,7 @@ def reference(
     for step in range(steps):
         train_step(net, optimizer, rank, step)
         if (step + 1) % every == 0:
-            for one, own in zip(shared, net.parameters(), strict=True):
-                one.grad = (one.detach() - own.detach()) * (1.0 / world)
-                dist.all_reduce(one.grad)
-            outer.step()
-            for one, own in zip(shared, net.parameters(), strict=True):
-                own.detach().copy_(one.detach())
+            end_round(net, shared, outer, world)
     return flat(net)
 
 
@@ -429,13 +446,7 @@ def wrong_calls(rank: int, world: int) -> list[str]:
         lambda: gradwire.attach(model, "off", optimizer=whole, sync_every=5 + rank),
         lambda: gradwire.attach(model, "off", optimizer=whole, sync_every=5, outer=adam if rank else average),
     ]
-    errors = []
-    for call in calls:
-        try:
-            call()
-            errors.append("")
-        except gradwire.ConfigError as error:
-            errors.append(str(error))
+    errors = config_errors(calls)
     with torch.no_grad():
         next(net.parameters()).add_(rank)
     try:

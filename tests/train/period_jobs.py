@@ -16,7 +16,7 @@ from gradwire.level import Level
 from gradwire.runtime import open_governor
 from gradwire.types import Decision, StepFacts, View
 from tests.train.jobs import flat, same_everywhere, small_net
-from tests.train.local_jobs import MakeOptimizer, nesterov, sgd, train_step
+from tests.train.local_jobs import MakeOptimizer, end_round, nesterov, sgd, train_step
 
 Script = list[tuple[str, int]]
 
@@ -75,7 +75,7 @@ def reference(rank: int, world: int, modes: list[int], make: MakeOptimizer = sgd
             train_step(net, optimizer, rank, step)
             in_round += 1
             if in_round == mode:
-                _end_round(net, shared, outer, world)
+                end_round(net, shared, outer, world)
                 in_round = 0
         if after > 1 and mode == 1:
             shared, outer = _begin(net)
@@ -105,15 +105,6 @@ def _synchronous_step(net: nn.Module, optimizer: torch.optim.Optimizer, rank: in
             optimizer.step()
 
     train_step(net, Averaged(), rank, step)
-
-
-def _end_round(net: nn.Module, shared: list[Tensor], outer: torch.optim.Optimizer, world: int) -> None:
-    for one, own in zip(shared, net.parameters(), strict=True):
-        one.grad = (one.detach() - own.detach()) * (1.0 / world)
-        dist.all_reduce(one.grad)
-    outer.step()
-    for one, own in zip(shared, net.parameters(), strict=True):
-        own.detach().copy_(one.detach())
 
 
 def _average(optimizer: torch.optim.Optimizer, world: int) -> None:

@@ -275,14 +275,19 @@ def test_a_rank_that_was_disconnected_rejoins_with_the_state_of_the_others(rank:
         assert {one.executor.member.members for one in three.trainers} == {tuple(range(RANKS))}
 
 
+def lose_rank_2(three: TrainingJob) -> tuple[int, int]:
+    """Disconnect rank 2 for good, until it has ended; the steps of the cut and of the end."""
+    three.start()
+    three.reach(2, FIRST + 10)
+    cut = three.disconnect(2, 2)
+    three.threads[2].join(LIMIT)
+    three.reach(0, cut + 20)
+    return cut, three.end()
+
+
 def test_a_disconnected_rank_gives_up_after_the_rejoin_time_and_never_continues_alone() -> None:
     with training(rejoin=1.5) as three:
-        three.start()
-        three.reach(2, FIRST + 10)
-        cut = three.disconnect(2, 2)
-        three.threads[2].join(LIMIT)
-        three.reach(0, cut + 20)
-        last = three.end()
+        cut, last = lose_rank_2(three)
         assert isinstance(three.trainers[2].error, LinkError)
         assert "planning.rejoin" in str(three.trainers[2].error)
         assert len(three.trainers[2].made) < cut - FIRST + 10
@@ -291,12 +296,7 @@ def test_a_disconnected_rank_gives_up_after_the_rejoin_time_and_never_continues_
 
 def test_without_a_replica_state_a_disconnected_rank_fails_at_once() -> None:
     with training(rejoins=False) as three:
-        three.start()
-        three.reach(2, FIRST + 10)
-        cut = three.disconnect(2, 2)
-        three.threads[2].join(LIMIT)
-        three.reach(0, cut + 20)
-        last = three.end()
+        _, last = lose_rank_2(three)
         assert "not enough" in str(three.trainers[2].error)
         assert [one.made for one in three.trainers[:2]] == [list(range(FIRST, last))] * 2
 
