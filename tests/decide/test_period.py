@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import pytest
 
@@ -11,6 +13,7 @@ from gradwire.decide.base import Job
 from gradwire.decide.fixed import FixedLevel
 from gradwire.decide.period import PERIODS, PeriodOption, best_of, choose
 from gradwire.decide.period_controller import PeriodController, local_levels
+from gradwire.decide.period_guard import PENALTY
 from gradwire.decide.period_price import PeriodPrice, cosine_of, prior_price
 from gradwire.exchange.select import FootprintTable
 from gradwire.level import Level
@@ -124,6 +127,8 @@ class PeriodWorld:
     compute: float = 0.05
     cosine: float = 0.4
     changes: int = 0
+    # The noted loss, by the number of local steps and the steps so far; 0: none is noted.
+    loss: Callable[[int, int], float] = lambda every, steps: 0.0
     job: Job = field(default_factory=lambda: Job(4, buckets(), FootprintTable(4)))
     decisions: list[Decision] = field(default_factory=list)
     steps: int = 0
@@ -152,6 +157,7 @@ class PeriodWorld:
         return StepFacts(
             every * self.compute + exposed, exposed, exchange, sizes.wire_bytes, 2, buckets=((0.0, 1), (0.03, 1)),
             level=decision.level, adaptive=True, steps=every, divergence=apart,
+            loss=self.loss(every, self.steps),
         )  # fmt: skip
 
     @property
@@ -244,3 +250,34 @@ def test_after_a_state_was_loaded_the_period_stays_until_the_network_is_measured
     job, apart = Job(4, buckets(), FootprintTable(4)), RoundNorms(20, 1.0, 0.5)
     decided = resumed.decide(job, View.unknown(), StepFacts(1.0, 0.1, steps=20, divergence=apart), 1.0)
     assert (decided.level, decided.sync_every) == (INT4, 20)
+
+
+def falling(every: int, steps: int) -> float:
+    return 4.0 * 0.999**steps + 0.02 * (steps % 3)
+
+
+def test_a_loss_that_falls_or_is_not_noted_never_acts() -> None:
+    quiet = PeriodWorld(controller(), 5 * MBIT).run(4000)
+    noted = PeriodWorld(controller(), 5 * MBIT, loss=falling).run(4000)
+    assert noted.periods == quiet.periods
+    assert not any(one.guarded for one in noted.decisions)
+
+
+@pytest.mark.parametrize("bad", [lambda steps: 4.0 + steps / 500, lambda steps: math.nan])
+def test_local_steps_that_harm_become_fewer_and_are_not_tried_again_soon(bad: Callable[[int], float]) -> None:
+    """Rounds of 20 steps and more diverge after a while; shorter ones and synchronous steps do not."""
+
+    def loss(every: int, steps: int) -> float:
+        return bad(steps) if every >= 20 and steps > 600 else falling(every, steps)
+
+    world = PeriodWorld(controller(), 5 * MBIT, loss=loss).run(600)
+    before = world.periods[-1]
+    assert before >= 20
+    world.run(2400)
+    acts = [one for one in world.decisions if one.guarded]
+    assert acts, world.decisions[-1].reason
+    assert f"with rounds of {before} steps; backing off to" in acts[0].reason
+    assert acts[0].sync_every < before
+    first = world.decisions.index(acts[0])
+    later = list(accumulate(world.periods[first:]))
+    assert max(every for every, steps in zip(world.periods[first:], later, strict=True) if steps < PENALTY) < before

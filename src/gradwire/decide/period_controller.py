@@ -9,7 +9,8 @@ with local steps at every dense level allowed:
        measured, else as predicted with the bucket times of the last synchronous step
     3. choose (decide/period.py); a change must be proposed twice, and the next one comes some steps later. That number
        doubles with every return to an earlier option, as long as the network does not change
-    4. the first decision that returns to synchronous steps has the level `off`: that exchange ends the last round and
+    4. where the noted losses show that local steps harm training, use fewer of them (decide/period_guard.py)
+    5. the first decision that returns to synchronous steps has the level `off`: that exchange ends the last round and
        sends all that is in residuals
 
 Which levels are dear for pseudo-gradients is known for dense ones only, so local steps use no others.
@@ -27,7 +28,8 @@ from gradwire.decide.base import Controller, Job
 from gradwire.decide.cost_model import predict
 from gradwire.decide.ladder import LADDER, Rung, index_of
 from gradwire.decide.lossiness import at_most
-from gradwire.decide.period import PERIODS, PeriodOption, choose
+from gradwire.decide.period import PERIODS, PeriodOption, best_of, choose
+from gradwire.decide.period_guard import PeriodGuard
 from gradwire.decide.period_price import PeriodPrice
 from gradwire.decide.price import EXACT, FORMATS
 from gradwire.level import Level
@@ -61,6 +63,7 @@ class PeriodController:
         self._steps = self._decisions = self._changes = self._version = 0
         self._moved_at, self._moved_decision, self._hold = 0, 0, HOLD
         self._visited: set[int] = set()
+        self._guard = PeriodGuard()
 
     def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
         self._steps += facts.steps
@@ -72,7 +75,10 @@ class PeriodController:
         self._learn(job, view, facts)  # 1
         if view.group.bandwidth is None or not self._computes or job.world_size < 2:
             return self._stay("the network has not been measured yet")
-        options = self._options(job, view, facts)  # 2
+        harmed = self._guard.check(self._steps, self._every, facts.loss)
+        options = [one for one in self._options(job, view, facts) if self._guard.allows(one.sync_every)]  # 2
+        if harmed:  # 4
+            return self._back_off(options)
         here = next((one for one in options if (one.sync_every, one.level) == (self._every, self._level)), options[0])
         best, reason = choose(options, here, _certain(options[0].level, job, sure))  # 3
         if best == here or not self._confirmed(best, here):
@@ -143,6 +149,11 @@ class PeriodController:
             return self._dear
         return FORMATS.get(level.values, EXACT)[0 if self._adaptive else 1]
 
+    def _back_off(self, options: list[PeriodOption]) -> Decision:
+        """After harm: the best option that the guard allows, all of which have fewer local steps."""
+        best = best_of(options)
+        return replace(self._move(best, f"{self._guard.reason}; backing off to {best}"), guarded=True)
+
     def _confirmed(self, best: PeriodOption, here: PeriodOption) -> bool:
         if here.to_accuracy >= AT_ONCE * best.to_accuracy:
             return True
@@ -164,7 +175,7 @@ class PeriodController:
         self._local, self._every, self._level = best.local, best.sync_every, best.level
         self._moved_at, self._moved_decision, self._proposed = self._steps, self._decisions, None
         self._version += 1
-        if ended:  # 4
+        if ended:  # 5
             return Decision(Level(), reason, self._version, sync_every=1)
         return Decision(best.level, reason, self._version, sync_every=best.sync_every)
 
