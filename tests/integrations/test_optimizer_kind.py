@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -12,6 +13,14 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from gradwire.compress.gradient_sample import GradientSampler
 from gradwire.integrations.optimizer_kind import watch_optimizer
 from gradwire.integrations.optimizer_watch import _watchers
+
+
+@pytest.fixture(autouse=True)
+def _only_this_test() -> Iterator[None]:
+    """Models of other tests may wait for their optimizer."""
+    others, _watchers[:] = list(_watchers), []
+    yield
+    _watchers[:] = others
 
 
 def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
