@@ -61,7 +61,8 @@ def test_it_measures_the_rate_and_the_round_trip_of_every_pair() -> None:
         assert code == 0
         assert len(report["reaches"]) == len(report["flows"]) == 6
         assert {reach["mtu"] for reach in report["reaches"]} == {1500}
-        assert report["findings"] == []
+        # The lab's hosts use CUBIC and the kernel's default for pauses: 135 packets in flight begin with ten again.
+        assert [finding["code"] for finding in report["findings"]] == ["slow-start-after-idle"]
         assert as_it_is(report), report
 
     decide(trial)
