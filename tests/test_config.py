@@ -76,7 +76,7 @@ def test_an_error_names_its_setting(given: object, environment: dict[str, str], 
         ),
         (
             {"transport": {"kind": "smoke"}},
-            "transport.kind: 'smoke' is not valid; it must be one of 'group', 'ltp', 'tcp'; the ",
+            "transport.kind: 'smoke' is not valid; it must be one of 'auto', 'group', 'ltp', 'tcp'; the ",
         ),
         (
             {"transport": {"kin": 1}},

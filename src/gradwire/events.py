@@ -306,6 +306,15 @@ class Advised(Fact, frozen=True):
     gain: float
 
 
+class TransportChosen(Fact, frozen=True):
+    """Where the configuration leaves the transport open: what carries the coming steps ("group", "tcp" or "ltp"), and
+    why; also when another one is being opened or measured."""
+
+    step: int
+    transport: str
+    reason: str
+
+
 class NonFinite(Fact, frozen=True):
     """This rank's gradient had NaN or infinity; they were sent, and kept out of the residuals."""
 
@@ -366,6 +375,7 @@ Event = (
     | Transferred
     | Noted
     | Advised
+    | TransportChosen
     | NonFinite
     | Faulted
     | Failed

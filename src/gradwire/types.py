@@ -3,7 +3,7 @@
 gradient    ParameterSlice, Bucket
 network     LinkView, Acks, View                    what sense knows
 step        StepFacts, RoundNorms                   what one rank measured
-decision    Footprint, Decision                     what a level would send; which level is used
+decision    Footprint, Decision                     what a level would send; which level is used, over what
 plan        Tree, Plan                              how sums travel between members
 function    all_reduce_bytes                        bytes that each rank sends for an uncompressed sum
 """
@@ -11,11 +11,16 @@ function    all_reduce_bytes                        bytes that each rank sends f
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.level import Level
+
+# What carries gradients: the collectives of the model's process group, or a wire of gradwire's own.
+TransportKind = Literal["group", "tcp", "ltp"]
+TRANSPORTS: Final[tuple[TransportKind, ...]] = ("group", "tcp", "ltp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +182,8 @@ class Decision:
 
     `guarded`: the accuracy guard decided, not time; known only to the rank that decided. `sync_every` counts where the
     user allows local steps and leaves their number to the controller: 1 synchronises gradients at every step.
+    `transport` carries the step, where the configuration leaves that open; `prepare` is one that ranks open meanwhile,
+    in the background, "group" for none.
     """
 
     level: Level
@@ -184,6 +191,16 @@ class Decision:
     version: int = 0
     guarded: bool = False
     sync_every: int = 1
+    transport: TransportKind = "group"
+    prepare: TransportKind = "group"
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Of one rank: the transport that it prepared last ("group": none), and whether it is open or failed."""
+
+    kind: TransportKind = "group"
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from gradwire.sense.step_timer import StepTimer
 from gradwire.transport.lanes.base import AllReduce
 from gradwire.transport.lanes.loopback import Loopback
 from gradwire.types import Bucket, Decision, ParameterSlice
+from tests.runtime.transports import transport_of
 
 Shapes = Sequence[Sequence[tuple[str, tuple[int, ...]]]]
 LANES = 4  # the longest exchange has this many operations in a row
@@ -119,23 +120,26 @@ class Sessions:
         self.codecs = [CodecCache(compress is not None and compress.prune == "zero") for _ in range(world_size)]
         self.events: list[Event] = []
         self.sessions: list[Session] = []
+        self.contexts: list[PathContext] = []
         lanes, plain = [Loopback(world_size) for _ in range(LANES)], Loopback(world_size)
         for rank in range(world_size):
-            context = self._context(rank, compress or CompressConfig(), lanes)
-            pipeline, governor = context.pipeline, self.governors[rank]
+            context = self._context(rank, compress or CompressConfig(), lanes, own_wire)
+            self.contexts.append(context)
+            governor = self.governors[rank]
             parts = SessionParts(
                 governor=governor,
-                plain=PlainPath(context, _all_reduce(plain, rank), lambda *timing: None, own_wire=own_wire),
+                plain=PlainPath(context, _all_reduce(plain, rank), lambda *timing: None),
                 compressed=CompressedPath(context),
                 scaling=context.scaling,
                 reporter=context.reporter,
                 timer=context.timer,
-                closers=(pipeline.close, governor.close, release),
+                closers=(context.transports.close_lanes, governor.close, release),
             )
             self.sessions.append(Session(parts))
 
-    def _context(self, rank: int, compress: CompressConfig, lanes: Sequence[Loopback]) -> PathContext:
+    def _context(self, rank: int, compress: CompressConfig, lanes: Sequence[Loopback], own_wire: bool) -> PathContext:
         feedback, codecs = self.feedbacks[rank], self.codecs[rank]
+        pipeline = Pipeline([lane.lane(rank) for lane in lanes], lambda timing: None)
         return PathContext(
             rank=rank,
             world_size=self.world_size,
@@ -143,7 +147,7 @@ class Sessions:
             feedback=feedback,
             codecs=codecs,
             scaling=LossScaling(feedback, codecs),
-            pipeline=Pipeline([lane.lane(rank) for lane in lanes], lambda timing: None),
+            transports=transport_of(pipeline, self.world_size, own_wire=own_wire),
             reporter=EventReporter(self, MonotonicClock()),
             timer=StepTimer(),
         )

@@ -20,6 +20,7 @@ from gradwire.sense.step_timer import StepTimer
 from gradwire.transport.lanes.loopback import Loopback
 from gradwire.types import Bucket, Decision, Footprint, StepFacts, View
 from tests.runtime.test_governor import ManualClock, bucket, governor_context
+from tests.runtime.transports import transport_of
 
 
 class CountingController:
@@ -84,7 +85,7 @@ def run(
             context = replace(context, plan_version=lambda: trees.version)
         pipeline = Pipeline([world.lane(rank)], lambda timing: None)
         start = Decision(Level(values="int8"), "start")
-        governor = AdaptiveGovernor(context, controllers[rank], start, pipeline)
+        governor = AdaptiveGovernor(context, controllers[rank], start, pipeline, transport_of(pipeline, world_size))
         error = ""
         try:
             for step in range(steps):

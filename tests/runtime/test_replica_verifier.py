@@ -14,6 +14,7 @@ from gradwire.runtime.event_reporter import EventReporter
 from gradwire.runtime.pipeline import Pipeline
 from gradwire.runtime.replica_verifier import ReplicaVerifier
 from gradwire.transport.lanes.loopback import Loopback
+from tests.runtime.transports import transport_of
 
 EVERY = 3
 
@@ -27,7 +28,8 @@ def verifiers(world_size: int) -> tuple[list[ReplicaVerifier], list[Pipeline], l
     lanes, events = Loopback(world_size), [EventList() for _ in range(world_size)]
     pipelines = [Pipeline([lanes.lane(rank)], lambda timing: None) for rank in range(world_size)]
     reporters = [EventReporter(sink, MonotonicClock()) for sink in events]
-    return [ReplicaVerifier(EVERY, *parts) for parts in zip(reporters, pipelines, strict=True)], pipelines, events
+    transports = [transport_of(pipeline, world_size) for pipeline in pipelines]
+    return [ReplicaVerifier(EVERY, *parts) for parts in zip(reporters, transports, strict=True)], pipelines, events
 
 
 def check_all(found: list[ReplicaVerifier], step: int, values: list[float]) -> list[str]:
@@ -59,7 +61,9 @@ def test_with_a_comparison_of_its_own_nothing_is_sent_over_the_lanes() -> None:
     compared: list[tuple[int, int]] = []
     pipeline = Pipeline([], lambda timing: None)
     reporter = EventReporter(EventList(), MonotonicClock())
-    verifier = ReplicaVerifier(1, reporter, pipeline, lambda step, digest: compared.append((step, digest)))
+    verifier = ReplicaVerifier(
+        1, reporter, transport_of(pipeline, 2), lambda step, digest: compared.append((step, digest))
+    )
     for step, value in ((1, 1.0), (2, 1.0), (3, 2.0)):
         verifier.check(step, [torch.full((4,), value)])
     pipeline.close()
@@ -73,7 +77,7 @@ def test_an_error_of_the_comparison_is_recorded_and_raised() -> None:
         raise IntegrityError(f"replicas differ after step {step}")
 
     events, pipeline = EventList(), Pipeline([], lambda timing: None)
-    verifier = ReplicaVerifier(1, EventReporter(events, MonotonicClock()), pipeline, differs)
+    verifier = ReplicaVerifier(1, EventReporter(events, MonotonicClock()), transport_of(pipeline, 2), differs)
     with pytest.raises(IntegrityError, match="after step 5"):
         verifier.check(5, [torch.ones(2)])
     pipeline.close()

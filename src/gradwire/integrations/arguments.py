@@ -77,9 +77,10 @@ def _text(given: object, setting: str, example: str) -> str:
 
 def with_transport(config: Config, kind: str) -> Config:
     """The same configuration over another transport."""
-    if kind not in ("group", "ltp", "tcp"):
-        hint = did_you_mean(kind, ("group", "ltp", "tcp"))
-        raise ConfigError(f"transport: {kind!r} is not a transport; {hint}write group, ltp or tcp")
+    kinds = ("auto", "group", "ltp", "tcp")
+    if kind not in kinds:
+        hint = did_you_mean(kind, kinds)
+        raise ConfigError(f"transport: {kind!r} is not a transport; {hint}write auto, group, ltp or tcp")
     transport = msgspec.structs.replace(config.transport, kind=kind)
     return checked(msgspec.structs.replace(config, transport=transport))
 

@@ -68,8 +68,9 @@ def attach(  # noqa: PLR0913 - the settings that users change most, by name
     too, or the path of a TOML file, a mapping of settings or a Config. `lossiest` is the lossiest level that a
     controller may choose, as in attach(model, "auto", lossiest="int4").
     `transport` is "group" (the collectives of the model's process group), "ltp" (gradwire's own, over UDP; TCP where
-    UDP is blocked) or "tcp". `plan` names a planner: gradients then travel over its trees (docs/planning.md), on a wire
-    of gradwire's own. `record` names a directory for the ranks' event files, as GRADWIRE_RECORD and the setting do.
+    UDP is blocked), "tcp", or "auto": the group first, then what adaptive levels measure to be faster. `plan` names a
+    planner: gradients then travel over its trees (docs/planning.md), on a wire of gradwire's own. `record` names a
+    directory for the ranks' event files, as GRADWIRE_RECORD and the setting do.
     `scaler` is this model's loss scaler (torch.amp.GradScaler); if every rank's training loop has exactly one, gradwire
     finds it.
     `sync_every` allows local steps (docs/howto/local-steps.md): ranks train alone for this many steps of `optimizer`
@@ -119,8 +120,9 @@ def attach_configured(model: DistributedDataParallel, config: Config, optimizers
 
 
 def _attach(model: DistributedDataParallel, config: Config) -> Handle:
-    parameters = sum(parameter.numel() for parameter in model.module.parameters() if parameter.requires_grad)
-    built = build(config, model.process_group, parameters)
+    trained = [parameter for parameter in model.module.parameters() if parameter.requires_grad]
+    on_cpu = all(parameter.device.type == "cpu" for parameter in trained)
+    built = build(config, model.process_group, sum(parameter.numel() for parameter in trained), on_cpu=on_cpu)
     hook = DdpHook(model, built.session)
     handle = Handle(built, config, (model.module, hook.layout))
     try:

@@ -165,7 +165,8 @@ def attach_fsdp(
     units = units_of(model)
     group = _replicate_group(units)
     parameters = sum(unit.numel for unit in units)
-    built = build(effective, group, parameters, hsdp_all_reduce(group))
+    # Every shard's group would open a wire of its own: the transport stays the group's unless one is configured.
+    built = build(effective, group, parameters, hsdp_all_reduce(group), on_cpu=False)
     if units[0].shard_group is not None:
         built.session.scaling.any_shard = _any_shard(units[0].shard_group)
     hook = _FsdpHook(built.session, group.size())

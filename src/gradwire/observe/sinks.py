@@ -28,6 +28,7 @@ from gradwire.events import (
     Planned,
     Sensed,
     Stepped,
+    TransportChosen,
     Warned,
 )
 
@@ -111,6 +112,8 @@ class Logging:
             case Advised():
                 share = 100 * event.gain
                 self._logger.info("bucket_cap_mb=%d would save about %.0f %% of a step", event.bucket_cap_mb, share)
+            case TransportChosen():
+                self._logger.info("step %d: transport %s: %s", event.step, event.transport, event.reason)
             case Attached():
                 self._logger.info("attached on rank %d of %d", event.rank, event.world_size)
             case Ended():

@@ -28,6 +28,7 @@ from gradwire.events import (
     Sensed,
     Stepped,
     Transferred,
+    TransportChosen,
     Warned,
 )
 from gradwire.observe.guard_acts import GuardActs
@@ -93,6 +94,8 @@ class RunState:
     rates: dict[tuple[int, int], deque[float]] = field(default_factory=dict)
     trips: dict[tuple[int, int], deque[float]] = field(default_factory=dict)
     advice: Advised | None = None
+    # Where the job chooses its transport: the last choice.
+    chosen: TransportChosen | None = None
     plan: Planned | None = None
     plans: int = 0
     transport: TransportTotals = field(default_factory=TransportTotals)
@@ -143,6 +146,8 @@ class RunState:
                 self.plan, self.plans = event, self.plans + 1
             case Advised():
                 self.advice = event
+            case TransportChosen():
+                self.chosen = event
             case Attached():
                 self._attached(event)
             case Opened():

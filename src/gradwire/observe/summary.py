@@ -17,6 +17,7 @@ from gradwire.events import (
     OuterStepped,
     Sensed,
     Synchronised,
+    TransportChosen,
 )
 from gradwire.observe.guard_acts import ADVICE, GuardActs
 from gradwire.observe.local_rounds import LocalRounds
@@ -41,6 +42,7 @@ class Summary:
     changes: int
     sensed: Sensed | None
     advised: Advised | None
+    chosen: TransportChosen | None
     nonfinite_steps: int
     errors: tuple[str, ...]
     # What the accuracy guard did; only the rank that decides knows it.
@@ -67,6 +69,8 @@ class Summary:
         if self.sensed is not None and self.sensed.bandwidth is not None:
             trip, rate = Seconds(self.sensed.rtprop or 0.0), Rate(self.sensed.bandwidth)
             lines.append(f"  network: {rate}, round trip {trip}; the level changed {self.changes} times")
+        if self.chosen is not None:
+            lines.append(f"  transport: {self.chosen.transport} since step {self.chosen.step}: {self.chosen.reason}")
         if self.advised is not None:
             cap, gain = self.advised.bucket_cap_mb, self.advised.gain
             lines.append(f"  DDP(bucket_cap_mb={cap}) would shorten a step by about {gain:.0%} (more overlap)")
@@ -93,6 +97,7 @@ class SummarySink:
     _reasons: dict[int, str] = field(default_factory=dict)
     _sensed: Sensed | None = None
     _advised: Advised | None = None
+    _chosen: TransportChosen | None = None
     _changes: int = 0
     _nonfinite: int = 0
     _errors: list[str] = field(default_factory=list)
@@ -111,6 +116,8 @@ class SummarySink:
                     self._sensed = event
                 case Advised():
                     self._advised = event
+                case TransportChosen():
+                    self._chosen = event
                 case NonFinite():
                     self._nonfinite += 1
                 case Failed():
@@ -140,6 +147,7 @@ class SummarySink:
                 self._changes,
                 self._sensed,
                 self._advised,
+                self._chosen,
                 self._nonfinite,
                 tuple(self._errors),
                 replace(self._guard),

@@ -118,6 +118,8 @@ def _network(state: RunState) -> list[Text]:
     text.append(f"  round trip {seconds(sensed.rtprop)}", "dim")
     if sensed.queueing > 0.001:
         text.append(f" + {seconds(sensed.queueing)} queued", "dim")
+    if state.chosen is not None:
+        text.append(f"\n{'':{LABEL}}over {state.chosen.transport}: {clean(state.chosen.reason, 120)}", "dim")
     return [_row("network", text)]
 
 

@@ -1,4 +1,4 @@
-"""AdaptiveGovernor: lets rank 0's controller choose the level, and all ranks change to it at the same step.
+"""AdaptiveGovernor: lets rank 0 choose level and transport, and all ranks change to them at the same step.
 
 Ranks exchange pulses. At the first bucket of step k every rank
 
@@ -8,8 +8,8 @@ Ranks exchange pulses. At the first bucket of step k every rank
 
 When the others' pulses have arrived, on the pulses' own thread, while training continues,
 
-    4. every rank reports step k - 1; rank 0 updates its View with what all ranks measured, and asks the controller for
-       the next decision
+    4. every rank reports step k - 1; rank 0 updates its View with what all ranks measured, and decides
+       (runtime/transport_decider.py)
 
 So a change of the network in step s is decided on during s + 1 and in force at s + 3 on every rank. A pulse has a whole
 step to arrive; waiting for a late one keeps ranks from using different levels. The wait has a deadline.
@@ -17,46 +17,42 @@ step to arrive; waiting for a late one keeps ranks from using different levels. 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from gradwire.decide.base import Controller, Job, alike, same_job
 from gradwire.decide.bucket_advice import advise
 from gradwire.decide.cost_model import predict
 from gradwire.decide.ladder import LADDER
 from gradwire.decide.period_controller import PeriodController
+from gradwire.decide.transport_choice import TransportChooser
 from gradwire.events import Advised, Faulted, Sensed
 from gradwire.level import Level
+from gradwire.runtime.ack_source import AckSource
 from gradwire.runtime.event_reporter import EventReporter
-from gradwire.runtime.governor import GovernorContext, merge, sendable
+from gradwire.runtime.governor import GovernorContext, merge
 from gradwire.runtime.guard_reporter import GuardReporter
 from gradwire.runtime.pipeline import Pipeline
 from gradwire.runtime.pulse_exchange import PulseRound, RankReport
-from gradwire.sense.ack_stats import AckedTotals, AckMeter, AckStats, restarts
+from gradwire.runtime.transport_decider import CarriedStep, TransportDecider
+from gradwire.runtime.transport_switch import TransportSwitch
+from gradwire.sense.ack_stats import restarts
 from gradwire.sense.clock_sync import ClockSync
-from gradwire.sense.estimator import Estimator, StepObservation
+from gradwire.sense.estimator import StepObservation
 from gradwire.sense.pulse import Pulse, Stamps, pack
 from gradwire.sense.stragglers import StragglerDetector
+from gradwire.sense.transport_sensing import TransportSensing
 from gradwire.transport.traffic import Trips
-from gradwire.types import Bucket, Decision, LinkView, StepFacts, View
+from gradwire.types import Bucket, Decision, Readiness, StepFacts, TransportKind, View
 from gradwire.units import Seconds
 
 # By this step buckets have their final layout and the estimates are stable; bucket advice is given at powers of two.
 SETTLED = 16
 
 
-@dataclass(frozen=True, slots=True)
-class AckSource:
-    """What the transport's acknowledgements show of each link, and what moved over it; empty where there are none.
-    `in_turns`: several links may lead to one rank and be used one after another."""
-
-    links: Callable[[], dict[int, LinkView]] = dict
-    moved: Callable[[], dict[int, AckedTotals]] = dict
-    in_turns: bool = False
-
-
 class AdaptiveGovernor:
-    """Pulses, a View and, on rank 0, a controller. `pipeline` has one lane, for pulses alone."""
+    """Pulses, a View and, on rank 0, a controller. `pipeline` has one lane, for pulses alone; `acks` are those of the
+    first transport, and of others that the kernel's TCP carries. `chooser` decides where there is another transport."""
 
     def __init__(
         self,
@@ -64,16 +60,19 @@ class AdaptiveGovernor:
         controller: Controller,
         start: Decision,
         pipeline: Pipeline,
+        transports: TransportSwitch,
         acks: AckSource | None = None,
+        chooser: TransportChooser | None = None,
     ) -> None:
         self._context = context
         self._controller = controller
         self._pipeline = pipeline
+        self._transports = transports
         self._acks = acks or AckSource()
-        self._ack_meter, self._ack_stats = AckMeter(), AckStats()
+        self._decider = TransportDecider(controller, chooser, context.sink)
+        self._sensing: dict[TransportKind, TransportSensing] = {}
         self._stragglers = StragglerDetector()
         self._guard_reporter = GuardReporter(context.sink)
-        self._estimator = Estimator()
         self._peers = {peer: ClockSync() for peer in range(context.world_size) if peer != context.rank}
         self._buckets: dict[int, Bucket] = {}
         self._job: Job | None = None
@@ -92,12 +91,16 @@ class AdaptiveGovernor:
         step, now = bucket.step, self._context.clock.now()
         self._step = step
         self._last_facts = self._context.lap(now, self._hops, self._take_loss())  # 1
-        ended = self.decision.level
+        ended = self.decision
         if self._round is not None:
             pulses = self._wait_for(self._round, step)  # 2
             self.decision = pulses[0].decision if self._context.rank else self._round.next_decision
             self._context.traffic.step_ended(step - 1, self._trips)
-        self._round = self._send(step, ended)  # 3
+        acks = self._transports.current.acks or self._acks
+        if self._transports.opener is not None:
+            self._transports.use(self.decision.transport)
+            self._transports.prepare(self.decision.prepare)
+        self._round = self._send(step, ended, acks)  # 3
         self._buckets[bucket.index] = bucket
         self._ready = now
 
@@ -149,10 +152,12 @@ class AdaptiveGovernor:
         with EventReporter(context.sink, context.clock, context.explain).reporting(step):
             return pulse_round.result()
 
-    def _send(self, step: int, ended: Level) -> PulseRound:
+    def _send(self, step: int, ended: Decision, acks: AckSource) -> PulseRound:
+        """`ended` and `acks` are those of the step before."""
         self._pulses_sent += 1
         last = self._round
         report = RankReport(self._next_decision, ended, self._last_facts, self._ready)
+        sensing, readiness = self._sensed_over(ended.transport), self._transports.readiness
         number, world_size = self._pulses_sent, self._context.world_size
         buckets = tuple(bucket for _, bucket in sorted(self._buckets.items()))
         self._buckets = {}
@@ -160,17 +165,18 @@ class AdaptiveGovernor:
 
         def rows() -> list[bytes]:
             """Runs on the lane's thread: a query to a wire waits for the wire's thread, and training must not."""
-            links, busy = self._acks.links(), report.facts.busy if report.facts is not None else 0.0
-            pulse_round.acks = self._ack_meter.take(links, self._acks.moved(), busy, in_turns=self._acks.in_turns)
+            links, busy = acks.links(), report.facts.busy if report.facts is not None else 0.0
+            pulse_round.acks = sensing.meter.take(links, acks.moved(), busy, in_turns=acks.in_turns)
             # Links that are numbered by connection and not by rank are part of the summary only.
-            pulse_round.links = {} if self._acks.in_turns else links
+            pulse_round.links = {} if acks.in_turns else links
             pulse_round.sent = self._context.clock.now()
             pulses = []
             for peer in range(world_size):
                 stamps = Stamps(pulse_round.sent, report.ready)
                 if last is not None and peer in last.arrivals:
                     stamps = replace(stamps, echo=last.sent, arrived=last.arrivals[peer])
-                pulses.append(pack(Pulse(number, report.facts, stamps, report.next_decision, pulse_round.acks)))
+                pulse = Pulse(number, report.facts, stamps, report.next_decision, pulse_round.acks, readiness)
+                pulses.append(pack(pulse))
             return pulses
 
         pulse_round.begin(self._pipeline, rows, self._context.rank, world_size)
@@ -189,7 +195,9 @@ class AdaptiveGovernor:
         now = self._context.clock.now()
         facts = self._update_view(pulse_round, pulses, ready, now)
         if facts is not None:
-            self._ask_controller(pulse_round, facts, ready, now)
+            ranks = [self._transports.readiness, *(pulse.readiness for pulse in pulses.values())]
+            self._decide(pulse_round, facts, ranks, now)
+            self._report_straggler(pulse_round, ready, now)
 
     def _ready_elsewhere(self, pulses: dict[int, Pulse]) -> dict[int, float]:
         """When the others had their gradients ready, on this rank's clock, where the clock offset is known."""
@@ -203,22 +211,26 @@ class AdaptiveGovernor:
         observed = [StepObservation(p.facts, ready.get(peer)) for peer, p in pulses.items() if p.facts is not None]
         if pulse_round.facts is not None:
             observed.append(StepObservation(pulse_round.facts, pulse_round.ready))
-        view = self._estimator.update(observed, list(self._peers.values()), now)
+        sensing = self._sensed_over(pulse_round.transport)
+        view = sensing.estimator.update(observed, list(self._peers.values()), now)
         acks = [pulse_round.acks, *(pulse.acks for pulse in pulses.values())]
-        self.view = self._ack_stats.update(view, self._context.rank, pulse_round.links, acks, now)
-        self._estimator.slow_start = restarts(acks)
+        self.view = sensing.stats.update(view, self._context.rank, pulse_round.links, acks, now)
+        sensing.estimator.slow_start = restarts(acks)
         if pulse_round.facts is None:
             return None
         return replace(merge([seen.facts for seen in observed], pulse_round.facts), level=pulse_round.level)
 
-    def _ask_controller(self, pulse_round: PulseRound, facts: StepFacts, ready: dict[int, float], now: float) -> None:
+    def _sensed_over(self, transport: TransportKind) -> TransportSensing:
+        return self._sensing.setdefault(transport, TransportSensing())
+
+    def _decide(self, pulse_round: PulseRound, facts: StepFacts, ranks: Sequence[Readiness], now: float) -> None:
         context, step = self._context, pulse_round.step
         job = Job(context.world_size, pulse_round.buckets, context.footprint, context.plan_version())
         job = self._job = same_job(self._job, job)
         plain = predict(LADDER[0], job, self.view, facts, pulse_round.level, scale=1.0)
-        self._next_decision = sendable(self._controller.decide(job, self.view, facts, now))
+        carried = CarriedStep(step, now, job, facts, self.view, pulse_round.transport)
+        self._next_decision = self._decider.decide(carried, self._next_decision, ranks)
         self._guard_reporter.report(now, step, self._next_decision)
-        self._report_straggler(pulse_round, ready, now)
         known = self.view.group.bandwidth is not None
         context.sink.emit(Sensed.of(now, step, self.view, facts, plain.step if known else None))
         if step >= SETTLED and step & (step - 1) == 0:

@@ -66,11 +66,17 @@ class BuiltSession:
 
 
 def build(
-    config: Config, group: dist.ProcessGroup, parameters: int, all_reduce: AllReduceMean | None = None
+    config: Config,
+    group: dist.ProcessGroup,
+    parameters: int,
+    all_reduce: AllReduceMean | None = None,
+    *,
+    on_cpu: bool = True,
 ) -> BuiltSession:
     """Build a session over an existing process group. Every member of the group calls this at the same point.
 
-    `all_reduce` is what `off` does: DDP's all-reduce, unless the integration's framework does it another way.
+    `all_reduce` is what `off` does: DDP's all-reduce, unless the integration's framework does it another way. `on_cpu`:
+    gradients are in host memory.
     """
     check_facts = fact_checker(config, group)
     check_facts(facts_of(config))
@@ -91,6 +97,7 @@ def build(
         sampler=GradientSampler(parameters)
         if rank == 0 and all_reduce is None and is_controller(config.level)
         else None,
+        on_cpu=on_cpu,
     )
     bus.emit(attached(clock.now(), (rank, world_size), parameters, config.to_dict()))
     with ExitStack() as opened:
@@ -149,24 +156,24 @@ def _session(
     codecs: CodecCache,
     check: ReplicaCheck | None,
 ) -> Session:
-    reducer, carrier, pipeline = connections.reducer, connections.carrier, connections.pipeline
+    reducer, transports = connections.reducer, connections.transports
     paths = _path_context(context, connections, codecs)
     compare = check.compare if check is not None else None
-    every = context.config.observe.verify if pipeline.lanes or compare is not None else 0
+    every = context.config.observe.verify if transports.current.pipeline.lanes or compare is not None else 0
     trees = [reducer.close] if reducer is not None else []
     checks = [check.close] if check is not None else []
-    release = Closing(context.lost_ranks.close, *checks, carrier.close)
+    release = Closing(context.lost_ranks.close, *checks, transports.release)
     parts = SessionParts(
         governor=governor,
         sampler=context.sampler,
         plain=_plain_path(context, connections, paths),
-        compressed=CompressedPath(paths, carrier.tolerance),
+        compressed=CompressedPath(paths),
         tree=TreePath(paths, reducer) if reducer is not None else None,
         scaling=paths.scaling,
         reporter=paths.reporter,
         timer=context.timer,
-        verifier=ReplicaVerifier(every, paths.reporter, pipeline, compare) if every else None,
-        closers=(*trees, pipeline.close, governor.close, release.close),
+        verifier=ReplicaVerifier(every, paths.reporter, transports, compare) if every else None,
+        closers=(*trees, transports.close_lanes, governor.close, release.close),
     )
     return Session(parts)
 
@@ -181,7 +188,7 @@ def _path_context(context: BuildContext, connections: Connections, codecs: Codec
         feedback=context.feedback,
         codecs=codecs,
         scaling=LossScaling(context.feedback, codecs, resend),
-        pipeline=connections.pipeline,
+        transports=connections.transports,
         reporter=EventReporter(context.event_bus, context.clock, context.lost_ranks.explained),
         timer=context.timer,
     )
@@ -192,5 +199,4 @@ def _plain_path(context: BuildContext, connections: Connections, paths: PathCont
     # be late by a whole round.
     config = context.config
     timeout = config.transport.timeout if is_controller(config.level) or config.sync_every else None
-    own_wire = connections.wire is not None
-    return PlainPath(paths, context.all_reduce, connections.meter.on_plain, timeout=timeout, own_wire=own_wire)
+    return PlainPath(paths, context.all_reduce, connections.meter.on_plain, timeout=timeout)

@@ -26,11 +26,10 @@ from gradwire.types import Bucket
 
 
 class CompressedPath:
-    """`tolerance` is the share of a frame that an owner waits for; the lanes may lose the rest."""
+    """Where the transport tolerates loss, an owner waits for a share of each frame only."""
 
-    def __init__(self, context: PathContext, tolerance: float = 1.0) -> None:
+    def __init__(self, context: PathContext) -> None:
         self._context = context
-        self._tolerance = tolerance
         self._stochastic = context.compress.rounding == "stochastic"
         self._layouts: dict[int, ChunkLayout] = {}
         self._groups = FactorGroups(context)
@@ -57,7 +56,7 @@ class CompressedPath:
                 work.on_encoded,
                 BufferLease(context.buffers, values.device),
                 self._stochastic,
-                self._tolerance,
+                context.transports.current.tolerance,
             )
             if level.select == "lowrank":
                 self._groups.add(bucket, chunk, level, work)

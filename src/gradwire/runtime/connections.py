@@ -17,13 +17,14 @@ from gradwire.decide.ladder import LADDER
 from gradwire.decide.registry import is_built_in, is_controller
 from gradwire.decide.warmup import DENSE
 from gradwire.errors import GradwireError
-from gradwire.exchange.select import lanes_needed
+from gradwire.exchange.select import FootprintTable, lanes_needed
 from gradwire.level import Level
 from gradwire.observe.event_bus import EventBus
 from gradwire.runtime.operation_meter import OperationMeter
 from gradwire.runtime.pipeline import Pipeline
 from gradwire.runtime.plain_path import AllReduceMean
 from gradwire.runtime.rank_agreement import CheckFacts
+from gradwire.runtime.transport_switch import OpenTransport, TransportSwitch
 from gradwire.sense.step_timer import StepTimer
 from gradwire.sites.reducer import TreeReducer
 from gradwire.sites.setup import open_reducer
@@ -52,6 +53,8 @@ class BuildContext:
     all_reduce: AllReduceMean
     # Samples the gradient for a controller, on rank 0.
     sampler: GradientSampler | None = None
+    # Whether gradients are in host memory.
+    on_cpu: bool = True
 
     @property
     def rank(self) -> int:
@@ -67,10 +70,11 @@ class Connections:
     """What connects this rank with the others, and the meter of what they carry."""
 
     reducer: TreeReducer | None
+    # Opened first; carries the pulses too.
     carrier: Carrier
-    # Reports the traffic of gradwire's own wire; None where the process group carries the lanes.
+    # Reports the traffic of that carrier's own wire; None where the process group carries the lanes.
     wire: Source | None
-    pipeline: Pipeline
+    transports: TransportSwitch
     meter: OperationMeter
 
 
@@ -88,9 +92,17 @@ def connect(context: BuildContext, opened: ExitStack) -> Connections:
     opened.callback(quietly, carrier.close)
     wire = carrier.source()
     meter = OperationMeter(context.timer, own_wire=wire is not None)
-    pipeline = Pipeline(carrier.open(lanes), meter.on_lane, context.timer.worked)
-    opened.callback(quietly, pipeline.close)
-    return Connections(reducer=reducer, carrier=carrier, wire=wire, pipeline=pipeline, meter=meter)
+    first = OpenTransport(
+        kind="group" if wire is None else "tcp" if carrier.kernel_tcp else "ltp",
+        pipeline=Pipeline(carrier.open(lanes), meter.on_lane, context.timer.worked),
+        footprint=FootprintTable(context.world_size, own_wire=wire is not None),
+        own_wire=wire is not None,
+        tolerance=carrier.tolerance,
+        release=carrier.close,
+    )
+    transports = TransportSwitch(first)
+    opened.callback(quietly, transports.close_lanes)
+    return Connections(reducer=reducer, carrier=carrier, wire=wire, transports=transports, meter=meter)
 
 
 def lane_count(config: Config, world_size: int) -> int:
@@ -107,7 +119,7 @@ def lane_count(config: Config, world_size: int) -> int:
         return max(map(lanes_needed, candidates))
     level = Level.parse(config.level)
     check_chain(level)
-    if level.off and config.transport.kind == "group":
+    if level.off and config.transport.kind in ("auto", "group"):
         return 0
     return max(lanes_needed(level), lanes_needed(DENSE) if level.select == "lowrank" else 0)
 

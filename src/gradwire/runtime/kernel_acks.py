@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch.distributed as dist
 
 from gradwire.errors import GradwireError
-from gradwire.runtime.adaptive_governor import AckSource
+from gradwire.runtime.ack_source import AckSource
 from gradwire.runtime.tcp_sockets import TcpSockets, own_addresses, slow_start_after_idle
 from gradwire.sense.tcp_links import TcpLinks
 from gradwire.transport.bootstrap.address import own_address

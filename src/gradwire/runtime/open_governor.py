@@ -10,27 +10,27 @@ from gradwire.decide.initial_level import initial_level
 from gradwire.decide.period_controller import PeriodController, local_levels
 from gradwire.decide.registry import is_controller, make_controller
 from gradwire.decide.summable_controller import SummableController
+from gradwire.decide.transport_choice import TransportChooser
 from gradwire.errors import GradwireError
-from gradwire.exchange.select import FootprintTable
 from gradwire.level import Level
-from gradwire.runtime.adaptive_governor import AckSource, AdaptiveGovernor
+from gradwire.runtime.ack_source import AckSource
+from gradwire.runtime.adaptive_governor import AdaptiveGovernor
 from gradwire.runtime.connections import BuildContext, Connections, quietly
 from gradwire.runtime.governor import FixedGovernor, Governor, GovernorContext
 from gradwire.runtime.kernel_acks import kernel_acks
 from gradwire.runtime.pipeline import Pipeline
 from gradwire.runtime.plan_governor import PlanGovernor
 from gradwire.runtime.startup_probe import probe_bandwidth
-from gradwire.transport.carrier import Carrier
+from gradwire.runtime.transport_opener import transport_opener
 from gradwire.transport.traffic import Source, Traffic
 from gradwire.tree.setup import decided_by_plan
 from gradwire.types import Bucket
 
 
 def governor_context(context: BuildContext, connections: Connections) -> GovernorContext:
-    reducer, own_wire = connections.reducer, connections.wire is not None
+    reducer, transports = connections.reducer, connections.transports
     trees = reducer.source() if reducer is not None else None
     sources = [source for source in (Source(connections.meter.ledger), connections.wire, trees) if source is not None]
-    flat = FootprintTable(context.world_size, own_wire=own_wire)
     return GovernorContext(
         rank=context.rank,
         world_size=context.world_size,
@@ -38,10 +38,10 @@ def governor_context(context: BuildContext, connections: Connections) -> Governo
         clock=context.clock,
         sink=context.event_bus,
         traffic=Traffic(context.rank, context.event_bus, context.clock, sources),
-        footprint=reducer.footprints if reducer is not None else flat,
+        footprint=reducer.footprints if reducer is not None else transports.footprint,
         explain=context.lost_ranks.explained,
         sampler=context.sampler,
-        plan_version=reducer.version if reducer is not None else lambda: 0,
+        plan_version=reducer.version if reducer is not None else lambda: transports.version,
     )
 
 
@@ -52,14 +52,15 @@ def open_governor(context: BuildContext, connections: Connections, governor: Gov
         first = initial_level(None, lambda _: 0, config.cap)
         return PlanGovernor(governor, _controller(config), first, reducer)
     if (is_controller(config.level) or config.sync_every == AUTO_PERIOD) and world_size > 1:
-        return _open_adaptive(context, connections.carrier, governor)
+        return _open_adaptive(context, connections, governor)
     level = Level() if is_controller(config.level) else Level.parse(config.level)
     return FixedGovernor(Fixed(level, world_size, config.warmup), governor)
 
 
-def _open_adaptive(context: BuildContext, carrier: Carrier, governor: GovernorContext) -> AdaptiveGovernor:
+def _open_adaptive(context: BuildContext, connections: Connections, governor: GovernorContext) -> AdaptiveGovernor:
     """A controller with a lane for its pulses, and a first level that suits this network."""
-    config = context.config
+    config, carrier, transports = context.config, connections.carrier, connections.transports
+    transports.opener = transport_opener(context, governor.traffic.add)
     pipeline = Pipeline(carrier.open(1, host=True), lambda timing: None)
     # With a plan this lane carries pulses alone, so its bandwidth is not that of the trees: the steps will show that.
     try:
@@ -75,7 +76,8 @@ def _open_adaptive(context: BuildContext, carrier: Carrier, governor: GovernorCo
         acks = kernel_acks(context.group, config.transport.timeout)
     else:
         acks = AckSource(carrier.links, dict if config.plan else carrier.moved)
-    return AdaptiveGovernor(governor, _controller(config), first, pipeline, acks)
+    chooser = TransportChooser() if transports.opener is not None else None
+    return AdaptiveGovernor(governor, _controller(config), first, pipeline, transports, acks, chooser)
 
 
 def _controller(config: Config) -> Controller:

@@ -24,6 +24,7 @@ from gradwire.runtime.bucket_work import BucketWork, PlainWork
 from gradwire.runtime.event_reporter import EventReporter
 from gradwire.runtime.loss_scaling import LossScaling
 from gradwire.runtime.pipeline import Pipeline
+from gradwire.runtime.transport_switch import TransportSwitch
 from gradwire.sense.step_timer import StepTimer
 from gradwire.types import Bucket
 
@@ -44,10 +45,15 @@ class PathContext:
     feedback: ErrorFeedback
     codecs: CodecCache
     scaling: LossScaling
-    pipeline: Pipeline
+    transports: TransportSwitch
     reporter: EventReporter
     timer: StepTimer
     buffers: BufferPool = field(default_factory=BufferPool)
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """Of the transport that carries the step in progress."""
+        return self.transports.current.pipeline
 
     def work(self, bucket: Bucket, level: Level, buffer: Tensor, values: Tensor) -> BucketWork:
         return BucketWork(self.reporter, self.world_size, bucket, level, buffer, values)

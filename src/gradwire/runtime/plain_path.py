@@ -35,13 +35,11 @@ class PlainPath:
         on_finished: OnFinished,
         *,
         timeout: float | None = None,
-        own_wire: bool = False,
     ) -> None:
         self._context = context
         self._all_reduce = all_reduce
         self._on_finished = on_finished
         self._timeout = timeout
-        self._own_wire = own_wire
         self._detached = False
 
     def detach(self) -> None:
@@ -55,7 +53,7 @@ class PlainPath:
         if context.feedback.pending(bucket):
             context.scaling.begin(bucket.step)
             context.scaling.flushed(context.feedback.flush(bucket, buffer))
-        if self._own_wire and not self._detached:
+        if context.transports.current.own_wire and not self._detached:
             return self._over_lanes(bucket, buffer)
         return self._over_group(bucket, buffer)
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from gradwire.errors import LinkError
-from gradwire.level import Level
 from gradwire.runtime.pipeline import Pipeline
 from gradwire.sense.pulse import SIZE, Pulse, unpack
 from gradwire.transport.lanes.base import AllToAll, Op, Timing
@@ -18,10 +17,10 @@ from gradwire.types import Acks, Bucket, Decision, LinkView, StepFacts
 
 
 class RankReport(NamedTuple):
-    """A rank's next decision, and of the step that ended: its level, its facts, when its gradient was ready."""
+    """A rank's next decision, and of the step that ended: its decision, its facts, when its gradient was ready."""
 
     next_decision: Decision
-    level: Level
+    ended: Decision
     facts: StepFacts | None
     ready: float
 
@@ -35,7 +34,8 @@ class PulseRound:
 
     def __init__(self, step: int, report: RankReport, buckets: tuple[Bucket, ...], on_pulses: OnPulses) -> None:
         self.step, self.buckets = step, buckets
-        self.next_decision, self.level, self.facts, self.ready = report
+        self.next_decision, ended, self.facts, self.ready = report
+        self.level, self.transport = ended.level, ended.transport
         self.links: dict[int, LinkView] = {}
         self.acks = Acks()
         self.sent = 0.0

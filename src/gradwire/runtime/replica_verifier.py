@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gradwire.exchange.verify import digest_of, verify
 from gradwire.runtime.event_reporter import EventReporter
-from gradwire.runtime.pipeline import Pipeline
+from gradwire.runtime.transport_switch import TransportSwitch
 
 # A step, and a digest of what it restored.
 Compare = Callable[[int, int], None]
@@ -17,10 +17,12 @@ Compare = Callable[[int, int], None]
 class ReplicaVerifier:
     """Compares digests over the lanes; by `compare` where ranks may fail and rejoin, so that no collective is safe."""
 
-    def __init__(self, every: int, reporter: EventReporter, pipeline: Pipeline, compare: Compare | None = None) -> None:
+    def __init__(
+        self, every: int, reporter: EventReporter, transports: TransportSwitch, compare: Compare | None = None
+    ) -> None:
         self._every = every
         self._reporter = reporter
-        self._pipeline = pipeline
+        self._transports = transports
         self._compare = compare
 
     def check(self, step: int, restored: list[Tensor]) -> None:
@@ -31,7 +33,7 @@ class ReplicaVerifier:
             if self._compare is not None:
                 self._compare(step, digest_of(restored))
             else:
-                self._pipeline.run(verify(restored, step))
+                self._transports.current.pipeline.run(verify(restored, step))
         except BaseException as error:
             failure = self._reporter.failed(step, error)
             raise failure from failure.__cause__

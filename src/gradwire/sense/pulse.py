@@ -1,7 +1,8 @@
 """Pulse: the small fixed-size record that every rank sends to all others once a step, off the critical path.
 
 It carries what the rank measured in its last step, the timestamps for round trips and clock offsets, and, from rank 0,
-the level that all ranks use from the next step on. It has 384 bytes, so that its transfer time is latency only.
+the level and the transport that all ranks use from the next step on. It has 384 bytes, so that its transfer time is
+latency only.
 
     offset  bytes  field
     0       2      magic "gp"
@@ -17,8 +18,9 @@ the level that all ranks use from the next step on. It has 384 bytes, so that it
     164     16     2 doubles of the round's divergence: own, shared
     180     4      steps of that round (0: none)
     184     4      local steps of the decision; 1: gradients are synchronised at every step
-    188     4      CRC-32 of everything else
-    192     192    the texts, UTF-8
+    188     4      transports, by their number: of the decision, to prepare, prepared on this rank; 1: that failed
+    192     4      CRC-32 of everything else
+    196     188    the texts, UTF-8
 """
 
 from __future__ import annotations
@@ -30,11 +32,11 @@ from typing import Final
 
 from gradwire.errors import IntegrityError
 from gradwire.level import Level
-from gradwire.types import Acks, Decision, RoundNorms, StepFacts
+from gradwire.types import TRANSPORTS, Acks, Decision, Readiness, RoundNorms, StepFacts
 
 SIZE: Final = 384
-VERSION: Final = 4
-_HEAD: Final = struct.Struct("<2sBBIIHH8d4d6dI2dIII")
+VERSION: Final = 5
+_HEAD: Final = struct.Struct("<2sBBIIHH8d4d6dI2dII4BI")
 _TEXT: Final = SIZE - _HEAD.size
 
 
@@ -57,6 +59,7 @@ class Pulse:
     stamps: Stamps
     decision: Decision
     acks: Acks = field(default_factory=Acks)
+    readiness: Readiness = field(default_factory=Readiness)
 
 
 def pack(pulse: Pulse) -> bytes:
@@ -71,7 +74,9 @@ def pack(pulse: Pulse) -> bytes:
     acks = (seen.rtprop or 0.0, seen.bandwidth or 0.0, seen.queueing, seen.loss, seen.floor, seen.restart)
     apart = facts.divergence or RoundNorms(0, 0.0, 0.0)
     local = (apart.own, apart.shared, apart.steps, pulse.decision.sync_every)
-    fields = (*head, len(level), len(reason), *numbers, *times, *acks, facts.hops, *local)
+    kinds = (pulse.decision.transport, pulse.decision.prepare, pulse.readiness.kind)
+    carried = (*map(TRANSPORTS.index, kinds), int(pulse.readiness.failed))
+    fields = (*head, len(level), len(reason), *numbers, *times, *acks, facts.hops, *local, *carried)
     text = (level + reason).ljust(_TEXT, b"\0")
     return _HEAD.pack(*fields, zlib.crc32(_HEAD.pack(*fields, 0) + text)) + text
 
@@ -90,9 +95,14 @@ def unpack(data: bytes) -> Pulse:
     level = Level.parse(text[:level_size].decode(errors="replace"), setting="pulse")
     reason = text[level_size : level_size + reason_size].decode(errors="ignore")
     seconds, exposed, busy, wire, work, span, residual, loss, sent, ready, echo, arrived = fields[7:19]
-    rtprop, bandwidth, queueing, lost, floor, restart, hops, own, shared, steps, sync_every = fields[19:-1]
+    rtprop, bandwidth, queueing, lost, floor, restart, hops, own, shared, steps, sync_every = fields[19:-5]
+    *kinds, failed = fields[-5:-1]
+    if max(kinds) >= len(TRANSPORTS):
+        raise IntegrityError("pulse names an unknown transport; run the same gradwire on every rank")
+    transport, prepare, prepared = (TRANSPORTS[kind] for kind in kinds)
     apart = RoundNorms(steps, own, shared) if steps else None
     facts = StepFacts(seconds, exposed, busy, int(wire), hops, work, span, (), residual, loss, divergence=apart)
     acks = Acks(rtprop or None, bandwidth or None, queueing, lost, floor, restart)
-    decision = Decision(level, reason, decided, sync_every=sync_every)
-    return Pulse(number, facts if valid else None, Stamps(sent, ready, echo, arrived), decision, acks)
+    decision = Decision(level, reason, decided, sync_every=sync_every, transport=transport, prepare=prepare)
+    stamps, readiness = Stamps(sent, ready, echo, arrived), Readiness(prepared, bool(failed))
+    return Pulse(number, facts if valid else None, stamps, decision, acks, readiness)

@@ -112,7 +112,7 @@ class WireCarrier:
     def links(self) -> dict[int, LinkView]:
         return self._endpoint.views()
 
-    def source(self) -> Source | None:
+    def source(self) -> Source:
         return Source(self._endpoint.ledger, self._endpoint.stats)
 
     def moved(self) -> dict[int, tuple[float, float]]:
@@ -125,7 +125,7 @@ class WireCarrier:
 
 def open_carrier(config: TransportConfig, group: dist.ProcessGroup, clock: Clock, needed: bool, sink: Sink) -> Carrier:
     """Every member of the group calls this at the same point. `needed`: whether any lane will be opened."""
-    if config.kind == "group" or not needed:
+    if config.kind in ("auto", "group") or not needed:
         return GroupCarrier(group, config.timeout, clock)
     report = fallback_reporter(group, clock, sink)
     try:
@@ -157,15 +157,17 @@ def open_wire(config: TransportConfig, group: dist.ProcessGroup, report: Fallbac
     return connect_tcp(config, group)
 
 
-def connect_ltp(config: TransportConfig, group: dist.ProcessGroup) -> Endpoint:
+def connect_ltp(config: TransportConfig, group: dist.ProcessGroup, exchange: StoreExchange | None = None) -> Endpoint:
     """An LTP endpoint connected to every other rank of the group; addresses go through torch's store."""
-    exchange = StoreExchange.for_group(group, "ltp", config.timeout)
+    exchange = exchange or StoreExchange.for_group(group, "ltp", config.timeout)
     return rendezvous(exchange, ltp_opener(config, group.rank(), job_secret(exchange)))
 
 
-def connect_tcp(config: TransportConfig, group: dist.ProcessGroup) -> TcpEndpoint:
+def connect_tcp(
+    config: TransportConfig, group: dist.ProcessGroup, exchange: StoreExchange | None = None
+) -> TcpEndpoint:
     """As `connect_ltp`, over kernel TCP: for networks that block UDP."""
-    exchange = StoreExchange.for_group(group, "tcp", config.timeout)
+    exchange = exchange or StoreExchange.for_group(group, "tcp", config.timeout)
     return rendezvous(exchange, tcp_opener(config, group.rank(), job_secret(exchange)))
 
 

@@ -16,9 +16,10 @@ class TransportConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # to evaluate or save while the others wait for it; a process that died is noticed much sooner.
     timeout: Positive = 600.0
     # "group" uses the collectives of the model's process group, "ltp" gradwire's own loss-tolerant transport over UDP,
-    # "tcp" gradwire's own streams over TCP.
-    # Plans always use a wire of gradwire: "tcp", otherwise LTP (also with "group").
-    kind: Literal["group", "ltp", "tcp"] = "group"
+    # "tcp" gradwire's own streams over TCP. "auto" begins with the group and changes to one of the others while
+    # training with an adaptive level, where that is predicted and then measured to shorten steps.
+    # Plans always use a wire of gradwire: "tcp", otherwise LTP (also with "group" and "auto").
+    kind: Literal["auto", "group", "ltp", "tcp"] = "auto"
     # LTP: the share of each frame's values that its owner waits for, until a deadline; the sender adds the rest to its
     # residual.
     tolerance: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.98

@@ -68,6 +68,10 @@ class Traffic:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
+    def add(self, source: Source) -> None:
+        """Report this wire too, from now on."""
+        self._sources = [*self._sources, source]
+
     def start(self) -> None:
         """Report once a second from now on, as long as there are new steps."""
         self._thread = threading.Thread(target=self._run, name="gradwire-traffic", daemon=True)

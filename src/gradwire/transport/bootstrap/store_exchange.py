@@ -58,11 +58,16 @@ class StoreExchange:
         return cls(PrefixStore(str(number), group), rank, world_size, timeout)
 
     @classmethod
-    def for_group(cls, group: ProcessGroup, name: str, timeout: float) -> StoreExchange:
-        """The next exchange called `name` among the ranks of `group`, on the job's default store."""
+    def for_group(
+        cls, group: ProcessGroup, name: str, timeout: float, *, own_connection: bool = False
+    ) -> StoreExchange:
+        """The next exchange called `name` among the ranks of `group`, on the job's default store. A wait occupies the
+        connection to the store: a thread beside the training thread needs `own_connection`."""
         from torch.distributed import distributed_c10d
 
         store = distributed_c10d._get_default_store()
+        if own_connection:
+            store = store.clone()  # type: ignore[attr-defined]  # missing in torch's stubs
         return cls.open(store, f"{name}/{group.group_name}", group.rank(), group.size(), timeout)
 
     def publish(self, key: str, value: object) -> None:

@@ -1,0 +1,19 @@
+"""AckSource: where a governor reads what a transport's acknowledgements show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gradwire.sense.ack_stats import AckedTotals
+from gradwire.types import LinkView
+
+
+@dataclass(frozen=True, slots=True)
+class AckSource:
+    """What the transport's acknowledgements show of each link, and what moved over it; empty where there are none.
+    `in_turns`: several links may lead to one rank and be used one after another."""
+
+    links: Callable[[], dict[int, LinkView]] = dict
+    moved: Callable[[], dict[int, AckedTotals]] = dict
+    in_turns: bool = False

@@ -1,0 +1,80 @@
+"""TransportDecider: rank 0's decision about level and transport, from its controller and its transport chooser.
+
+In: a step of the whole job, what carried it, and which transports every rank has ready. Out: the next decision. While a
+transport is on trial the controller is not asked: the level stays, so that both transports are compared at the same
+work. After a change the controller sees a network change, and starts its own measurements again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from gradwire.decide.base import Controller, Job
+from gradwire.decide.transport_choice import TransportChooser, TransportStep
+from gradwire.events import Sink, TransportChosen
+from gradwire.exchange.select import FootprintTable
+from gradwire.runtime.governor import sendable
+from gradwire.types import Decision, Readiness, StepFacts, TransportKind, View
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedStep:
+    """A step of the whole job; `carried_by` names its transport, `view` is what that transport shows."""
+
+    step: int
+    now: float
+    job: Job
+    facts: StepFacts
+    view: View
+    carried_by: TransportKind = "group"
+
+
+class TransportDecider:
+    """`chooser` is None where the transport is not open to choice."""
+
+    def __init__(self, controller: Controller, chooser: TransportChooser | None, sink: Sink) -> None:
+        self._controller, self._chooser, self._sink = controller, chooser, sink
+        self._wire: FootprintTable | None = None
+        # Network changes seen over transports that were left.
+        self._changes_before = 0
+
+    def decide(self, step: CarriedStep, last: Decision, ranks: Iterable[Readiness]) -> Decision:
+        """`last` is the decision before; `ranks` say what each of them has prepared."""
+        chooser = self._chooser
+        if chooser is None:
+            return self._ask(step)
+        before, trying = chooser.use, chooser.trying
+        choice = chooser.take(self._carried(step), *_prepared(ranks))
+        if choice.reason:
+            self._sink.emit(TransportChosen(step.now, step.step, choice.use, choice.reason))
+        if chooser.use != before:
+            self._changes_before += step.view.changes + 1
+        asked = not (trying or chooser.trying) and step.carried_by == chooser.use
+        return replace(self._ask(step) if asked else last, transport=choice.use, prepare=choice.prepare)
+
+    def _ask(self, step: CarriedStep) -> Decision:
+        view = replace(step.view, changes=step.view.changes + self._changes_before)
+        return sendable(self._controller.decide(step.job, view, step.facts, step.now))
+
+    def _carried(self, step: CarriedStep) -> TransportStep:
+        level = step.facts.level
+        assert level is not None
+        job = step.job
+        over_wire = self._wire = self._wire or FootprintTable(job.world_size, own_wire=True)
+
+        def hops(kind: TransportKind) -> int:
+            table = job.footprint if kind == step.carried_by else over_wire
+            found = table(level, job.buckets)
+            return found[-1].hops if found else 0
+
+        return TransportStep(step.carried_by, level, step.facts, step.view, job.world_size, hops)
+
+
+def _prepared(ranks: Iterable[Readiness]) -> tuple[set[TransportKind], set[TransportKind]]:
+    """The transports that are ready on every rank, and those that failed on one."""
+    known = list(ranks)
+    kinds = {one.kind for one in known} - {"group"}
+    failed = {one.kind for one in known if one.failed}
+    ready = {kind for kind in kinds if all(one.kind == kind and not one.failed for one in known)}
+    return ready, failed

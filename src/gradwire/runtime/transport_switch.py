@@ -1,0 +1,122 @@
+"""TransportSwitch: the open transports of a session, and the one that carries the step in progress.
+
+A session begins with one transport. Another one can be opened in the background, by a thread of its own, while training
+goes on over the first; `use` changes between them at a step boundary. Every exchange of a step goes over one transport,
+and a step ends before the next begins, so nothing is in flight when it changes. All ranks open the same transports in
+the same order, and change at the same step: the decision that pulses carry says when.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gradwire.closing import Closing
+from gradwire.decide.base import FootprintOf
+from gradwire.errors import GradwireError
+from gradwire.level import Level
+from gradwire.runtime.ack_source import AckSource
+from gradwire.runtime.pipeline import Pipeline
+from gradwire.types import Bucket, Footprint, Readiness, TransportKind
+
+log = logging.getLogger("gradwire")
+
+# Seconds that closing waits for a transport that is being opened. One that takes longer closes itself.
+JOIN: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTransport:
+    """A transport and its lanes.
+
+    `own_wire`: gradwire's, not the process group's. `tolerance` is the share of a frame's values that its receiver
+    waits for until the deadline. `release` ends it, after the last of its lanes was closed.
+    """
+
+    kind: TransportKind
+    pipeline: Pipeline
+    footprint: FootprintOf
+    own_wire: bool = False
+    tolerance: float = 1.0
+    # None: the kernel's TCP carries it, and its sockets are read.
+    acks: AckSource | None = None
+    release: Callable[[], None] = lambda: None
+
+
+Opener = Callable[[TransportKind], OpenTransport]
+
+
+class TransportSwitch:
+    """`current` changes only by `use`, on the training thread. `opener` opens further transports, in a thread of its
+    own; None: there are none. `version` counts the changes."""
+
+    def __init__(self, first: OpenTransport, opener: Opener | None = None) -> None:
+        self.current = first
+        self.version = 0
+        self.readiness = Readiness()
+        self.opener = opener
+        self._open: dict[TransportKind, OpenTransport] = {first.kind: first}
+        self._thread: threading.Thread | None = None
+        self._lock, self._closed = threading.Lock(), False
+        self._lanes: Closing | None = None
+        self._endpoints: Closing | None = None
+
+    def footprint(self, level: Level, buckets: Sequence[Bucket]) -> Sequence[Footprint]:
+        """What a level sends over the transport in use."""
+        return self.current.footprint(level, buckets)
+
+    def prepare(self, kind: TransportKind) -> None:
+        """Open a transport in the background, unless that is done, under way or was refused."""
+        if self.opener is None or kind in ("group", self.readiness.kind) or self._busy:
+            return
+        if kind in self._open:
+            self.readiness = Readiness(kind)
+            return
+        self._thread = threading.Thread(target=self._prepare, args=(kind,), name=f"gradwire-open-{kind}", daemon=True)
+        self._thread.start()
+
+    def use(self, kind: TransportKind) -> None:
+        """Carry the coming steps by this transport, which is open."""
+        if kind != self.current.kind:
+            self.current = self._open[kind]
+            self.version += 1
+
+    def close_lanes(self) -> None:
+        """Let exchanges in flight finish or fail. After an error, call it again."""
+        if self._thread is not None:
+            self._thread.join(JOIN)
+        with self._lock:
+            self._closed = True
+        if self._lanes is None:
+            self._lanes = Closing(*(one.pipeline.close for one in self._open.values()))
+        self._lanes.close()
+
+    def release(self) -> None:
+        """After the last lane was closed."""
+        if self._endpoints is None:
+            self._endpoints = Closing(*(one.release for one in self._open.values()))
+        self._endpoints.close()
+
+    @property
+    def _busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _prepare(self, kind: TransportKind) -> None:
+        assert self.opener is not None
+        try:
+            opened = self.opener(kind)
+            with self._lock:
+                if not self._closed:
+                    self._open[kind], self.readiness = opened, Readiness(kind)
+                    return
+            opened.pipeline.close()
+            opened.release()
+        except GradwireError as error:
+            log.info("%s could not be opened, gradients stay where they are: %s", kind, error)
+            self.readiness = Readiness(kind, failed=True)
+        except Exception:  # the top of this thread: training does not need what it opens
+            log.exception("%s could not be opened, gradients stay where they are", kind)
+            self.readiness = Readiness(kind, failed=True)
