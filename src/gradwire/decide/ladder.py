@@ -3,8 +3,12 @@
 `work` is the processor time per element of encoding, summing and decoding in the exchange of the rung. The differences
 between rungs are those of the CPU column of `benchmarks/hook.py --ranks 2` (11 M elements), minus the time of the
 sockets for the bytes. The lowest value is the kernels' time for the sparsest rung (docs/results/kernels.md). From small
-shares the saving of one-pass selection is subtracted (0.4 ns at 1 %, 0.2 at 0.1 %). The cost model scales `work` to the
-machine it runs on.
+shares the saving of one-pass selection is subtracted (0.4 ns at 1 %, 0.2 at 0.1 %); 30 % takes 1.8 times as long as
+10 %. The cost model scales `work` to the machine it runs on.
+
+30 % at 4 bits sends about as much as int2, and which of the two costs fewer steps depends on the job: on a CNN with SGD
+it cost nothing where int2 cost 8 %, on a GPT with AdamW both cost 16 % (docs/results/lossiness.md). Low rank 2 cost
+that CNN 68 % more steps and has no rung.
 
 What lossiness costs in steps is not a property of a level but of a level and a job: decide/price.py.
 """
@@ -31,6 +35,7 @@ LADDER: Final[tuple[Rung, ...]] = (
     Rung(Level.parse("int8"), 2.6),
     Rung(Level.parse("int4"), 2.2),
     Rung(Level.parse("int2"), 1.8),
+    Rung(Level.parse("topk:0.3+int4"), 9.9),
     Rung(Level.parse("lowrank:4"), 5.6),
     Rung(Level.parse("topk:0.1+int8"), 5.5),
     Rung(Level.parse("topk:0.03+int8"), 2.6),
