@@ -32,9 +32,9 @@ from gradwire.simulate.local_workers import LocalWorkers
 from gradwire.simulate.lockstep import Movement
 from gradwire.simulate.timeline import SimulatedStepTimes, Timeline
 from gradwire.simulate.training import SimulatedJob, SimulatedStep, TrainingSimulation
-from gradwire.simulate.transfer import NetworkTimes, Wire
+from gradwire.simulate.transfer import NetworkTimes
 from gradwire.simulate.workers import BucketTraffic
-from gradwire.types import Bucket
+from gradwire.types import Bucket, TransportKind
 from harness.progress.cells import AUTO, AUTO_LOCAL, TRADE
 from harness.progress.ledger import CONTROL, LOCAL, TIMING, TRAINING, Settings, code_of
 from harness.progress.networks import network_of
@@ -61,7 +61,7 @@ class Setup:
 
     steps: int
     hosts: int = 4
-    wire: Wire = "group"
+    wire: TransportKind = "group"
     note_loss: bool = False
     directory: Path | None = None
 

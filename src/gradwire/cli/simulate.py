@@ -43,7 +43,7 @@ from gradwire.units import Bytes, Seconds, parse_bytes
 @click.option(
     "--level", default="auto", show_default=True, help="With --train: levels or controllers, separated by commas."
 )
-@click.option("--transport", default="group", show_default=True, help="With --train: group (gloo), tcp or ltp.")
+@click.option("--transport", default="group", show_default=True, help="With --train: group (gloo), tcp, ltp or auto.")
 @click.option("--optimizer", help="With --train: adamw:RATE, adam:RATE or sgd:RATE:MOMENTUM; default: the task's.")
 @click.option("--hosts", type=int, default=4, show_default=True, help="With --train: hosts of a preset network.")
 @click.option("--steps", type=int, default=200, show_default=True, help="With --train: the largest number of steps.")

@@ -21,7 +21,8 @@ from gradwire.network.presets import PRESETS, preset
 from gradwire.simulate.local_training import simulation_of
 from gradwire.simulate.tasks import TrainingTask, make_task, with_optimizer
 from gradwire.simulate.training import SimulatedJob, SimulatedStep, TrainingSimulation
-from gradwire.simulate.transfer import WIRES, Wire
+from gradwire.simulate.transports import AUTO_TRANSPORT, ChosenTransport
+from gradwire.types import TRANSPORTS
 from gradwire.units import Rate, Seconds, parse_seconds
 
 # Lines of progress per run.
@@ -135,11 +136,13 @@ def _network(options: TrainOptions) -> Network:
     raise ConfigError(f"net: {options.net!r} has no links; with --train use a preset or a TOML file of the lab")
 
 
-def _wire(text: str) -> Wire:
-    for known in WIRES:
+def _wire(text: str) -> ChosenTransport:
+    if text == AUTO_TRANSPORT:
+        return AUTO_TRANSPORT
+    for known in TRANSPORTS:
         if text == known:
             return known
-    raise ConfigError(f"transport: {text!r} cannot be simulated; choose one of {', '.join(WIRES)}")
+    raise ConfigError(f"transport: {text!r} cannot be simulated; choose one of {', '.join(TRANSPORTS)}, auto")
 
 
 def _sync_every(options: TrainOptions) -> int | Literal["auto"]:

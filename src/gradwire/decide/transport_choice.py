@@ -8,7 +8,8 @@
     3. try: some steps over it, at the same level; the controller waits meanwhile
     4. keep it if its steps are clearly shorter than those before; else return, and try again late: each time after
        twice as many steps. A step that takes far longer ends the trial at once
-    5. after a network change, steps that have become longer are tried over the process group again
+    5. after a network change, steps that have become longer are tried over the process group again; where loss limits
+       gradwire's TCP, LTP is tried
 
 The level stays the same during a trial, so that both transports are compared at the same work.
 """
@@ -163,23 +164,22 @@ class TransportChooser:
 
     def _candidate(self, step: TransportStep) -> tuple[TransportKind | None, str]:  # 1
         typical = statistics.median(self._recent)
-        if self.use != "group":
-            longer = self._usual is not None and typical > SLOWER * self._usual and self._may_try("group")
-            return ("group", f"steps over {self.use} became longer") if longer else (None, "")
-        exposed = step.facts.exposed
-        gains = {kind: min(exposed, self._gain(kind, step)) for kind in self._offered if self._may_try(kind)}
+        longer = self._usual is not None and typical > SLOWER * self._usual
+        if self.use != "group" and longer and self._may_try("group"):
+            return "group", f"steps over {self.use} became longer"
+        others = (kind for kind in self._offered if kind != self.use and self._may_try(kind))
+        gains = {kind: min(step.facts.exposed, self._gain(kind, step)) for kind in others}
         best = max(gains, key=lambda kind: gains[kind], default=None)
         if best is None or gains[best] < WORTH * typical:
             return None, ""
         return best, f"{best} would save about {Seconds(gains[best])} of a step of {Seconds(typical)}"
 
     def _gain(self, kind: TransportKind, step: TransportStep) -> float:
-        """Seconds of a step that another transport than the group is predicted to save."""
+        """Seconds of a step that a wire of gradwire's own is predicted to save."""
         link = step.view.group
-        trip = link.rtprop or 0.0
         # The group's own sum of an uncompressed gradient is a ring, whose transfers are not met.
-        met = 1.0 if step.level.off else 2.0
-        latency = (met * step.hops("group") - step.hops(kind)) * trip / 2
+        met = 2.0 if self.use == "group" and not step.level.off else 1.0
+        latency = (met * step.hops(self.use) - step.hops(kind)) * (link.rtprop or 0.0) / 2
         if kind == "ltp" and link.bandwidth and limited_by_loss(step.view, step.world_size):
             return latency + step.facts.wire_bytes / link.bandwidth / 2
         # Equal otherwise, and TCP costs less processor time.

@@ -88,13 +88,14 @@ class LocalTrainingSimulation(TrainingSimulation):
         held_out = self.workers.held_out_loss() if number % self._job.evaluate_every == 0 else None
         return SimulatedStep(
             number, seconds, self._round_facts.level or decision.level, loss, held_out, self.view.group.bandwidth,
-            decision.reason, guarded, self._round_facts, every,
+            decision.reason, guarded, self._round_facts, every, self.transports.current.kind,
         )  # fmt: skip
 
     def _end_round(self, decision: Decision) -> tuple[Decision, float]:
         """The next decision, and when the round ended."""
         steps, ends = self.workers.steps_alone, self._job.sync_every == AUTO and decision.sync_every == 1
         level = Level() if ends else decision.level
+        self._carry_by(decision)
         ended = self.workers.end_local() if ends else self.workers.end_round(level)
         hops = max(one.hops for one in self._footprint(level, self._round_job.buckets))
         timed = self.timeline.end_round(ended.traffic, level, hops)

@@ -2,7 +2,8 @@
 
     1. the workers compute a step at the level in force and exchange it for real (simulate/workers.py)
     2. the timeline says how long that step takes on the network (simulate/timeline.py)
-    3. the shipped estimator sees what every rank would have measured; the shipped controller decides
+    3. the shipped estimator sees what every rank would have measured; the shipped controller decides, and where the
+       transport is open to choice the shipped chooser (simulate/transports.py)
     4. the decision is in force two steps later, as with pulses
 
 So loss against seconds is exact for the model of the network, repeatable, and as fast as the processor trains. Jobs
@@ -25,14 +26,14 @@ from gradwire.decide.registry import is_controller, make_controller
 from gradwire.exchange.select import FootprintTable
 from gradwire.level import Level
 from gradwire.network import Network
-from gradwire.runtime.governor import merge, sendable
+from gradwire.runtime.governor import merge
 from gradwire.sense.clock_sync import ClockSync
-from gradwire.sense.estimator import Estimator
 from gradwire.simulate.tasks import TrainingTask
 from gradwire.simulate.timeline import SimulatedStepTimes, Timeline
-from gradwire.simulate.transfer import NetworkTimes, Wire
+from gradwire.simulate.transfer import NetworkTimes
+from gradwire.simulate.transports import ChosenTransport, SimulatedTransports
 from gradwire.simulate.workers import Workers
-from gradwire.types import Bucket, Decision, StepFacts, View
+from gradwire.types import Bucket, Decision, StepFacts, TransportKind, View
 
 # A decision takes effect so many steps after the step that it is based on (runtime/adaptive_governor.py).
 DECISION_DELAY: Final = 2
@@ -55,17 +56,18 @@ class SimulatedStep:
     guarded: bool
     facts: StepFacts
     sync_every: int = 1
+    transport: TransportKind = "group"
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedJob:
     """What to train, where. `level` is a level or a controller's name; `compute` overrides the task's. `sync_every` is
-    the number of local steps, or "auto"; 0 is synchronous training."""
+    the number of local steps, or "auto"; 0 is synchronous training. `wire` may be "auto" too."""
 
     task: TrainingTask
     network: Network
     level: str = "auto"
-    wire: Wire = "group"
+    wire: ChosenTransport = "group"
     seed: int = 1
     compute: float | None = None
     note_loss: bool = False
@@ -82,17 +84,24 @@ class TrainingSimulation:
         self._job = job
         world = len(job.network.ranks)
         self.workers = self._make_workers()
-        self.times = NetworkTimes(job.network, job.wire, seed=job.seed)
+        self.transports = SimulatedTransports(job.wire, job.network, job.seed)
         compute = job.task.compute if job.compute is None else job.compute
         self.timeline = Timeline(self.times, compute, random.Random(job.seed))
-        self._footprint = FootprintTable(world, own_wire=job.wire != "group")
         self._description = Job(world, self.workers.buckets, self._footprint)
-        self._estimator, self._peers = Estimator(), [ClockSync() for _ in range(world - 1)]
+        self._peers = [ClockSync() for _ in range(world - 1)]
         self.controller = controller or (make_controller(job.level) if is_controller(job.level) else None)
         self._fixed = None if self.controller else Fixed(Level.parse(job.level), world, job.warmup)
         first = self._first()
         self._coming: deque[Decision] = deque([first] * DECISION_DELAY, maxlen=DECISION_DELAY)
         self.view = View.unknown()
+
+    @property
+    def times(self) -> NetworkTimes:
+        return self.transports.current.times
+
+    @property
+    def _footprint(self) -> FootprintTable:
+        return self.transports.current.footprint
 
     def _make_workers(self) -> Workers:
         return Workers(self._job.task, len(self._job.network.ranks), seed=self._job.seed)
@@ -105,6 +114,7 @@ class TrainingSimulation:
         number = self.workers.step + 1
         decision = self._fixed.at(number) if self._fixed is not None else self._coming[0]
         level = decision.level
+        self._carry_by(decision)
         trained = self.workers.train(level)
         hops = max(one.hops for one in self._footprint(level, self.workers.buckets))
         timed = self.timeline.step(trained.traffic, level, hops)
@@ -118,18 +128,28 @@ class TrainingSimulation:
         held_out = self.workers.held_out_loss() if number % self._job.evaluate_every == 0 else None
         bandwidth = self.view.group.bandwidth
         return SimulatedStep(
-            number, timed.end, level, trained.loss, held_out, bandwidth, decision.reason, decision.guarded, facts
-        )
+            number, timed.end, level, trained.loss, held_out, bandwidth, decision.reason, decision.guarded, facts,
+            transport=self.transports.current.kind,
+        )  # fmt: skip
 
     def _sense_and_decide(self, timed: SimulatedStepTimes, facts: StepFacts, job: Job) -> Decision | None:
         """Update the view; the controller's next decision, where there is a controller."""
         self._observe(timed.end)
-        self.view = self._estimator.update(timed.observations, self._peers, timed.end)
+        self.view = self.transports.sense(timed, self._peers)
         if self.controller is None:
             return None
-        decision = sendable(self.controller.decide(job, self.view, facts, timed.end))
+        step = self.workers.step
+        last = self._coming[-1]
+        decision = self.transports.decide(self.controller, job, facts, self.view, last, step, timed.end)
         self._coming.append(decision)
         return decision
+
+    def _carry_by(self, decision: Decision) -> None:
+        before = self.transports.current
+        self.transports.use(decision)
+        if self.transports.current is not before:
+            self.timeline.times = self.times
+            self._description = Job(self.times.world_size, self.workers.buckets, self._footprint)
 
     def _observe(self, now: float) -> None:
         """Round trips as pulses measure them: with what queues at that moment."""

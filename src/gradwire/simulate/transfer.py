@@ -25,7 +25,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from gradwire.errors import ConfigError
 from gradwire.network import Network
@@ -33,9 +33,8 @@ from gradwire.network.link_spec import LinkSpec
 from gradwire.network.network import CrossTraffic
 from gradwire.network.route import Routes, routes
 from gradwire.simulate.underlay import UNLIMITED
+from gradwire.types import TRANSPORTS, TransportKind
 
-Wire = Literal["group", "tcp", "ltp"]
-WIRES: Final[tuple[Wire, ...]] = ("group", "tcp", "ltp")
 Pair = tuple[int, int]
 
 # Linux: initial window in packets, minimum retransmission timeout in seconds, CUBIC's decrease and growth.
@@ -81,9 +80,11 @@ class Flow:
 class NetworkTimes:
     """Times of operations on one network; keeps the state of every connection. Times must not decrease."""
 
-    def __init__(self, network: Network, wire: Wire = "group", *, restarts: bool = True, seed: int = 1) -> None:
-        if wire not in WIRES:
-            raise ConfigError(f"transport: {wire!r} cannot be simulated; choose one of {', '.join(WIRES)}")
+    def __init__(
+        self, network: Network, wire: TransportKind = "group", *, restarts: bool = True, seed: int = 1
+    ) -> None:
+        if wire not in TRANSPORTS:
+            raise ConfigError(f"transport: {wire!r} cannot be simulated; choose one of {', '.join(TRANSPORTS)}")
         self._network, self._wire, self._restarts = network, wire, restarts
         self._rng = random.Random(seed)
         self._free = 0.0
