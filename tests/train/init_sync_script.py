@@ -1,0 +1,38 @@
+"""An ordinary DDP script without any reference to gradwire.
+
+It builds one model from equal seeds and one from different ones, and prints a digest of each rank's weights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def built(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(20, 300), nn.BatchNorm1d(300), nn.Linear(300, 5))
+
+
+def digest(net: nn.Module) -> str:
+    flat: list[Tensor] = [one.float().flatten() for one in net.state_dict().values()]
+    return hashlib.sha256(torch.cat(flat).numpy().tobytes()).hexdigest()[:16]
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    same, other = built(7), built(rank)
+    models = [DistributedDataParallel(same), DistributedDataParallel(other)]
+    print(f"same {digest(same)}\nother {digest(other)}", flush=True)
+    models[0](torch.randn(4, 20)).sum().backward()
+    del models
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
