@@ -107,6 +107,7 @@ def test_an_unreachable_rank_is_alone_and_changes_nothing_for_the_others() -> No
 
 
 def test_one_rank_or_none_is_no_problem() -> None:
+    assert find_site_clusters(0, {}) == ()
     assert find_site_clusters(1, {}) == ((0,),)
     assert find_site_clusters(2, {}) == ((0,), (1,))
 

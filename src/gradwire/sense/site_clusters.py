@@ -53,6 +53,8 @@ def find_site_clusters(count: int, round_trips: Pairs, rates: Pairs | None = Non
     `round_trips` in seconds and `rates` in any unit, of ordered pairs; one direction is enough, and pairs without a
     round trip count as far.
     """
+    if not count:
+        return ()
     everyone = list(range(count))
     distance = _symmetric(everyone, round_trips, min, math.inf) + FLOOR  # 1
     found = _separated(everyone, distance, SEPARATED, whole=FAR)
