@@ -195,6 +195,29 @@ def test_different_models_are_one_error_on_every_rank(ranks: Ranks, which: str) 
     assert MISMATCHES[which][2] in errors[0]
 
 
+def _left_alone(rank: int, world: int) -> str:
+    """Rank 1 ends before the others compare their weights."""
+    if rank == 1:
+        return "left"
+    os.environ["GRADWIRE_TRANSPORT_TIMEOUT"] = "1"
+    try:
+        gradwire.sync_weights(nn.Linear(4, 3))
+    except RuntimeError as error:
+        return type(error).__name__
+    finally:
+        del os.environ["GRADWIRE_TRANSPORT_TIMEOUT"]
+    return "no error"
+
+
+def test_nobody_waits_for_a_rank_that_has_left() -> None:
+    # A pool of its own: groups in which a rank is missing cannot be used by the next test.
+    ranks = Ranks()
+    first, left, last = ranks.run(3, _left_alone, timeout=55.0)
+    ranks.close()
+    assert left == "left"
+    assert {first, last} <= {"RuntimeError", "DistBackendError", "DistNetworkError"}
+
+
 def _ignoring(rank: int, world: int) -> tuple[float, float]:
     net = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
     net._ddp_params_and_buffers_to_ignore = ["1.weight"]  # type: ignore[assignment]
