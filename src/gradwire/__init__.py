@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gradwire.integrations.fsdp import attach_fsdp
     from gradwire.integrations.handle import Handle
     from gradwire.integrations.rejoin import init_process_group
+    from gradwire.integrations.sync_weights import WeightSync, sync_weights
     from gradwire.level import Level
 
 __all__ = [
@@ -26,9 +27,11 @@ __all__ = [
     "IntegrityError",
     "Level",
     "LinkError",
+    "WeightSync",
     "attach",
     "attach_fsdp",
     "init_process_group",
+    "sync_weights",
 ]
 
 _HOME = {
@@ -36,6 +39,8 @@ _HOME = {
     "attach_fsdp": "gradwire.integrations.fsdp",
     "init_process_group": "gradwire.integrations.rejoin",
     "Handle": "gradwire.integrations.handle",
+    "WeightSync": "gradwire.integrations.sync_weights",
+    "sync_weights": "gradwire.integrations.sync_weights",
     "Config": "gradwire.config",
     "Level": "gradwire.level",
     "ConfigError": "gradwire.errors",

@@ -1,6 +1,7 @@
 """Run: `torchrun ... -m gradwire.run train.py args...` attaches gradwire to every DDP model of an unchanged script.
 
-Settings come from GRADWIRE_* variables or the file that GRADWIRE_CONFIG names. When the script ends, rank 0 prints each
+Where all ranks have built the same weights, DDP sends none at the start (`integrations/ddp_init_sync.py`). Settings
+come from GRADWIRE_* variables or the file that GRADWIRE_CONFIG names. When the script ends, rank 0 prints each
 model's summary on standard error. With GRADWIRE_BACKEND=gradwire the script's `init_process_group` makes a gradwire
 group, whatever backend it names. `-m gradwire.run -m package.module args...` runs a module.
 
@@ -25,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gradwire.config import Config, resolve
 from gradwire.errors import ConfigError
 from gradwire.integrations.ddp import attach_configured
+from gradwire.integrations.ddp_init_sync import construct_synchronised
 from gradwire.integrations.local_attach import LocalOptimizers
 from gradwire.observe.summary import SummarySink
 from gradwire.suggest import did_you_mean
@@ -39,7 +41,7 @@ def attach_to_every_model(sinks: list[SummarySink]) -> Callable[[], None]:
 
     @functools.wraps(original)
     def construct(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
+        construct_synchronised(original, self, *args, **kwargs)
         sinks.append(attach_configured(self, resolve(), LocalOptimizers(None, None)).tally)
 
     def undo() -> None:

@@ -59,6 +59,11 @@ def test_a_job_with_local_steps_trains(alone: None) -> None:
     assert evaluate("docs/howto/local-steps.md", names) == 3
 
 
+def test_a_job_with_equal_weights_starts(alone: None) -> None:
+    names = {"torch": torch, "nn": nn, "gradwire": gradwire, "DistributedDataParallel": DistributedDataParallel}
+    assert evaluate("docs/howto/start.md", names) == 1
+
+
 @pytest.mark.parametrize("page", ["docs/howto/planner.md", "docs/howto/compressor.md"])
 def test_a_guides_code_runs(page: str) -> None:
     assert evaluate(page, {"__name__": "guide"}) >= 2

@@ -72,6 +72,7 @@ def render(report: DoctorReport) -> RenderableType:
         parts.append(_matrix(report))
     if report.partial:
         parts.append(Text("Not all pairs were measured; a larger --budget measures more.", style="dim"))
+    parts += _sites(report)
     parts += _findings(report)
     if report.predictions:
         parts.append(_predictions(report))
@@ -122,6 +123,28 @@ def _cell(reach: object, flow: object) -> str | Text:
     retransmitted = flow.retransmitted if isinstance(flow, FlowResult) else 0.0
     lost = f"\n({reach.udp_loss or 0:.1%}, {retransmitted:.1%})" if reach.udp_loss or retransmitted > 0.001 else ""
     return f"{rate}\n{Seconds(reach.rtt)}{lost}"
+
+
+def _sites(report: DoctorReport) -> list[RenderableType]:
+    """The sites, and how to name them where nobody has."""
+    from gradwire.doctor.site_report import proposes_sites
+    from gradwire.sites.topology import VARIABLE
+
+    if len(report.hosts) < 2:
+        return []
+    named = any(site.named for site in report.sites)
+    source = VARIABLE if named else "measured round trips and rates"
+    table = Table(title=f"Sites, by {source}", title_justify="left")
+    for column in ("site", "ranks", "hosts", "longest round trip inside", "shortest to another site"):
+        table.add_column(column)
+    for site in report.sites:
+        trips = ("-" if trip is None else str(Seconds(trip)) for trip in (site.inside, site.outside))
+        table.add_row(site.name, ", ".join(map(str, site.ranks)), ", ".join(site.hosts), *trips)
+    lines: list[RenderableType] = [table]
+    if proposes_sites(report.sites):
+        lines.append(Text("With a plan, ranks of one site sum among themselves first. To use these sites, set:"))
+        lines += [Text(f"  export {VARIABLE}={site.name}   # on {', '.join(site.hosts)}") for site in report.sites]
+    return lines
 
 
 def _findings(report: DoctorReport) -> list[RenderableType]:

@@ -202,7 +202,8 @@ class PlanShown(Response, frozen=True):
 
 
 class MemberView(Response, frozen=True):
-    """A rank, its host and site; degrees north and east if the name of the site or host is a known place."""
+    """A rank, its host and site (named, or measured where none is); degrees north and east if the name of the site or
+    host is a known place."""
 
     rank: int
     host: str

@@ -8,6 +8,7 @@ from typing import Any, Final
 from gradwire.dashboard import schema
 from gradwire.dashboard.run_data import MAX_MEMBERS, UNITS, RunData
 from gradwire.dashboard.sampled_series import SampledSeries
+from gradwire.dashboard.site_names import site_names
 from gradwire.events import Decided, Planned
 from gradwire.observe.geo import where
 from gradwire.observe.reader import Damage
@@ -213,12 +214,14 @@ def _series(data: RunData, name: str, start: float, end: float, width: int) -> s
 def _members(data: RunData) -> list[schema.MemberView]:
     known = {rank for rank in data.state.ranks if 0 <= rank < MAX_MEMBERS}
     known |= {rank for pair in data.sensed_links for rank in pair}
-    return [_member(rank, data.state.ranks.get(rank, RankState())) for rank in sorted(known)]
+    sites = site_names(data.state, sorted(known))
+    return [_member(rank, data.state.ranks.get(rank, RankState()), site) for rank, site in sites.items()]
 
 
-def _member(rank: int, known: RankState) -> schema.MemberView:
-    host, site = known.host[:MAX_NAME], known.site[:MAX_NAME]
-    return schema.MemberView(rank, host, site, *(where(site or host) or (None, None)))
+def _member(rank: int, known: RankState, site: str) -> schema.MemberView:
+    """A measured site has no place on a map, its hosts may have."""
+    host, named = known.host[:MAX_NAME], known.site[:MAX_NAME]
+    return schema.MemberView(rank, host, site[:MAX_NAME], *(where(named or host) or (None, None)))
 
 
 def _plan(at: float, event: Planned) -> schema.PlanShown:

@@ -14,6 +14,7 @@ from gradwire.doctor.predict import LADDER, NetworkPath, Workload, predict, reco
 from gradwire.doctor.probe_protocol import TOKEN_BYTES
 from gradwire.doctor.responder import Responder
 from gradwire.doctor.schedule import Pair, target_of, transfers
+from gradwire.doctor.site_report import report_sites
 from gradwire.doctor.types import DoctorReport, FlowResult, HostFacts, Reach
 from gradwire.transport.bootstrap.store_exchange import StoreExchange
 from gradwire.units import Rate, Seconds
@@ -67,7 +68,7 @@ def conclude(measured: Measured, work: Workload) -> DoctorReport:
     predictions = predict(work, path, len(hosts), measured.costs) if path else []
     return DoctorReport(
         hosts, reaches, flows, findings, work.model, work.parameters, float(work.compute), predictions,
-        recommend(predictions, findings, work, path), measured.partial,
+        recommend(predictions, findings, work, path), measured.partial, report_sites(hosts, reaches, flows),
     )  # fmt: skip
 
 

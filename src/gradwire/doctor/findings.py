@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
+from gradwire.doctor.site_report import find_site_mistakes
 from gradwire.doctor.types import Finding, FlowResult, HostFacts, Reach, Severity
 from gradwire.sense.slow_start import slow_start_seconds
 from gradwire.units import Rate, Seconds
@@ -31,6 +32,7 @@ def find(hosts: Sequence[HostFacts], reaches: Sequence[Reach], flows: Sequence[F
         *_loss(hosts, reaches),
         *_slow(hosts, flows),
         *_restarts(hosts, reaches, flows),
+        *find_site_mistakes(hosts, reaches, flows),
     ]
     return sorted(found, key=lambda finding: ORDER[finding.severity])
 

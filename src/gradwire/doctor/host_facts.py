@@ -12,6 +12,7 @@ from pathlib import Path
 from gradwire.doctor.types import HostFacts, Interface
 from gradwire.errors import LinkError
 from gradwire.observe.event_bus import host_name
+from gradwire.sites.topology import VARIABLE as SITE
 
 SIOCGIFADDR, SIOCGIFMTU = 0x8915, 0x8921
 LOOPBACK = "127.0.0.1"
@@ -85,4 +86,5 @@ def host_facts(rank: int, master: str, tcp_port: int, udp_port: int) -> HostFact
         tcp_port=tcp_port,
         udp_port=udp_port,
         restarts=slow_start_after_idle(),
+        site=os.environ.get(SITE, ""),
     )

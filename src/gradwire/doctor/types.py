@@ -22,7 +22,7 @@ class HostFacts(msgspec.Struct, frozen=True):
 
     `route_address` is the local address of packets to MASTER_ADDR; `gloo_address` the one that gloo publishes (None if
     its interface does not exist); `gloo_setting` is GLOO_SOCKET_IFNAME; `restarts` is the kernel's setting
-    net.ipv4.tcp_slow_start_after_idle.
+    net.ipv4.tcp_slow_start_after_idle; `site` is GRADWIRE_SITE.
     """
 
     rank: int
@@ -37,6 +37,7 @@ class HostFacts(msgspec.Struct, frozen=True):
     tcp_port: int
     udp_port: int
     restarts: bool = False
+    site: str = ""
 
     @property
     def route_interface(self) -> Interface | None:
@@ -80,6 +81,21 @@ class Finding(msgspec.Struct, frozen=True):
     fix: str
 
 
+class SiteFacts(msgspec.Struct, frozen=True):
+    """Ranks that are near each other. Seconds; None where there is no such path.
+
+    `name` is what GRADWIRE_SITE says (`named`), otherwise a proposal for it. `inside` is the longest round trip between
+    two of the ranks, `outside` the shortest to another site.
+    """
+
+    name: str
+    ranks: list[int]
+    hosts: list[str]
+    inside: float | None
+    outside: float | None
+    named: bool
+
+
 class LevelPrediction(msgspec.Struct, frozen=True):
     """A step at one level: total seconds, of these `exposed` waiting for the network, and bytes sent by each rank."""
 
@@ -102,3 +118,4 @@ class DoctorReport(msgspec.Struct, frozen=True):
     predictions: list[LevelPrediction]
     recommendation: str
     partial: bool = False
+    sites: list[SiteFacts] = []
