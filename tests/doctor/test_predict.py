@@ -12,7 +12,7 @@ from gradwire.level import Level
 from gradwire.units import Rate, Seconds
 
 SLOW = NetworkPath(Rate.from_mbit(94), Seconds(0.0005))
-COSTS = {"off": 0.0, "fp16": 1e-9, "int8": 2e-9, "topk:0.1+int8": 3e-9, "topk:0.01+int8": 2e-9}
+COSTS = {"off": 0.0, "fp16": 1e-9, "int8": 2e-9, "int4": 2e-9, "topk:0.1+int8": 3e-9, "topk:0.01+int8": 2e-9}
 FAST = NetworkPath(Rate.from_mbit(95_000), Seconds(0.00005))
 
 
@@ -68,9 +68,31 @@ def test_a_level_is_recommended_on_a_slow_network() -> None:
     work = parse_model("resnet18")
     predictions = predict(work, SLOW, 4, COSTS)
     sentence = recommend(predictions, [], work, SLOW)
-    assert sentence.startswith("Use gradwire.attach(model, ")
-    chosen = next(one for one in predictions if f'"{one.level}"' in sentence)
-    assert chosen.seconds <= 1.1 * min(one.seconds for one in predictions)
+    assert sentence.startswith("Use gradwire.attach(model): with 94 Mbit/s")
+    assert '"auto" would use int4.' in sentence, "the quickest of those that cost next to no steps"
+    int4 = next(one for one in predictions if one.level == "int4")
+    assert f"takes about {Seconds(int4.seconds)} instead of {Seconds(predictions[0].seconds)}" in sentence
+    assert "with about 2% more steps to the same loss" in sentence
+
+
+def test_a_lossier_level_that_may_be_quicker_comes_with_its_price() -> None:
+    work = Workload("small", 10_000_000, Seconds(0.01))
+    path = NetworkPath(Rate.from_mbit(5), Seconds(0.001))
+    sentence = recommend(predict(work, path, 4, COSTS), [], work, path)
+    assert '"auto" would use int4.' in sentence
+    assert "topk:0.01+int8 would take" in sentence
+    assert "up to 3.3 times as many steps" in sentence
+    assert "extra_steps = 2.3" in sentence
+
+
+def test_on_a_far_network_another_transport_is_named() -> None:
+    work = Workload("small", 800_000, Seconds(0.01))
+    far = NetworkPath(Rate.from_mbit(300), Seconds(0.08))
+    predictions = predict(work, far, 4, COSTS)
+    int8 = predictions[2]
+    assert int8.seconds - int8.own_wire == pytest.approx(0.08)
+    assert "gradwire's own transport" in recommend(predictions, [], work, far)
+    assert "own transport" not in recommend(predict(work, SLOW, 4, COSTS), [], work, SLOW)
 
 
 def test_the_mildest_of_equals_is_chosen() -> None:

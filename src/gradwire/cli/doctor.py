@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradwire.doctor.types import DoctorReport
+from gradwire.level import Level
 from gradwire.units import Bytes, Rate, Seconds, parse_bytes
 
 COLORS = {"error": "bold red", "warning": "yellow", "info": "cyan"}
@@ -163,8 +164,13 @@ def _predictions(report: DoctorReport) -> Table:
         f"{Seconds(report.compute_seconds)} of compute)"
     )
     table = Table(title=title, title_justify="left")
-    for column in ("level", "step", "wait for the network", "sent per rank"):
+    columns = ("level", "step", "wait for the network", "own transport", "more steps", "sent per rank")
+    for column in columns:
         table.add_column(column, justify="left" if column == "level" else "right")
     for one in report.predictions:
-        table.add_row(one.level, str(Seconds(one.seconds)), str(Seconds(one.exposed)), str(Bytes(one.wire_bytes)))
+        more = f"up to {one.price - 1:.0%}" if Level.parse(one.level).sparse else f"{one.price - 1:.1%}"
+        table.add_row(
+            one.level, str(Seconds(one.seconds)), str(Seconds(one.exposed)), str(Seconds(one.own_wire)), more,
+            str(Bytes(one.wire_bytes)),
+        )  # fmt: skip
     return table

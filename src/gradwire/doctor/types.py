@@ -97,12 +97,18 @@ class SiteFacts(msgspec.Struct, frozen=True):
 
 
 class LevelPrediction(msgspec.Struct, frozen=True):
-    """A step at one level: total seconds, of these `exposed` waiting for the network, and bytes sent by each rank."""
+    """A step at one level: total seconds, of these `exposed` waiting for the network, and bytes sent by each rank.
+
+    `own_wire` is the step over a transport of gradwire's own. `price` is how many times more steps the level may need
+    for the same loss: cautious for sparse levels, whose cost depends on the model.
+    """
 
     level: str
     seconds: float
     exposed: float
     wire_bytes: int
+    own_wire: float
+    price: float
 
 
 class DoctorReport(msgspec.Struct, frozen=True):
