@@ -25,7 +25,7 @@ from gradwire.runtime.plain_path import PlainPath
 from gradwire.runtime.session import Session, SessionParts
 from gradwire.sense.step_timer import StepTimer
 from gradwire.transport.lanes.base import AllReduce
-from gradwire.transport.lanes.loopback import Loopback
+from gradwire.transport.lanes.loopback import Loopback, Loss
 from gradwire.types import Bucket, Decision, ParameterSlice
 
 Shapes = Sequence[Sequence[tuple[str, tuple[int, ...]]]]
@@ -111,6 +111,8 @@ class Sessions:
         compress: CompressConfig | None = None,
         *,
         own_wire: bool = False,
+        loss: Loss | None = None,
+        late: bool = False,
         release: Callable[[], None] = lambda: None,
     ) -> None:
         self.world_size, self.shapes = world_size, shapes
@@ -119,18 +121,19 @@ class Sessions:
         self.codecs = [CodecCache(compress is not None and compress.prune == "zero") for _ in range(world_size)]
         self.events: list[Event] = []
         self.sessions: list[Session] = []
-        lanes, plain = [Loopback(world_size) for _ in range(LANES)], Loopback(world_size)
+        lanes = [Loopback(world_size, loss=loss, late=late) for _ in range(LANES)]
+        plain = Loopback(world_size)
         for rank in range(world_size):
             context = self._context(rank, compress or CompressConfig(), lanes)
             pipeline, governor = context.pipeline, self.governors[rank]
             parts = SessionParts(
                 governor=governor,
                 plain=PlainPath(context, _all_reduce(plain, rank), lambda *timing: None, own_wire=own_wire),
-                compressed=CompressedPath(context),
+                compressed=CompressedPath(context, tolerance=1.0 if loss is None else 0.5),
                 scaling=context.scaling,
                 reporter=context.reporter,
                 timer=context.timer,
-                closers=(pipeline.close, governor.close, release),
+                closers=(pipeline.close, context.feedback.settle_last, governor.close, release),
             )
             self.sessions.append(Session(parts))
 

@@ -166,7 +166,7 @@ def _session(
         reporter=paths.reporter,
         timer=context.timer,
         verifier=ReplicaVerifier(every, paths.reporter, pipeline, compare) if every else None,
-        closers=(*trees, pipeline.close, governor.close, release.close),
+        closers=(*trees, pipeline.close, context.feedback.settle_last, governor.close, release.close),
     )
     return Session(parts)
 
