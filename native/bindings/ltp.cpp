@@ -146,6 +146,7 @@ void bind_loop(nb::module_& m) {
           "tokens"_a, "timeout"_a, Released())
       .def("nudge", &ltp_io::Loop::nudge)
       .def("cancel", &ltp_io::Loop::cancel, "rank"_a, "token"_a, Released())
+      .def("detach", &ltp_io::Loop::detach, "rank"_a, "token"_a, Released())
       .def(
           "link_stats",
           [](ltp_io::Loop& l) {

@@ -97,6 +97,7 @@ void bind_loop(nb::module_& m) {
           },
           "token"_a, "timeout"_a, Released())
       .def("cancel", &stream::Loop::cancel, "rank"_a, "token"_a, Released())
+      .def("detach", &stream::Loop::detach, "rank"_a, "token"_a, Released())
       .def(
           "link_stats",
           [](stream::Loop& l) {

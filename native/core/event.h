@@ -1,7 +1,11 @@
 // Event: what the application asks a wire for (SendRequest, ReceiveRequest), and the result.
 #pragma once
 #include <cstdint>
+#include <cstring>
+#include <memory>
 #include <optional>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "core/failure.h"
@@ -17,8 +21,8 @@ struct ByteRange {
   friend bool operator==(const ByteRange&, const ByteRange&) = default;
 };
 
-// `data` stays valid and unchanged until the `sent` event carries `token`. Streams use `token`, `data`, `size` and
-// `tag` only.
+// `data` stays valid and unchanged until the `sent` event carries `token`, or until the request is detached. Streams
+// use `token`, `data`, `size` and `tag` only.
 struct SendRequest {
   std::uint64_t token = 0;
   const std::uint8_t* data = nullptr;
@@ -30,7 +34,18 @@ struct SendRequest {
   std::vector<ByteRange> critical;
   std::uint64_t seed = 0;  // of the sending order
   std::optional<std::uint32_t> least =
-      std::nullopt;  // the fraction that a deadline never goes below; none: see Settings
+      std::nullopt;                                 // the fraction that a deadline never goes below; none: see Settings
+  std::shared_ptr<std::uint8_t[]> owned = nullptr;  // where `data` is after `detach`
+
+  // Copies `ranges`, all that may still be sent: the caller's buffer is not read any more. Memory outside of them is
+  // reserved and never touched.
+  void detach(std::span<const ByteRange> ranges) {
+    if (owned) return;
+    std::shared_ptr<std::uint8_t[]> copy(new std::uint8_t[size]);
+    for (const ByteRange& range : ranges) std::memcpy(copy.get() + range.offset, data + range.offset, range.length);
+    data = copy.get();
+    owned = std::move(copy);
+  }
 };
 
 // `data` stays valid until the `received` event carries `token`; it is not written to after that.

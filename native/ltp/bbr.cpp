@@ -21,6 +21,10 @@ constexpr double kGrowth = 1.25;  // the path is full when the rate grows less t
 constexpr Time kRtpropWindow = 10 * kSecond;
 constexpr Time kProbeRttTime = 200 * kMillisecond;
 constexpr double kLeastWindowPackets = 4;
+// A packet sent while no more than this part of a product was in flight finds at most as much of our own queue, and so
+// measures RTprop as well as a probe does. Training sends and then computes: without this rule the first exchange after
+// every pause of more than the RTprop window would run into a probe (500 ms instead of 104 at a round trip of 80).
+constexpr double kQuietShare = 1.0 / 8;
 // What a round trip takes beyond RTprop without any queue: the peer's ACK delay, collecting a burst, scheduling of two
 // threads. Without it the window starves the sender on short round trips: it measures its own rate, and rate and window
 // shrink together (with 0.75 ms, incast at 1 ms went from 25 to 800 ms a transfer within twelve transfers).
@@ -123,11 +127,16 @@ void Bbr::update_rate(const AckSample& sample) {
   }
 }
 
+bool Bbr::sent_into_quiet(const AckSample& sample) const {
+  return static_cast<double>(sample.sent_in_flight) <= std::max(kLeastWindowPackets * packet_, product(kQuietShare));
+}
+
 void Bbr::update_rtprop(const AckSample& sample) {
   if (sample.rtt <= 0) return;
   round_least_rtt_ = std::min(round_least_rtt_, sample.rtt);
   if (mode_ == Mode::probe_rtt && probe_rtt_until_ != kNever) probe_least_ = std::min(probe_least_, sample.rtt);
-  if (!rtprop_known_ || sample.rtt <= rtprop_) {
+  bool renewed = sample.now - rtprop_at_ > kRtpropWindow && sent_into_quiet(sample);
+  if (!rtprop_known_ || sample.rtt <= rtprop_ || renewed) {
     rtprop_ = sample.rtt;
     rtprop_at_ = sample.now;
     rtprop_known_ = true;

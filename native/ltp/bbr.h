@@ -27,6 +27,7 @@ class Bbr : public Congestion {
   double product(double gain) const;  // gain x BtlBw x RTprop, in bytes
   void count_rounds(const AckSample& sample);
   bool path_limited(const AckSample& sample) const;
+  bool sent_into_quiet(const AckSample& sample) const;
   void update_rate(const AckSample& sample);
   void update_rtprop(const AckSample& sample);
   void update_ceiling(const AckSample& sample);

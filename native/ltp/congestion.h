@@ -18,6 +18,7 @@ struct AckSample {
   std::uint64_t delivered = 0;        // total since the start
   std::uint64_t prior_delivered = 0;  // total when the newest acknowledged packet was sent
   Time sent = 0;                      // when that packet was sent
+  std::uint64_t sent_in_flight = 0;   // bytes in flight then, with its own
   Time rtt = 0;                       // of that packet, less the peer's delay; 0 when not measurable
   double rate = 0;                    // delivery rate in bytes per second; 0 when not measurable
   Time reverse_queue = 0;             // queueing delay of ACKs on the reverse path, behind the other direction's data

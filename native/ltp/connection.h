@@ -47,6 +47,8 @@ class Connection final : private PacketListener {
   void post(Time now, const ReceiveRequest& request) { receives_.post(now, request); }
   // After it returns true the buffer is neither read nor written, and no event carries the token.
   bool cancel(Time now, std::uint64_t token);
+  // After it returns the buffer of this send is not read; the transfer continues from a copy.
+  void detach(std::uint64_t token) { sends_.detach(token); }
   // Returns every request, without events. Only before the peer has confirmed, so that no request is partly done.
   void hand_over(std::vector<SendRequest>& sends, std::vector<ReceiveRequest>& receives) const;
   void shut(ShutReason reason) { shutting_ = reason; }

@@ -2,6 +2,7 @@
 #include "ltp/endpoint.h"
 
 #include <algorithm>
+#include <array>
 
 namespace gradwire::ltp {
 namespace {
@@ -104,6 +105,14 @@ bool Endpoint::cancel(Time now, std::uint32_t rank, std::uint64_t token) {
   auto same_token = [&](const auto& request) { return request.token == token; };
   if (std::erase_if(peer.early_sends, same_token) || std::erase_if(peer.early_receives, same_token)) return true;
   return peer.connection && peer.connection->cancel(now, token);
+}
+
+void Endpoint::detach(std::uint32_t rank, std::uint64_t token) {
+  auto found = peers_.find(rank);
+  if (found == peers_.end()) return;
+  for (SendRequest& request : found->second.early_sends)
+    if (request.token == token) return request.detach(std::array{ByteRange{0, request.size}});
+  if (found->second.connection) found->second.connection->detach(token);
 }
 
 void Endpoint::shut() {

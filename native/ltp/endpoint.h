@@ -35,6 +35,8 @@ class Endpoint {
   void send(Time now, std::uint32_t rank, SendRequest request);
   void post(Time now, std::uint32_t rank, const ReceiveRequest& request);
   bool cancel(Time now, std::uint32_t rank, std::uint64_t token);
+  // After it returns the buffer of this send is not read; the transfer continues from a copy.
+  void detach(std::uint32_t rank, std::uint64_t token);
   // Closes every connection; poll_transmit then returns the packets that announce it.
   void shut();
 

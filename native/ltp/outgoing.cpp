@@ -137,11 +137,25 @@ OpenFrame Outgoing::open_frame() const {
   return open;
 }
 
+ByteRange Outgoing::bytes_between(std::uint64_t first, std::uint64_t end) const {
+  return {first * grain_, std::min(request_.size, end * grain_) - first * grain_};
+}
+
+void Outgoing::detach() {
+  std::vector<ByteRange> unacked;
+  for (std::uint64_t first = acked_.next_clear(0); first < acked_.size();) {
+    std::uint64_t end = acked_.next_set(first);
+    unacked.push_back(bytes_between(first, end));
+    first = acked_.next_clear(end);
+  }
+  request_.detach(unacked);
+}
+
 std::vector<ByteRange> Outgoing::missing() const {
   std::vector<ByteRange> ranges;
   for (std::uint64_t first = close_missing_.next_set(0); first < close_missing_.size();) {
     std::uint64_t end = close_missing_.next_clear(first);
-    ranges.push_back({first * grain_, std::min(request_.size, end * grain_) - first * grain_});
+    ranges.push_back(bytes_between(first, end));
     first = close_missing_.next_set(end);
   }
   return ranges;

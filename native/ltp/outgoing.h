@@ -37,6 +37,8 @@ class Outgoing {
   // Collects the parts of CLOSE; true once all have arrived.
   bool on_close(const CloseFrame& close);
 
+  // The caller's buffer is not read any more: what is not acknowledged yet is copied.
+  void detach();
   OpenFrame open_frame() const;
   std::vector<ByteRange> missing() const;
   TransferId id() const { return id_; }
@@ -56,6 +58,7 @@ class Outgoing {
   Piece take(std::uint64_t first, std::uint64_t most, std::size_t room);
   bool next_from(Bitmap& queue, std::uint64_t& cursor, std::size_t room, Piece& piece);
   bool is_critical(std::uint64_t grain) const;
+  ByteRange bytes_between(std::uint64_t first, std::uint64_t end) const;
   bool start_block();
   void skip_critical_blocks();
 

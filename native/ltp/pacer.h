@@ -14,7 +14,8 @@ class Pacer {
   // longer ones save processor time; kernel TCP's take 1 ms too.
   static constexpr Time kBurstLeast = 250 * kMicrosecond;
   static constexpr Time kBurstLongest = kMillisecond;
-  static constexpr double kBurstMost = 64 * 1024;  // one segmentation-offload super-packet
+  static constexpr double kBurstMost = 64 * 1024;   // one segmentation-offload super-packet
+  static constexpr double kAfterPause = 10 * 1460;  // TCP's initial window (RFC 6928)
 
   static double burst(double rate, Time rtt, std::uint64_t packet) {
     double wanted = rate * static_cast<double>(std::clamp(rtt / 2, kBurstLeast, kBurstLongest)) / kSecond;
@@ -25,8 +26,9 @@ class Pacer {
   void refill(Time now, double rate, double burst) {
     if (now > at_) tokens_ += rate * static_cast<double>(now - at_) / kSecond;
     at_ = std::max(now, at_);
-    // At most a second burst: a sender that woke up late catches up instead of losing the rate of that time.
-    tokens_ = std::min(tokens_, 2 * burst);
+    // At most a second burst: a sender that woke up late catches up instead of losing the rate of that time. After a
+    // pause, what TCP sends at once, so that a small transfer takes one way's delay and no pacing.
+    tokens_ = std::min(tokens_, std::max(2 * burst, kAfterPause));
     // Whole bursts: when an ACK wakes the sender in between, a burst must not be split into many small ones.
     if (tokens_ <= 0) open_ = false;
     if (tokens_ >= 0.98 * burst) open_ = true;

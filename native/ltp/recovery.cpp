@@ -43,6 +43,7 @@ void Recovery::on_sent(Time now, SentPacket& packet, bool eliciting) {
   packet.first_sent = first_sent_;
   packet.app_limited = app_limited_until_ > delivered_;
   in_flight_ += packet.bytes;
+  packet.in_flight = in_flight_;
   ++in_flight_packets_;
   last_eliciting_ = now;
   pacer_.spend(packet.bytes);
@@ -158,6 +159,7 @@ void Recovery::finish_sample(Time now, AckSample& sample) {
   if (newest_) {
     sample.prior_delivered = newest_->delivered;
     sample.sent = newest_->sent;
+    sample.sent_in_flight = newest_->in_flight;
     sample.app_limited = newest_->app_limited;
     first_sent_ = newest_->sent;
     Time interval = std::max(newest_->sent - newest_->first_sent, now - newest_->delivered_at);

@@ -1,6 +1,7 @@
 #include "ltp/send_side.h"
 
 #include <algorithm>
+#include <array>
 
 namespace gradwire::ltp {
 namespace {
@@ -101,6 +102,13 @@ bool SendSide::cancel(std::uint64_t token) {
     return true;
   }
   return false;
+}
+
+void SendSide::detach(std::uint64_t token) {
+  for (Waiting& waiting : waiting_)
+    if (waiting.request.token == token) return waiting.request.detach(std::array{ByteRange{0, waiting.request.size}});
+  for (TransferId id : order_)
+    if (transfers_.at(id)->request().token == token) return transfers_.at(id)->detach();
 }
 
 Outgoing* SendSide::ready(std::size_t payload) {

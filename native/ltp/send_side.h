@@ -23,6 +23,8 @@ class SendSide {
   void submit(Time now, SendRequest request);
   // Drops the transfer; its buffer is not read again. False when there is none with this token.
   bool cancel(std::uint64_t token);
+  // The transfer continues from a copy of what is not acknowledged: the caller's buffer is not read again.
+  void detach(std::uint64_t token);
   // The transfer that sends next, or none. `payload` is the present payload of a full packet; new transfers are cut by
   // it.
   Outgoing* ready(std::size_t payload);

@@ -16,6 +16,7 @@ struct SentPacket {
   // Delivery state when it was sent, for the rate sample (Cheng and Cardwell, "Delivery rate estimation").
   Time delivered_at = 0, first_sent = 0;
   std::uint64_t delivered = 0;
+  std::uint64_t in_flight = 0;  // bytes, with its own, when it was sent
   TransferId transfer = 0;
   std::uint32_t first = 0;  // grains [first, first + count) of the transfer
   std::uint16_t count = 0, bytes = 0;

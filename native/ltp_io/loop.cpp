@@ -141,6 +141,10 @@ std::optional<Event> Loop::cancel(std::uint32_t rank, std::uint64_t token) {
   return event;
 }
 
+void Loop::detach(std::uint32_t rank, std::uint64_t token) {
+  call([&](Time) { endpoint_.detach(rank, token); });
+}
+
 Stats Loop::stats() {
   Stats stats;
   call([&](Time) {

@@ -58,6 +58,8 @@ class Loop {
   bool wait_connected(std::uint32_t rank, Time deadline, Failure& failure);
   // Returns when the loop no longer uses the buffer. The result, if the transfer had finished before.
   std::optional<Event> cancel(std::uint32_t rank, std::uint64_t token);
+  // Returns when the loop no longer reads the buffer of this send; the transfer continues from a copy.
+  void detach(std::uint32_t rank, std::uint64_t token);
   Stats stats();
   // None while the loop runs; then the error that ended it, empty when it was closed.
   std::optional<std::string> stopped();

@@ -104,10 +104,9 @@ bool Connection::flush(Time now) {
 }
 
 void Connection::detach(std::uint64_t id) {
-  if (body_id_ != id || body_.empty()) return;
+  if (body_id_ != id || body_.empty() || body_.data() == detached_.data()) return;
   detached_.assign(body_.begin(), body_.end());
   body_ = detached_;
-  body_id_ = 0;
 }
 
 // Makes at least `want` bytes available in the buffer; reads when needed.

@@ -55,6 +55,14 @@ bool Endpoint::cancel(Time now, std::uint32_t rank, std::uint64_t token) {
   return true;
 }
 
+void Endpoint::detach(std::uint32_t rank, std::uint64_t token) {
+  Peer* peer = find(rank);
+  if (!peer) return;
+  std::optional<std::uint64_t> id = peer->outbox.id_of(token);
+  if (id && peer->connection) peer->connection->detach(*id);
+  peer->outbox.detach(token);
+}
+
 void Endpoint::shut(Time now) {
   if (std::exchange(shut_, true)) return;
   for (auto& [rank, peer] : peers_) {

@@ -52,6 +52,8 @@ class Endpoint {
   void post(Time now, std::uint32_t rank, const ReceiveRequest& request);
   // The buffer is not used after this call. False: the transfer is unknown, or had finished before.
   bool cancel(Time now, std::uint32_t rank, std::uint64_t token);
+  // After it returns the buffer of this send is not read; the transfer continues from a copy.
+  void detach(std::uint32_t rank, std::uint64_t token);
   // Informs every peer, closes all sockets and fails what is pending; later requests fail too.
   void shut(Time now);
 

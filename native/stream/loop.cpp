@@ -203,6 +203,11 @@ std::optional<Event> Loop::cancel(std::uint32_t rank, std::uint64_t token) {
   return take(token);
 }
 
+void Loop::detach(std::uint32_t rank, std::uint64_t token) {
+  std::lock_guard lock(mutex_);
+  endpoint_.detach(rank, token);
+}
+
 std::map<std::uint32_t, LinkStats> Loop::link_stats() {
   std::lock_guard lock(mutex_);
   return endpoint_.link_stats();

@@ -39,6 +39,8 @@ class Loop {
   void nudge();
   bool wait_connected(std::uint32_t rank, Time deadline, Failure& failure);
   std::optional<Event> cancel(std::uint32_t rank, std::uint64_t token);
+  // The buffer of this send is not read after it returns; the transfer continues from a copy.
+  void detach(std::uint32_t rank, std::uint64_t token);
   std::map<std::uint32_t, LinkStats> link_stats();
   Counters counters();
   std::optional<std::string> stopped();

@@ -1,6 +1,7 @@
 #include "stream/outbox.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 namespace gradwire::stream {
@@ -127,6 +128,12 @@ bool Outbox::cancel(std::uint64_t token) {
         return true;
       }
   return false;
+}
+
+void Outbox::detach(std::uint64_t token) {
+  for (Message& message : sending_)
+    if (message.request.token == token)
+      return message.request.detach(std::array{ByteRange{message.made, message.request.size - message.made}});
 }
 
 void Outbox::fail_all(Failure failure) {

@@ -18,6 +18,8 @@ class Outbox {
   void set_credit(std::uint64_t bytes) { credit_ = bytes; }
   void send(Time now, const SendRequest& request);
   bool cancel(std::uint64_t token);
+  // What is not in frames yet is copied: the caller's buffer is not read by later frames.
+  void detach(std::uint64_t token);
   std::optional<std::uint64_t> id_of(std::uint64_t token) const;
 
   // The next frame and its payload; none when no message can send.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from gradwire.compress.error_feedback import ErrorFeedback, merge_residuals
 from gradwire.compress.lowrank import LowRank
-from gradwire.errors import ConfigError
+from gradwire.errors import ConfigError, LinkError
 from gradwire.level import Level
 from gradwire.types import Bucket, ParameterSlice
 
@@ -160,3 +162,56 @@ def test_loaded_warm_starts_are_used_on_the_device_of_the_gradient() -> None:
     lowrank.load_state_dict({"w": torch.ones(30, 2, dtype=torch.float64)})
     left = lowrank.left(torch.ones(600, device="meta"), layout)
     assert (left.device.type, left.dtype) == ("meta", torch.float32)
+
+
+def test_a_deferred_return_is_made_before_its_bucket_is_used_again_and_not_sooner() -> None:
+    feedback, made = ErrorFeedback(0, 2), list[int]()
+    first, second = bucket(0, ("a", 2)), bucket(1, ("b", 2))
+    for one in (first, second):
+        feedback.worker(one, CPU)
+    for one in (first, second):
+        feedback.defer(one, partial(made.append, one.index))
+    feedback.worker(second, CPU)
+    assert made == [1]
+    feedback.worker(second, CPU)
+    assert made == [1]
+    feedback.worker(first, CPU)
+    assert made == [1, 0]
+
+
+def test_a_deferred_return_reaches_its_parameter_when_the_layout_changes() -> None:
+    feedback = ErrorFeedback(0, 2)
+    old = bucket(0, ("a", 3), ("b", 2))
+    residual = feedback.worker(old, CPU)
+    feedback.defer(old, lambda: residual.add_(1.0))
+    assert feedback.worker(bucket(1, ("b", 2)), CPU).tolist() == [1.0, 1.0]
+
+
+def test_checkpoints_new_scales_and_undone_steps_include_deferred_returns() -> None:
+    feedback = ErrorFeedback(0, 2)
+    one = bucket(0, ("a", 2))
+    residual = feedback.worker(one, CPU)
+    add = lambda: residual.add_(1.0)  # noqa: E731
+    feedback.defer(one, add)
+    assert feedback.state_dict()["residuals"]["a"].tolist() == [1.0, 1.0]
+    feedback.defer(one, add)
+    feedback.rescale(2.0)
+    assert residual.tolist() == [4.0, 4.0]
+    before = feedback.saved(one)
+    feedback.defer(one, add)
+    feedback.restore(before)
+    assert feedback.worker(one, CPU).tolist() == [4.0, 4.0]
+
+
+def test_at_the_end_a_peer_that_never_reported_is_no_error_and_the_others_count() -> None:
+    feedback = ErrorFeedback(0, 2)
+    one = bucket(0, ("a", 2))
+    residual = feedback.worker(one, CPU)
+
+    def lost() -> None:
+        raise LinkError("rank 1 has closed the connection")
+
+    feedback.defer(one, lost)
+    feedback.defer(one, lambda: residual.add_(1.0))
+    feedback.settle_last()
+    assert feedback.state_dict()["residuals"]["a"].tolist() == [1.0, 1.0]

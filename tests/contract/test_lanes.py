@@ -14,6 +14,7 @@ from gradwire.clock import MonotonicClock
 from gradwire.errors import LinkError
 from gradwire.transport.lanes.base import AllGather, AllReduce, AllToAll, Lane, Losses
 from gradwire.transport.lanes.loopback import Loopback
+from gradwire.transport.lanes.unfinished_sends import UnfinishedSends
 from gradwire.transport.lanes.wire import WireLane
 from gradwire.transport.wires.ltp import Endpoint, LtpConfig
 
@@ -33,7 +34,7 @@ def ltp(timeout: float) -> Iterator[list[Lane]]:
         ends = [stack.enter_context(Endpoint(rank, SECRET, LtpConfig())) for rank in range(WORLD)]
         addresses = {end.rank: ("127.0.0.1", end.port) for end in ends}
         together(lambda rank: ends[rank].connect({r: w for r, w in addresses.items() if r != rank}))
-        yield [WireLane(end, WORLD, 1, timeout, MonotonicClock()) for end in ends]
+        yield [WireLane(end, WORLD, 1, UnfinishedSends(timeout), MonotonicClock()) for end in ends]
 
 
 def together(job: Callable[[int], Any]) -> list[Any]:

@@ -161,6 +161,39 @@ def test_data_sent_before_the_receive_is_posted_waits_for_it(kind: Kind) -> None
         assert large.wait(LIMIT).complete
 
 
+@pytest.mark.parametrize("size", [30_000, 500_000])
+def test_a_detached_send_delivers_what_its_buffer_was(kind: Kind, size: int) -> None:
+    source = torch.randint(0, 256, (size,), dtype=torch.uint8)
+    given = source.clone()
+    with mesh(kind, 2, credit=100_000) as (a, b):
+        filler = [a.send(1, bytes(40_000), tag=9) for _ in range(3)]  # uses up the credit: the send must wait
+        outbound = a.send(1, given, tag=2)
+        outbound.detach()
+        outbound.detach()
+        given.zero_()
+        target = torch.zeros_like(source)
+        assert b.receive(0, target, tag=2, timeout=LIMIT).complete
+        assert torch.equal(target, source)
+        assert outbound.wait(LIMIT).complete
+        for _ in filler:
+            assert b.receive(0, bytearray(40_000), tag=9, timeout=LIMIT).complete
+        all_complete(filler)
+
+
+def test_a_send_is_detached_while_it_is_under_way(kind: Kind) -> None:
+    sources = [torch.randint(0, 256, (3_000_000,), dtype=torch.uint8) for _ in range(4)]
+    targets = [torch.zeros_like(source) for source in sources]
+    with mesh(kind, 2) as (a, b):
+        inbound = [b.post(0, target, tag=n) for n, target in enumerate(targets)]
+        given = [source.clone() for source in sources]
+        outbound = [a.send(1, buffer, tag=n) for n, buffer in enumerate(given)]
+        for transfer, buffer in zip(outbound, given, strict=True):
+            transfer.detach()
+            buffer.zero_()
+        all_complete([*inbound, *outbound])
+    assert all(torch.equal(target, source) for target, source in zip(targets, sources, strict=True))
+
+
 def test_what_nobody_receives_does_not_hold_up_other_tags(kind: Kind) -> None:
     with mesh(kind, 2, credit=100_000) as (a, b):
         unwanted = [a.send(1, bytes(80_000), tag=100 + n) for n in range(10)]

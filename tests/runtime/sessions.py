@@ -25,7 +25,7 @@ from gradwire.runtime.plain_path import PlainPath
 from gradwire.runtime.session import Session, SessionParts
 from gradwire.sense.step_timer import StepTimer
 from gradwire.transport.lanes.base import AllReduce
-from gradwire.transport.lanes.loopback import Loopback
+from gradwire.transport.lanes.loopback import Loopback, Loss
 from gradwire.types import Bucket, Decision, ParameterSlice
 from tests.runtime.transports import transport_of
 
@@ -112,6 +112,8 @@ class Sessions:
         compress: CompressConfig | None = None,
         *,
         own_wire: bool = False,
+        loss: Loss | None = None,
+        late: bool = False,
         release: Callable[[], None] = lambda: None,
     ) -> None:
         self.world_size, self.shapes = world_size, shapes
@@ -121,7 +123,9 @@ class Sessions:
         self.events: list[Event] = []
         self.sessions: list[Session] = []
         self.contexts: list[PathContext] = []
-        lanes, plain = [Loopback(world_size) for _ in range(LANES)], Loopback(world_size)
+        self._tolerance = 1.0 if loss is None else 0.5
+        lanes = [Loopback(world_size, loss=loss, late=late) for _ in range(LANES)]
+        plain = Loopback(world_size)
         for rank in range(world_size):
             context = self._context(rank, compress or CompressConfig(), lanes, own_wire)
             self.contexts.append(context)
@@ -133,7 +137,7 @@ class Sessions:
                 scaling=context.scaling,
                 reporter=context.reporter,
                 timer=context.timer,
-                closers=(context.transports.close_lanes, governor.close, release),
+                closers=(context.transports.close_lanes, context.feedback.settle_last, governor.close, release),
             )
             self.sessions.append(Session(parts))
 
@@ -147,7 +151,7 @@ class Sessions:
             feedback=feedback,
             codecs=codecs,
             scaling=LossScaling(feedback, codecs),
-            transports=transport_of(pipeline, self.world_size, own_wire=own_wire),
+            transports=transport_of(pipeline, self.world_size, own_wire=own_wire, tolerance=self._tolerance),
             reporter=EventReporter(self, MonotonicClock()),
             timer=StepTimer(),
         )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gradwire.config import CompressConfig
+from gradwire.transport.lanes.loopback import seeded_loss
 from tests.runtime.sessions import Sessions
 
 RANKS = 3
@@ -58,3 +59,20 @@ def test_every_change_of_level_keeps_applied_plus_residual_equal_to_the_gradient
             given[index] += sum(own[index].double() for own in parts)
             applied[index] += RANKS * restored[0][index].double()
         assert difference(world, given, applied) < 1e-6, f"lost after step {number} at {level}"
+
+
+def test_reports_that_come_after_the_exchange_change_nothing() -> None:
+    """What a lossy lane did not deliver returns to the residual of its bucket before that is used again: with late
+    reports all steps and the checkpoint have the same bits as with prompt ones."""
+    levels = ["int8", "int8", "topk:0.2", "int4", "off", "int4", "fp16"]
+    runs = [Sessions(RANKS, SHAPES, loss=seeded_loss(0.1, seed=3), late=late) for late in (False, True)]
+    for number, level in enumerate(levels):
+        prompt, late = (world.step(level, gradients(number)) for world in runs)
+        for own, other in zip(prompt, late, strict=True):
+            assert all(torch.equal(one, two) for one, two in zip(own, other, strict=True))
+    for one, two in zip(runs[0].feedbacks, runs[1].feedbacks, strict=True):
+        kept, returned = one.state_dict()["residuals"], two.state_dict()["residuals"]
+        assert kept.keys() == returned.keys()
+        assert all(torch.equal(kept[name], returned[name]) for name in kept)
+    for world in runs:
+        world.close()

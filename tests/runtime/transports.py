@@ -9,13 +9,24 @@ from gradwire.types import TransportKind
 
 
 def open_transport(
-    pipeline: Pipeline, world_size: int, kind: TransportKind = "group", *, own_wire: bool = False
+    pipeline: Pipeline,
+    world_size: int,
+    kind: TransportKind = "group",
+    *,
+    own_wire: bool = False,
+    tolerance: float = 1.0,
 ) -> OpenTransport:
     table = FootprintTable(world_size, own_wire=own_wire)
-    return OpenTransport(kind=kind, pipeline=pipeline, footprint=table, own_wire=own_wire)
+    return OpenTransport(kind=kind, pipeline=pipeline, footprint=table, own_wire=own_wire, tolerance=tolerance)
 
 
 def transport_of(
-    pipeline: Pipeline, world_size: int, opener: Opener | None = None, *, own_wire: bool = False
+    pipeline: Pipeline,
+    world_size: int,
+    opener: Opener | None = None,
+    *,
+    own_wire: bool = False,
+    tolerance: float = 1.0,
 ) -> TransportSwitch:
-    return TransportSwitch(open_transport(pipeline, world_size, own_wire=own_wire), opener)
+    first = open_transport(pipeline, world_size, own_wire=own_wire, tolerance=tolerance)
+    return TransportSwitch(first, opener)

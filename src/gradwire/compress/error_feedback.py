@@ -4,6 +4,9 @@ Two residuals per bucket. The worker residual is this rank's own unsent gradient
 whose sum this rank re-encodes. It is in units of the mean, so folding it into the worker residual multiplies it by the
 world size. The velocity of DGC's momentum correction is kept too, where that is in use.
 
+What a lossy lane did not deliver returns to the worker residual when its receivers have reported it, which may be
+after the exchange has ended. Such a return is added by `defer` and made before the residual is used again.
+
 A step whose result is not applied (a loss scaler found an overflow) must not change this state: a bucket's state can be
 `saved` before its exchanges begin and `restore`d when the step has ended.
 
@@ -13,7 +16,9 @@ r + new, r + 2 new, ... are summed into new rank r and scaled by new / old.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +26,7 @@ import torch
 from torch import Tensor
 
 from gradwire.compress.parameter_memory import ParameterMemory
-from gradwire.errors import ConfigError
+from gradwire.errors import ConfigError, LinkError
 from gradwire.types import Bucket
 
 Place = tuple[int, int]  # (start, numel) of a shard within its bucket
@@ -49,19 +54,44 @@ class ErrorFeedback:
         self._aside: dict[str, dict[str, Tensor]] | None = None
         self._step = -1
         self._served: set[int] = set()  # buckets of the current step; other threads may be exchanging them
+        self._returns: deque[tuple[int, Callable[[], None]]] = deque()  # by bucket; threads of exchanges append
 
     def worker(self, bucket: Bucket, device: torch.device) -> Tensor:
         """This rank's flat residual of the bucket, carried over by parameter name when the layout changed."""
         if bucket.step != self._step:
             self._step = bucket.step
             self._served.clear()
-        if not self._residual.fits(bucket):
+        fits = self._residual.fits(bucket)
+        self.settle(bucket.index if fits else None)
+        if not fits:
             # Shard positions are invalid when any bucket changes, except those of buckets already laid out in this
             # step: they share no parameter with the buckets to come, and their exchanges are using them.
             for index in [i for i in list(self._owned) if i == bucket.index or i not in self._served]:
                 self.fold(index)
         self._served.add(bucket.index)
         return self._residual.of(bucket, device)
+
+    def defer(self, bucket: Bucket, complete: Callable[[], None]) -> None:
+        """`complete` waits for reports of receivers and returns what they did not get to the bucket's residual. Called
+        from any thread, before the bucket's exchange ends."""
+        self._returns.append((bucket.index, complete))
+
+    def settle(self, index: int | None = None) -> None:
+        """Make the deferred returns of one bucket, or of all; LinkError where a receiver is lost. Called between
+        exchanges of these buckets."""
+        for _ in range(len(self._returns)):
+            own, complete = self._returns.popleft()
+            if index is None or own == index:
+                complete()
+            else:
+                self._returns.append((own, complete))
+
+    def settle_last(self) -> None:
+        """As `settle`, before the connections are closed. A peer that closed before it reported is no error: nothing is
+        sent any more."""
+        while self._returns:
+            with suppress(LinkError):
+                self._returns.popleft()[1]()
 
     def owner(self, bucket: Bucket, place: Place, device: torch.device) -> Tensor:
         """The residual of a shard that this rank owns; a caller that changes the chunk layout must `fold` first."""
@@ -114,6 +144,7 @@ class ErrorFeedback:
 
     def restore(self, saved: SavedResiduals) -> None:
         """Return to the saved (or flushed) state; no exchange of the bucket may be running."""
+        self.settle(saved.bucket.index)
         device = saved.residual.device
         self._residual.of(saved.bucket, device).copy_(saved.residual)
         for place, left in self._owned.get(saved.bucket.index, {}).items():
@@ -142,6 +173,7 @@ class ErrorFeedback:
     def rescale(self, factor: float) -> None:
         """Multiply all residuals, after the gradient's unit changed (a loss scaler's new scale). Residuals added since
         something was set aside already have the new unit."""
+        self.settle()
         if self._aside is not None:
             for value in (value for kind in self._aside.values() for value in kind.values()):
                 value.mul_(factor)
@@ -153,6 +185,7 @@ class ErrorFeedback:
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's residuals and velocities by parameter name; owner residuals are folded in."""
+        self.settle()
         for index in list(self._owned):
             self.fold(index)
         aside = self._aside or {"residuals": {}, "velocities": {}}
@@ -166,6 +199,7 @@ class ErrorFeedback:
         states = as_states(state)
         residuals = merge_residuals(states, self._rank, self._world_size)
         velocities = merge_residuals(states, self._rank, self._world_size, "velocities")
+        self.settle()
         self._aside = None
         self._owned.clear()
         self._served.clear()

@@ -8,6 +8,7 @@ share a buffer and few are kept. A lease returns the buffers that it still holds
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -54,6 +55,11 @@ class BufferLease:
     def give(self, buffer: Tensor) -> None:
         """Return a buffer before the exchange ends; views of it must not be used any more."""
         self._pool.give(self._held.pop(buffer.data_ptr()))
+
+    def keep(self, buffer: Tensor) -> Callable[[], None]:
+        """Keep a buffer beyond the lease's end; call the result, once, when it is not used any more."""
+        kept = self._held.pop(buffer.data_ptr())
+        return lambda: self._pool.give(kept)
 
     def end(self) -> None:
         for buffer in self._held.values():

@@ -34,6 +34,8 @@ class Chunk:
     # On in training; a benchmark switches them off to measure the effect of each.
     count_arrivals: bool = True
     return_losses: bool = True
+    # Takes a function that waits for reports and completes `residual`; it must run before `residual` is used again.
+    defer: Callable[[Callable[[], None]], None] = lambda complete: complete()
 
     @property
     def numel(self) -> int:

@@ -39,10 +39,22 @@ def average_shard(chunk: Chunk, codec: Codec, received: Tensor, mean: Tensor, lo
 
 
 def return_undelivered(chunk: Chunk, codec: Codec, frames: Tensor, losses: Losses | None) -> None:
-    """Add to the residual what this rank sent and its owner did not receive."""
-    if losses is None:
+    """Add to the residual what this rank sent and its owner did not receive. An owner's report takes a way's delay, and
+    the mean does not depend on it: where one is still missing, this happens later, and `frames` are kept until then."""
+    if losses is None or losses.reported():
+        _add_undelivered(chunk, codec, frames, losses)
         return
-    for rank, missing in losses.undelivered().items():
+    release = chunk.lease.keep(frames)
+
+    def complete() -> None:
+        _add_undelivered(chunk, codec, frames, losses)
+        release()
+
+    chunk.defer(complete)
+
+
+def _add_undelivered(chunk: Chunk, codec: Codec, frames: Tensor, losses: Losses | None) -> None:
+    for rank, missing in losses.undelivered().items() if losses is not None else ():
         if not missing or not chunk.return_losses:
             continue
         start, end = chunk.shard(rank)

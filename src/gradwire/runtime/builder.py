@@ -173,7 +173,7 @@ def _session(
         reporter=paths.reporter,
         timer=context.timer,
         verifier=ReplicaVerifier(every, paths.reporter, transports, compare) if every else None,
-        closers=(*trees, transports.close_lanes, governor.close, release.close),
+        closers=(*trees, transports.close_lanes, context.feedback.settle_last, governor.close, release.close),
     )
     return Session(parts)
 

@@ -57,6 +57,7 @@ class CompressedPath:
                 BufferLease(context.buffers, values.device),
                 self._stochastic,
                 context.transports.current.tolerance,
+                defer=lambda complete: context.feedback.defer(bucket, complete),
             )
             if level.select == "lowrank":
                 self._groups.add(bucket, chunk, level, work)

@@ -23,6 +23,7 @@ from gradwire.transport.bootstrap.store_exchange import StoreExchange
 from gradwire.transport.config import TransportConfig
 from gradwire.transport.lanes.base import Lane
 from gradwire.transport.lanes.open_lanes import open_lanes
+from gradwire.transport.lanes.unfinished_sends import UnfinishedSends
 from gradwire.transport.lanes.wire import WireLane
 from gradwire.transport.traffic import Source
 from gradwire.transport.wires.ltp import Endpoint, LtpConfig
@@ -99,7 +100,8 @@ class WireCarrier:
     def __init__(self, endpoint: NativeWire, world_size: int, config: TransportConfig, clock: Clock) -> None:
         self._endpoint = endpoint
         self._world_size = world_size
-        self._config, self._clock = config, clock
+        self._clock = clock
+        self._sends = UnfinishedSends(config.timeout)
         self._opened = 0
         self.tolerance = config.tolerance
         self.kernel_tcp = isinstance(endpoint, TcpEndpoint)
@@ -107,7 +109,7 @@ class WireCarrier:
     def open(self, count: int, *, host: bool = False) -> list[Lane]:
         numbers = range(self._opened, self._opened + count)
         self._opened += count
-        return [WireLane(self._endpoint, self._world_size, n, self._config.timeout, self._clock) for n in numbers]
+        return [WireLane(self._endpoint, self._world_size, n, self._sends, self._clock) for n in numbers]
 
     def links(self) -> dict[int, LinkView]:
         return self._endpoint.views()

@@ -25,13 +25,14 @@ class Losses:
     A lane waits for the share `tolerance` of each part until the deadline, and for the first `critical[r]` bytes of the
     part for rank r however long that takes. `missing[r]` is what is missing (and zero) in the part from rank r.
     `undelivered()` waits until every receiver has reported what did not reach it, and returns that by receiver; until
-    then the parts sent must not be changed.
+    then the parts sent must not be changed. `reported()` is whether it would return at once.
     """
 
     tolerance: float
     critical: tuple[int, ...]
     missing: dict[int, Ranges] = field(default_factory=dict)
     undelivered: Callable[[], dict[int, Ranges]] = dict
+    reported: Callable[[], bool] = lambda: True
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,8 @@ class Pending(Protocol):
     """A started operation."""
 
     def wait(self) -> Timing:
-        """Return when it is done; raise LinkError when it failed or its deadline passed."""
+        """Return when everything has been received and what was sent may be changed; raise LinkError when the operation
+        failed or its deadline passed. A lane may still be sending: a failure of that is raised by a later operation."""
         ...
 
 

@@ -1,6 +1,7 @@
 """Loopback: lanes between ranks of one process, exact and deterministic, with scripted faults. For tests.
 
 world = Loopback(4, loss=seeded_loss(0.05, seed=1))       # loses 5 % of the packets that may be lost
+world = Loopback(4, loss=..., late=True)                  # receivers report what they lost after the operation
 world = Loopback(4, faults={(2, 5): LinkError("cut")})   # rank 2's sixth operation fails on all ranks
 lanes = [world.lane(rank) for rank in range(4)]
 """
@@ -55,9 +56,10 @@ class Loopback:
         faults: Mapping[tuple[int, int], Exception] | None = None,
         timeout: float = 10.0,
         loss: Loss | None = None,
+        late: bool = False,
     ) -> None:
         self.world_size = world_size
-        self._loss = loss
+        self._loss, self._late = loss, late
         self._faults = dict(faults or {})
         self._timeout = timeout
         self._ops: dict[int, _SharedOp] = {}
@@ -75,7 +77,7 @@ class Loopback:
             if len(shared.ops) == self.world_size and shared.error is None:
                 shared.error = _run([shared.ops[r] for r in range(self.world_size)])
                 if self._loss is not None and shared.error is None:
-                    _apply_loss(shared.ops, self._loss, number)
+                    _apply_loss(shared.ops, self._loss, number, self._late)
             shared.done = shared.error is not None or len(shared.ops) == self.world_size
             self._changed.notify_all()
             return shared
@@ -121,7 +123,7 @@ class LoopbackLane:
         """Nothing to release."""
 
 
-def _apply_loss(ops: Mapping[int, Op], loss: Loss, number: int) -> None:
+def _apply_loss(ops: Mapping[int, Op], loss: Loss, number: int, late: bool) -> None:
     """Zero what the script loses, and report it to both sides."""
     returned: dict[int, dict[int, Ranges]] = {rank: {} for rank in ops}
     for receiver, op in ops.items():
@@ -139,6 +141,7 @@ def _apply_loss(ops: Mapping[int, Op], loss: Loss, number: int) -> None:
     for rank, op in ops.items():
         if isinstance(op, AllToAll) and op.losses is not None:
             op.losses.undelivered = returned[rank].copy
+            op.losses.reported = lambda: not late
 
 
 def _run(ops: list[Op]) -> Exception | None:

@@ -1,22 +1,24 @@
 """Wire lane: runs operations over LTP or TCP, by direct transfers between every two ranks.
 
 Operations are reliable except for an AllToAll with `losses`: its parts are sent with that tolerance, their first bytes
-are critical, and both sides know afterwards what did not arrive. All lanes of a process share one endpoint; tags keep
-them apart: lane number in the high bits, the operation's number below.
+are critical, and both sides know afterwards what did not arrive. An operation ends when everything it receives is
+there, one way's delay after its peers have sent it; its own sends finish behind it (unfinished_sends.py). All lanes of
+a process share one endpoint; tags keep them apart: lane number in the high bits, the operation's number below.
 """
 
 from __future__ import annotations
 
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from gradwire.clock import Clock
-from gradwire.errors import LinkError
 from gradwire.transport.lanes.base import AllGather, AllReduce, AllToAll, Losses, Op, Pending, Ranges, Timing
-from gradwire.transport.wires.base import RELIABLE, Contract, Delivery, Transfer, Wire
+from gradwire.transport.lanes.unfinished_sends import UnfinishedSends
+from gradwire.transport.wires.base import RELIABLE, Contract, Transfer, Wire
 
 LANE_SHIFT: Final = 48
 # Up to this many bytes every rank sums all tensors; above, each rank sums one part and sends the sum to the others.
@@ -24,13 +26,13 @@ SMALL_SUM: Final = 64 * 1024
 
 
 class WireLane:
-    """One lane of one rank; `timeout` is how many seconds an operation may take."""
+    """One lane of one rank; `sends` is shared by all lanes of the endpoint."""
 
-    def __init__(self, endpoint: Wire, world_size: int, number: int, timeout: float, clock: Clock) -> None:
+    def __init__(self, endpoint: Wire, world_size: int, number: int, sends: UnfinishedSends, clock: Clock) -> None:
         self._endpoint = endpoint
         self._world_size = world_size
         self._tag = number << LANE_SHIFT
-        self._timeout = timeout
+        self._sends = sends
         self._clock = clock
 
     def start(self, op: Op) -> Pending:
@@ -39,7 +41,8 @@ class WireLane:
         return self.exchange(op, self.next_tag())
 
     def close(self) -> None:
-        """Nothing to release: the carrier that opened the endpoint closes it."""
+        """Wait until everything sent has reached its rank. The carrier that opened the endpoint closes it."""
+        self._sends.finish()
 
     def next_tag(self) -> int:
         """Numbered in the order of `start`, which is the same on all ranks."""
@@ -48,11 +51,12 @@ class WireLane:
 
     def exchange(self, op: AllToAll | AllGather, tag: int) -> WirePending:
         """Start an operation. Receives first; each rank starts with a different peer."""
+        self._sends.check()
         rank, world = self._endpoint.rank, self._world_size
         receive, rows = op.receive.view(world, -1), 1 if isinstance(op, AllGather) else world
         send = op.send.view(rows, -1)
         losses = op.losses if isinstance(op, AllToAll) else None
-        pending = WirePending(op, losses, op.wire_bytes(world), self._timeout, self._clock)
+        pending = WirePending(op, world, self._sends, self._clock)
         peers = [(rank + shift) % world for shift in range(1, world)]
         receive[rank].copy_(send[rank % rows])
         pending.inbound = [self._endpoint.post(peer, receive[peer], tag) for peer in reversed(peers)]
@@ -84,53 +88,48 @@ def contract_of(losses: Losses | None, peer: int, size: int) -> Contract:
 class WirePending:
     """The transfers of one operation in both directions."""
 
-    def __init__(self, op: Op, losses: Losses | None, nbytes: int, timeout: float, clock: Clock) -> None:
+    def __init__(self, op: AllToAll | AllGather, world_size: int, sends: UnfinishedSends, clock: Clock) -> None:
         self.inbound: list[Transfer] = []
         self.outbound: list[Transfer] = []
-        self._kind, self._nbytes = type(op).__name__, nbytes
-        self._losses = losses
+        self._kind, self._nbytes = type(op).__name__, op.wire_bytes(world_size)
+        self._part = op.receive.nbytes // world_size
+        self._losses = op.losses if isinstance(op, AllToAll) else None
         self._clock = clock
-        self._timeout = timeout
+        self._sends = sends
         self._started = clock.now()
-        self._deadline = time.monotonic() + timeout
+        self._deadline = sends.deadline()
         self._arrivals: dict[int, float] = {}
 
     def wait(self) -> Timing:
         missing = self._finish(self.inbound)
         arrivals = tuple(self._arrivals.items())
         if self._losses is None:
-            self._finish(self.outbound)
+            with self._cancelled_on_failure():
+                self._sends.add(self.outbound, self._part, self._deadline)
         else:
             self._losses.missing.update(missing)
             self._losses.undelivered = lambda: self._finish(self.outbound)
+            self._losses.reported = lambda: all(transfer.done for transfer in self.outbound)
         return Timing(self._kind, self._nbytes, self._started, self._clock.now(), arrivals)
 
     def _finish(self, transfers: list[Transfer]) -> dict[int, Ranges]:
-        """What is missing, by peer. After a failure the operation's buffers are not used any more."""
+        """What is missing, by peer."""
         missing = {}
-        try:
+        with self._cancelled_on_failure():
             for transfer in transfers:
-                missing[transfer.peer] = self._result(transfer).missing
+                missing[transfer.peer] = self._sends.result(transfer, self._deadline).missing
                 self._arrivals[transfer.peer] = self._clock.now()
-        except BaseException:
-            for other in self.inbound + self.outbound:
-                other.cancel()
-            raise
         return missing
 
-    def _result(self, transfer: Transfer) -> Delivery:
+    @contextmanager
+    def _cancelled_on_failure(self) -> Iterator[None]:
+        """After a failure the operation's buffers are not used any more."""
         try:
-            delivery = transfer.wait(max(0.0, self._deadline - time.monotonic()))
-        except TimeoutError as error:
-            raise LinkError(
-                f"rank {transfer.peer} is alive but an operation with it did not complete within {self._timeout:g} s; "
-                "GRADWIRE_TRANSPORT_TIMEOUT sets how long to wait"
-            ) from error
-        if delivery.reason in ("refused", "cancelled"):
-            raise LinkError(
-                f"rank {transfer.peer} did not take part in the operation: its transfer was {delivery.reason}"
-            )
-        return delivery
+            yield
+        except BaseException:
+            for transfer in self.inbound + self.outbound:
+                transfer.cancel()
+            raise
 
 
 class GatherSum:

@@ -93,6 +93,11 @@ class Transfer(Protocol):
         """Stops the transfer. When this returns, the buffer is neither read nor written any more."""
         ...
 
+    def detach(self) -> None:
+        """Of a send: the caller gets its buffer back and may change it. The transfer continues from a copy of what is
+        not confirmed yet; `wait` still returns its result."""
+        ...
+
 
 class Wire(Protocol):
     """This process's endpoint, connected to every peer. Safe to use from several threads."""
