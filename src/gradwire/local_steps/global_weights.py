@@ -73,6 +73,13 @@ class WeightBucket:
             torch.sub(outer.detach(), local.detach(), out=outer.grad)
         return self.gradient
 
+    def scale(self, factor: float) -> None:
+        """Multiply the pseudo-gradient; by 0 also where it is not finite."""
+        if factor == 0:
+            self.gradient.zero_()
+        elif factor != 1:
+            self.gradient.mul_(factor)
+
     def local_copy(self) -> Tensor:
         """The local weights, flat."""
         return torch.cat([local.detach().flatten() for local in self.local])

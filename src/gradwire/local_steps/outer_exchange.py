@@ -1,6 +1,7 @@
 """Outer exchange: sends pseudo-gradients, and applies their mean to the global and to the local weights.
 
-    send    1. this rank's pseudo-gradient (global weights - local weights) of some buckets
+    send    1. this rank's pseudo-gradient (global weights - local weights) of some buckets, weighted where ranks made
+               different numbers of steps
             2. into the session, which replaces it by the mean over all ranks as it does with gradients: level,
                residuals, exchange and lanes. Training may go on meanwhile: nothing here reads the local weights again
     apply   3. wait for the mean
@@ -66,10 +67,20 @@ class OuterExchange:
     def send(self, buckets: Sequence[WeightBucket], facts: OuterFacts, with_buffers: bool) -> None:
         """`facts.delay` is after how many local steps the result is to be applied. `with_buffers`: the model's buffers
         are averaged too."""
+        self.send_weighted([(one, 1.0) for one in buckets], facts, with_buffers)
+
+    def send_weighted(
+        self, scaled: Sequence[tuple[WeightBucket, float]], facts: OuterFacts, with_buffers: bool
+    ) -> None:
+        """This rank's pseudo-gradient of each bucket is multiplied by the factor beside it; over all ranks the factors
+        of a bucket have the mean 1. Buffers are weighted as the last bucket is."""
         parts, session = self._parts, self._parts.session
+        buckets = [one for one, _ in scaled]
         if with_buffers:
-            parts.buffers.begin()
+            parts.buffers.begin(scaled[-1][1])
         parts.divergence.begin([(one.bucket.index, one.measure()) for one in buckets])  # 1
+        for one, factor in scaled:
+            one.scale(factor)
         sent = [one.local_copy() if facts.delay else None for one in buckets]
         self.flight = Flight(buckets, facts, session.step, with_buffers, sent)
         first, last = buckets[0].bucket.index, buckets[-1].bucket.index
