@@ -245,7 +245,7 @@ def test_an_unknown_controller_gets_a_suggestion() -> None:
     [
         (with_level, 8, "level: 8 is not valid"),
         (lambda config, value: with_level(config, None, value), 4, "lossiest: 4 is not valid; it must be text, as in "),
-        (with_plan, with_round_seconds, 0, "plan: 0 is not valid"),
+        (with_plan, 0, "plan: 0 is not valid"),
         (with_transport, "lpt", "transport: 'lpt' is not a transport; did you mean 'ltp'"),
         (with_record, 5, "record: 5 is not a path"),
         (with_record, True, "record: True is not a path"),

@@ -118,8 +118,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Local steps by time, for unequal machines, instead of sync_every: a round has so many seconds, in which each rank
     # makes as many steps as it can; its part in the mean is weighted by them. 0: rounds have a number of steps.
     sync_seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    # With sync_seconds: the share of a round for which a rank stands still for slower ones at its end; after that it
-    # makes further steps until they have come.
+    # With sync_seconds: the share of a round for which ranks stand still at its end for one that is in a longer step;
+    # then they go on without it, and its steps count in a later round.
     sync_wait: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
     # Layers in this many groups, which are synchronised one after another at equal distances in a round of local steps.
     num_fragments: Annotated[int, msgspec.Meta(ge=1)] = 1

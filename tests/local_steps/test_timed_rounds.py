@@ -212,8 +212,8 @@ def test_a_rank_stands_still_for_a_share_of_the_round_and_then_makes_further_ste
 
 
 def test_the_last_rank_waits_long_enough_to_read_what_has_arrived() -> None:
-    assert RoundTiming(10.0, 0.25).longest_wait == 2.5
-    assert RoundTiming(10.0, 0.0).longest_wait == LEAST_WAIT
+    assert RoundTiming(10.0, 0.25).longest_wait(5.0) == 1.25
+    assert RoundTiming(10.0, 0.0).longest_wait(5.0) == LEAST_WAIT
 
 
 def test_a_loaded_round_continues_as_the_saved_one() -> None:

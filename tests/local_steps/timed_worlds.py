@@ -84,6 +84,11 @@ class Rank:
         self.rounds.finish("the test ends it")
         self._look(before)
 
+    def pass_round(self) -> None:
+        before = len(self.events)
+        self.rounds.pass_round()
+        self._look(before)
+
     def land(self) -> None:
         before = len(self.events)
         self.rounds.land()

@@ -77,6 +77,16 @@ def test_a_first_step_longer_than_a_round_does_not_disorder_the_messages_of_ddp(
     assert torch.equal(*ranks.run(2, timed_jobs.slow_start))
 
 
+@pytest.mark.parametrize("level", ["off", "int8", "auto"])
+def test_ranks_go_on_without_one_whose_step_does_not_end(ranks: Ranks, level: str) -> None:
+    """If they waited for it, its step would never end."""
+    (agreed, events, _), (_, seen, sent) = ranks.run(2, timed_jobs.left_behind, level)
+    assert agreed
+    assert sent
+    assert [event.rank_steps for event in events] == [event.rank_steps for event in seen]
+    assert sum(event.rank_steps[1] for event in events) == 3, "every step of the late rank counts once"
+
+
 def test_samples_are_counted_over_the_backwards_of_a_step(ranks: Ranks) -> None:
     for rank, (weights, errors) in enumerate(ranks.run(2, timed_jobs.samples)):
         assert weights == [(40 / 68, 28 / 68)[rank]]

@@ -37,14 +37,16 @@ class Job:
         self.rounds.clock, self.rounds._began = self.clock, self.clock.now()
         self.outer_steps: list[OuterStepped] = []
         self.handle.add_sink(lambda event: self.outer_steps.append(event) if isinstance(event, OuterStepped) else None)
-        agreement = self.rounds.agreement
+        agreement, self.forwards = self.rounds.agreement, 0
+        handle._late.close()
         if patient:
             wait = agreement.all_here
             # DDP's second forward pass waits for all ranks, so a rank cannot wait for the others before it.
-            agreement.all_here = lambda seconds: wait(None if handle.step > 1 else seconds)  # type: ignore[method-assign]
+            agreement.all_here = lambda seconds: wait(None if self.forwards > 1 else seconds)  # type: ignore[method-assign]
 
     def step(self) -> None:
         self.clock.advance(self.speed)
+        self.forwards += 1
         train_step(self.model, self.optimizer, self.rank, self.handle.step)
 
     def train(self, exchanges: int) -> list[Tensor]:
@@ -56,6 +58,11 @@ class Job:
             if len(self.outer_steps) > before:
                 seen.append(self.shared())
         return seen
+
+    def train_to(self, exchanges: int) -> None:
+        """Until the job has sent so many exchanges."""
+        while self.rounds.session.step < exchanges:
+            self.step()
 
     def shared(self) -> Tensor:
         with self.handle.global_weights():
@@ -128,18 +135,18 @@ def detached(rank: int, world: int) -> dict[str, Any]:
 
 def resumed(rank: int, world: int, config: Any, changes: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """With a checkpoint in the middle of the second round, after different numbers of steps, and without."""
-    speeds, at = (1.0, 3.0), (15, 6)[rank]
+    speeds, at = (1.0, 3.0), (13, 6)[rank]
     with attached(rank, speeds, config, make=adamw_in_groups, **changes) as job:
         for _ in range(at):
             job.step()
         saved = {"gradwire": job.handle.state_dict(), "optimizer": job.optimizer.state_dict()}
         saved = torch.load(_through_bytes(saved), weights_only=True)
-        job.train(2)
+        job.train_to(6)
         whole = torch.cat([flat(job.net), job.shared()])
     with attached(rank, speeds, config, make=adamw_in_groups, **changes) as job:
         job.handle.load_state_dict(saved["gradwire"])
         job.optimizer.load_state_dict(saved["optimizer"])
-        job.train(2)
+        job.train_to(6)
         return whole, torch.cat([flat(job.net), job.shared()])
 
 
@@ -153,6 +160,7 @@ def scaled(rank: int, world: int) -> tuple[list[bool], list[OuterStepped]]:
             inputs, labels = batch(rank, job.handle.step)
             before, overflow = len(job.outer_steps), torch.inf if rank == 1 and job.handle.step < 5 else 1.0
             job.clock.advance(job.speed)
+            job.forwards += 1
             job.optimizer.zero_grad()
             scaler.scale(F.cross_entropy(job.model(inputs), labels) * overflow).backward()
             scaler.step(job.optimizer)
@@ -179,6 +187,30 @@ def slow_start(rank: int, world: int) -> Tensor:
     """Rank 0's first step takes longer than a round; DDP's second forward pass waits for a message of rank 0."""
     with attached(rank, (25.0, 1.0), patient=False) as job:
         return torch.stack(job.train(3))
+
+
+def left_behind(rank: int, world: int, level: str) -> tuple[bool, list[OuterStepped], bool]:
+    """On this machine's clock: rank 1's third step does not end before rank 0 has seen three outer steps without it."""
+    store, events = dist.distributed_c10d._get_default_store(), list[OuterStepped]()
+    net = small_net()
+    model = DistributedDataParallel(net)
+    optimizer = sgd(net)
+    handle = gradwire.attach(model, {"level": level, "sync_wait": 1.0}, optimizer=optimizer, sync_seconds=0.2)
+    handle.add_sink(lambda event: events.append(event) if isinstance(event, OuterStepped) else None)
+    train_step(model, optimizer, rank, 0)
+    train_step(model, optimizer, rank, 1)
+    if rank == 1:
+        store.wait(["left behind"])
+    else:
+        while sum(event.rank_steps[1] == 0 for event in events) < 3:
+            train_step(model, optimizer, rank, len(events) + 2)
+        store.set("left behind", "")
+    train_step(model, optimizer, rank, 2)
+    before = len(events)
+    handle.synchronise()
+    agreed = same_everywhere(flat(net))
+    handle.close()
+    return agreed, events, len(events) > before
 
 
 def samples(rank: int, world: int) -> tuple[list[float | None], list[str]]:

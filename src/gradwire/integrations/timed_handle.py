@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gradwire.closing import Closing
 from gradwire.config import Config
 from gradwire.errors import ConfigError
 from gradwire.integrations.local_handle import LocalParts, LocalStepsHandle
 from gradwire.local_steps import round_state
+from gradwire.local_steps.late_rank import LateRankThread
 from gradwire.local_steps.timed_rounds import TimedRounds
 from gradwire.runtime.builder import BuiltSession
 
@@ -20,6 +22,10 @@ class TimedHandle(LocalStepsHandle):
     def __init__(self, built: BuiltSession, config: Config, parts: LocalParts, rounds: TimedRounds) -> None:
         super().__init__(built, config, parts)
         self._timed = rounds
+        self._late = LateRankThread(rounds)
+        self._open = Closing(self._late.close, rounds.retire, rounds.agreement.close, self._open.close)
+        if rounds.buffers.group.size() > 1 and not rounds.delay:
+            self._late.start()
 
     @property
     def global_steps(self) -> int:
@@ -37,6 +43,14 @@ class TimedHandle(LocalStepsHandle):
         found = {str(one.get(round_state.KEY, {}).get("fragment", 0)) for one in states}
         return {"the next fragment of the state to load": ", ".join(sorted(found))}
 
-    def close(self) -> None:
-        self._timed.agreement.close()
-        super().close()
+    def state_dict(self) -> dict[str, Any]:
+        with self._timed.paused():
+            return super().state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        self._timed.finish("load_state_dict() was called")  # no rank is in a round while states are compared
+        super().load_state_dict(state)
+
+    def detach(self) -> None:
+        super().detach()
+        self._late.close()

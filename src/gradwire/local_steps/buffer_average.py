@@ -80,6 +80,10 @@ class BufferAverage:
             one.copy_(arrived + progress * (one - self._sent[name]) if moved else arrived)
         self._saved, self._sent, self._arrived = self._arrived, {}, {}
 
+    def keep(self) -> None:
+        """Keep the result for `state` and `swapped_in`, and leave the model's buffers as they are."""
+        self._saved, self._sent, self._arrived = self._arrived, {}, {}
+
     def finish(self) -> None:
         """Wait for the result and set the buffers to it."""
         self.arrive()
