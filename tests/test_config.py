@@ -20,6 +20,7 @@ from gradwire.integrations.arguments import (
     with_local_steps,
     with_plan,
     with_record,
+    with_round_seconds,
     with_transport,
 )
 from gradwire.level import Level
@@ -144,6 +145,23 @@ def test_local_steps_come_from_argument_environment_or_file(tmp_path: Path) -> N
     assert with_local_steps(resolve(None, {}), "auto").sync_every == "auto"
 
 
+def test_rounds_by_time_come_from_argument_environment_or_file(tmp_path: Path) -> None:
+    path = tmp_path / "gradwire.toml"
+    path.write_text("sync_seconds = 5\nsync_wait = 0.2\n")
+    environment = {"GRADWIRE_CONFIG": str(path)}
+    config = resolve(None, environment)
+    assert (config.sync_seconds, config.sync_wait, config.local_steps) == (5.0, 0.2, "sync_seconds: 5")
+    environment |= {"GRADWIRE_SYNC_SECONDS": "30.5", "GRADWIRE_SYNC_WAIT": "0"}
+    config = resolve(None, environment)
+    assert (config.sync_seconds, config.sync_wait) == (30.5, 0.0)
+    assert with_round_seconds(config, 60).sync_seconds == 60.0
+    assert with_round_seconds(config, None) is config
+    assert with_fragments(config, 4, 50).fragment_sync_delay == 50
+    assert (resolve(None, {}).local_steps, resolve({"sync_every": 5}, {}).local_steps) == ("", "sync_every: 5")
+    with pytest.raises(ConfigError, match="sync_seconds: True is not valid"):
+        with_round_seconds(resolve(None, {}), True)
+
+
 def test_fragments_come_from_argument_environment_or_file(tmp_path: Path) -> None:
     path = tmp_path / "gradwire.toml"
     path.write_text("sync_every = 20\nnum_fragments = 2\nfragment_progress = 0.5\n")
@@ -165,6 +183,13 @@ def test_fragments_come_from_argument_environment_or_file(tmp_path: Path) -> Non
         ({"sync_every": -1}, "sync_every: -1 is not valid; it must be a whole number >= 0"),
         ({"sync_every": "often"}, "sync_every: 'often' is not valid; it must be a whole number >= 0, or 'auto'"),
         ({"sync_every": "auto", "num_fragments": 2}, "num_fragments: fragments need a fixed number of local steps"),
+        ({"sync_every": "auto", "sync_seconds": 5}, "sync_seconds: 5 cannot be combined with sync_every = 'auto'"),
+        ({"sync_every": 5, "sync_seconds": 5}, "sync_seconds: 5 cannot be combined with sync_every = 5"),
+        ({"sync_seconds": -5}, "sync_seconds: -5 is not valid; it must be a number >= 0"),
+        ({"sync_seconds": "often"}, "sync_seconds: 'often' is not valid; it must be a number"),
+        ({"sync_seconds": 5, "transport": {"timeout": 5}}, "sync_seconds: 5 is not less than transport.timeout = 5"),
+        ({"sync_seconds": 5, "plan": "star"}, "sync_seconds: 5 cannot be combined with plan = 'star'"),
+        ({"sync_seconds": 5, "sync_wait": 2}, "sync_wait: 2 is not valid; it must be a number <= 1"),
         ({"sync_every": "auto", "plan": "star"}, "sync_every: auto cannot be combined with plan = 'star'"),
         ({"sync_every": 5, "plan": "star"}, "sync_every: 5 cannot be combined with plan = 'star'"),
         (

@@ -80,7 +80,7 @@ OUTER_KINDS = ("nesterov", "average")
 
 
 class OuterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the global weights follow the ranks' weights, where `sync_every` allows local steps."""
+    """How the global weights follow the ranks' weights, where `sync_every` or `sync_seconds` allows local steps."""
 
     # "nesterov": SGD with Nesterov momentum; "average": the mean of the ranks' weights.
     kind: Literal["nesterov", "average"] = "nesterov"
@@ -115,10 +115,16 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # (docs/howto/local-steps.md); 0: gradients are synchronised at every step, as in plain DDP; "auto": chosen by the
     # measured network, with synchronous training as one of the choices.
     sync_every: Count | Literal["auto"] = 0
+    # Local steps by time, for unequal machines, instead of sync_every: a round has so many seconds, in which each rank
+    # makes as many steps as it can; its part in the mean is weighted by them. 0: rounds have a number of steps.
+    sync_seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    # With sync_seconds: the share of a round for which ranks stand still at its end for one that is in a longer step;
+    # then they go on without it, and its steps count in a later round.
+    sync_wait: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
     # Layers in this many groups, which are synchronised one after another at equal distances in a round of local steps.
     num_fragments: Annotated[int, msgspec.Meta(ge=1)] = 1
     # Local steps between sending a fragment and applying the result; training goes on meanwhile. 0: it waits. At most
-    # sync_every / num_fragments.
+    # sync_every / num_fragments; with sync_seconds it ends when the next fragment is sent.
     fragment_sync_delay: Count = 0
     # The share of a rank's own progress since sending that it keeps when the result is applied.
     fragment_progress: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
@@ -135,7 +141,14 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Warm-up steps of a fixed level."""
         if self.compress.warmup is not None:
             return self.compress.warmup
-        return 0 if self.plan or self.sync_every else WARM_STEPS
+        return 0 if self.plan or self.local_steps else WARM_STEPS
+
+    @property
+    def local_steps(self) -> str:
+        """The setting that allows local steps, with its value: "sync_every: 20"; empty where steps are synchronous."""
+        if self.sync_seconds:
+            return f"sync_seconds: {self.sync_seconds:g}"
+        return f"sync_every: {self.sync_every}" if self.sync_every else ""
 
     @property
     def cap(self) -> Level | None:
@@ -179,7 +192,7 @@ def checked(config: Config) -> Config:
             raise ConfigError(f"{error}; {hint}controllers are {', '.join(controller_names())}") from error
     if config.lossiest:
         _check_cap(config)
-    if config.sync_every:
+    if config.local_steps:
         _check_local_steps(config)
     for setting, value in _numbers(config):
         if not math.isfinite(value):
@@ -201,14 +214,24 @@ def _check_cap(config: Config) -> None:
 
 
 def _check_local_steps(config: Config) -> None:
+    if config.sync_seconds and config.sync_every:
+        raise ConfigError(
+            f"{config.local_steps} cannot be combined with sync_every = {config.sync_every!r}: a round ends by time or "
+            f"by steps; leave one out ({PREFIX}SYNC_SECONDS, {PREFIX}SYNC_EVERY), or set it to 0"
+        )
+    if config.sync_seconds >= config.transport.timeout:
+        raise ConfigError(
+            f"{config.local_steps} is not less than transport.timeout = {config.transport.timeout:g}, for which ranks "
+            f"wait for each other: make rounds shorter, or set transport.timeout ({PREFIX}TRANSPORT_TIMEOUT)"
+        )
     if config.plan:
         raise ConfigError(
-            f"sync_every: {config.sync_every} cannot be combined with plan = {config.plan!r}: weights are synchronised "
-            "between all ranks directly; leave plan empty, or set sync_every to 0"
+            f"{config.local_steps} cannot be combined with plan = {config.plan!r}: weights are synchronised "
+            "between all ranks directly; leave plan empty, or train without local steps"
         )
     if config.compress.momentum:
         raise ConfigError(
-            f"sync_every: {config.sync_every} cannot be combined with compress.momentum = {config.compress.momentum:g}"
+            f"{config.local_steps} cannot be combined with compress.momentum = {config.compress.momentum:g}"
             ", which corrects the momentum of gradients; set compress.momentum to 0 (outer.momentum is another setting)"
         )
     _check_fragments(config)
@@ -216,6 +239,13 @@ def _check_local_steps(config: Config) -> None:
 
 def _check_fragments(config: Config) -> None:
     every, count, delay = config.sync_every, config.num_fragments, config.fragment_sync_delay
+    if delay and config.compress.prune == "zero":
+        raise ConfigError(
+            f"fragment_sync_delay: {delay} cannot be combined with compress.prune = 'zero', which changes the global "
+            "weights while they are sent; use 'hold'"
+        )
+    if config.sync_seconds:
+        return  # fragments are sent by time, and a delay that is too long ends when the next one is sent
     if every == AUTO_PERIOD:
         if count > 1 or delay:
             raise ConfigError(
@@ -233,11 +263,6 @@ def _check_fragments(config: Config) -> None:
             f"fragment_sync_delay: {delay} is too long: a fragment is applied before the next one is sent, which with "
             f"sync_every = {every} and num_fragments = {count} is {every // count} steps later; set it to "
             f"{every // count} or less"
-        )
-    if delay and config.compress.prune == "zero":
-        raise ConfigError(
-            f"fragment_sync_delay: {delay} cannot be combined with compress.prune = 'zero', which changes the global "
-            "weights while they are sent; use 'hold'"
         )
 
 

@@ -136,14 +136,18 @@ class Synchronised(Fact, frozen=True):
 
 
 class OuterStepped(Fact, frozen=True):
-    """With local steps (`sync_every`): the outer optimizer stepped the global weights, or one fragment of them.
+    """With local steps: the outer optimizer stepped the global weights, or one fragment of them.
 
-    Before it each rank made `local_steps` steps of its own; `reason` says why they ended. `own_norm` is the norm of
+    Before it this rank made `local_steps` steps of its own; `reason` says why they ended. `own_norm` is the norm of
     this rank's pseudo-gradient (what it moved), `norm` a typical rank's (root mean square), `alignment` the mean cosine
     between the pseudo-gradients of two ranks: 1 if all ranks moved the same way, 0 if their ways are unrelated; None
     where that is not known. `outer_norm` is the norm of the change of the global weights. `waited` is how many seconds
     training waited for the exchange. `fragment` is None for all of the weights. `delay` is how many local steps after
     sending the result was applied.
+
+    Where a round has `sync_seconds` instead of `sync_every` steps, `rank_steps` are the steps of every rank, `weight`
+    is this rank's part in the mean (1 is all of it), and `rank_wait` is how many seconds this rank stood still for
+    slower ones.
     """
 
     step: int
@@ -158,6 +162,10 @@ class OuterStepped(Fact, frozen=True):
     fragment: int | None = None
     fragments: int = 1
     delay: int = 0
+    sync_seconds: float = 0.0
+    weight: float | None = None
+    rank_steps: tuple[int, ...] = ()
+    rank_wait: float = 0.0
 
 
 class Sensed(Fact, frozen=True):

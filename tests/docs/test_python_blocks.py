@@ -55,8 +55,8 @@ def test_a_job_with_local_steps_trains(alone: None) -> None:
     names = {"torch": torch, "gradwire": gradwire, "DistributedDataParallel": DistributedDataParallel}
     deep_net = nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)))
     names |= {"net": nn.Linear(4, 4), "batches": [torch.ones(2, 4)] * 25, "deep_net": deep_net}
-    names["other_net"] = nn.Linear(4, 4)
-    assert evaluate("docs/howto/local-steps.md", names) == 3
+    names |= {"other_net": nn.Linear(4, 4), "uneven_net": nn.Linear(4, 4)}
+    assert evaluate("docs/howto/local-steps.md", names) == 4
 
 
 def test_a_job_with_equal_weights_starts(alone: None) -> None:

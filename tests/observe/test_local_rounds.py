@@ -88,10 +88,42 @@ def test_the_summary_says_how_far_replicas_diverged_and_keeps_what_it_said() -> 
     assert "alignment" not in str(sink.summary()).split("local steps")[1]
 
 
+def timed(step: int, steps: tuple[int, ...] = (30, 10)) -> OuterStepped:
+    shares = {"weight": steps[0] / sum(steps), "rank_steps": steps, "rank_wait": 1.5}
+    return outer_stepped(step, sync_every=0, sync_seconds=30.0, local_steps=steps[0], **shares)
+
+
+def test_rounds_by_time_show_the_steps_of_every_rank_the_weight_and_the_wait() -> None:
+    events = [(stepped(step, 1.0, 0.0, 0.25, 0.0), timed(step)) for step in range(2)]
+    data = run_data([Record(0, 100.0 + step, event) for step, both in enumerate(events) for event in both])
+    state, run = data.state, facts("timed", data.state)
+    expected = "steps by rank 30, 10, weight of this rank 75 %, waited 3 s for slower ranks"
+    assert state.rounds.headline.startswith("every 30 s: 2 outer steps")
+    assert expected in state.rounds.headline
+    assert expected in " ".join(drawn(state).split())
+    rows = {row[0]: row[1:] for row in report.table([report.ReportedRun(state, run)])}
+    assert rows["local steps between outer steps"] == ["those of 30 s"]
+    assert rows["steps by rank in the last round"] == ["30, 10"]
+    assert rows["waited for slower ranks"] == ["3 s"]
+    assert {"local_steps@0", "weight@0", "rank_wait@0"} <= set(data.series)
+    page = exposition({"run": state}).decode()
+    assert 'gradwire_sync_seconds{run="run"} 30.0' in page
+    assert 'gradwire_rank_wait_seconds_total{run="run"} 3.0' in page
+    assert 'gradwire_round_steps{rank="1",run="run"} 10.0' in page
+    assert 'gradwire_sync_every_steps{run="run"}' not in page
+
+
+def test_the_steps_of_many_ranks_are_a_range() -> None:
+    rounds = LocalRounds()
+    rounds.take(timed(0, tuple(range(1, 41))))
+    assert "steps by rank 1 to 40," in rounds.headline
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
         ({}, "every 20 steps"),
+        ({"sync_every": 0, "sync_seconds": 2.5}, "every 2.5 s"),
         ({"fragments": 4}, "every 20 steps in 4 fragments"),
         ({"fragments": 4, "delay": 1}, "every 20 steps in 4 fragments, applied 1 step after sending"),
     ],

@@ -137,7 +137,7 @@ class RunData:
 
     def _outer_stepped(self, rank: int, at: float, event: OuterStepped) -> None:
         """`alignment`, `norm` and `outer_norm` are the same on all ranks: the lowest rank's are kept."""
-        for name in ("own_norm", "waited"):
+        for name in ("own_norm", "waited", *(("local_steps", "weight", "rank_wait") if event.sync_seconds else ())):
             self._put(f"{name}@{rank}", at, getattr(event, name))
         if event is self.state.rounds.last:
             for name in ("alignment", "norm", "outer_norm"):

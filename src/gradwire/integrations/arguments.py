@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
@@ -49,6 +50,19 @@ def with_local_steps(config: Config, sync_every: int | str | None, outer: str | 
     return checked(msgspec.structs.replace(config, **changes))
 
 
+def with_round_seconds(config: Config, sync_seconds: float | None) -> Config:
+    """The same configuration with rounds of so many seconds, where not None."""
+    if sync_seconds is None:
+        return config
+    number = isinstance(sync_seconds, int | float) and not isinstance(sync_seconds, bool)
+    if not number or not 0 < sync_seconds < math.inf:
+        raise ConfigError(
+            f"sync_seconds: {sync_seconds!r} is not valid; it must be a number > 0 of seconds, as in 30; leave it out "
+            "for rounds of sync_every steps, and both to synchronise gradients at every step"
+        )
+    return checked(msgspec.structs.replace(config, sync_seconds=float(sync_seconds)))
+
+
 def with_fragments(config: Config, num_fragments: int | None, fragment_sync_delay: int | None) -> Config:
     """The same configuration with other fragments of local steps, where not None."""
     given = {"num_fragments": num_fragments, "fragment_sync_delay": fragment_sync_delay}
@@ -87,7 +101,7 @@ def with_transport(config: Config, kind: str) -> Config:
 
 def check_fragments_used(config: Config) -> None:
     """ConfigError where fragments are configured without local steps."""
-    if not config.sync_every and (config.num_fragments > 1 or config.fragment_sync_delay):
+    if not config.local_steps and (config.num_fragments > 1 or config.fragment_sync_delay):
         name = "num_fragments" if config.num_fragments > 1 else "fragment_sync_delay"
         raise ConfigError(
             f"{name}: {getattr(config, name)} is a setting of local steps; pass sync_every and the optimizer too: "

@@ -29,6 +29,7 @@ from gradwire.integrations.arguments import (
     with_local_steps,
     with_plan,
     with_record,
+    with_round_seconds,
     with_transport,
 )
 from gradwire.integrations.ddp_hook import DdpHook, register, sparse_module
@@ -58,6 +59,7 @@ def attach(  # noqa: PLR0913 - the settings that users change most, by name
     scaler: Scaler | None = None,
     optimizer: Optimizer | Sequence[Optimizer] | None = None,
     sync_every: int | Literal["auto"] | None = None,
+    sync_seconds: float | None = None,
     outer: str | OuterFactory | None = None,
     num_fragments: int | None = None,
     fragment_sync_delay: int | None = None,
@@ -75,9 +77,11 @@ def attach(  # noqa: PLR0913 - the settings that users change most, by name
     finds it.
     `sync_every` allows local steps (docs/howto/local-steps.md): ranks train alone for this many steps of `optimizer`
     (or of each in a list of several), then synchronise their weights by an outer optimizer; "auto" lets gradwire choose
-    how many by the measured network, or synchronous training. `outer` is "nesterov", "average", or a function that
-    makes a torch optimizer for given parameters. With `num_fragments` layers are synchronised in that many groups, one
-    after another, and with `fragment_sync_delay` training goes on for this many steps while a group is exchanged.
+    how many by the measured network, or synchronous training. `sync_seconds` ends a round by time instead, for machines
+    of unequal speed: each rank makes as many steps as it can, and counts by them in the mean. `outer` is "nesterov",
+    "average", or a function that makes a torch optimizer for given parameters. With `num_fragments` layers are
+    synchronised in that many groups, one after another, and with `fragment_sync_delay` training goes on for this many
+    steps while a group is exchanged.
     If the model is attached already (by `gradwire.run`) and no configuration is passed, its handle is returned. A model
     that `torch.compile` made from a DDP model counts as that DDP model: Accelerate compiles last.
     """
@@ -87,7 +91,7 @@ def attach(  # noqa: PLR0913 - the settings that users change most, by name
     known = _ATTACHED.get(model)
     if known is not None:
         _check_unconfigured(config, transport, plan, record, level, lossiest, sync_every, outer)
-        _check_unconfigured(num_fragments, fragment_sync_delay)
+        _check_unconfigured(sync_seconds, num_fragments, fragment_sync_delay)
         handle = known
         if optimizer is not None and isinstance(handle, LocalStepsHandle):
             handle.use(optimizer)
@@ -96,7 +100,7 @@ def attach(  # noqa: PLR0913 - the settings that users change most, by name
         effective = effective if plan is None else with_plan(effective, plan)
         effective = effective if transport is None else with_transport(effective, transport)
         factory, kind = (outer, None) if callable(outer) else (None, outer)
-        effective = with_local_steps(effective, sync_every, kind)
+        effective = with_round_seconds(with_local_steps(effective, sync_every, kind), sync_seconds)
         effective = with_fragments(effective, num_fragments, fragment_sync_delay)
         check_optimizer_given(effective, optimizer, outer)
         handle = attach_configured(model, effective, LocalOptimizers(optimizer, factory))
@@ -113,7 +117,7 @@ def attach_configured(model: DistributedDataParallel, config: Config, optimizers
     if config.sync_every == AUTO_PERIOD:
         handle: Handle = attach_period(model, config, optimizers)
     else:
-        handle = attach_local(model, config, optimizers) if config.sync_every else _attach(model, config)
+        handle = attach_local(model, config, optimizers) if config.local_steps else _attach(model, config)
     close_with(model, handle)
     _ATTACHED[model] = handle
     return handle

@@ -191,10 +191,11 @@ def _check_supported(model: nn.Module, config: Config) -> None:
             f"plan: {config.plan!r} cannot be used with FSDP2, which does not show which unit is a backward's last; "
             "leave plan (GRADWIRE_PLAN) empty for attach_fsdp"
         )
-    if config.sync_every:
+    if config.local_steps:
+        name = config.local_steps.partition(":")[0]
         raise ConfigError(
-            f"sync_every: {config.sync_every} cannot be used with FSDP2: each rank has a part of the weights only; "
-            "leave sync_every (GRADWIRE_SYNC_EVERY) out for attach_fsdp"
+            f"{config.local_steps} cannot be used with FSDP2: each rank has a part of the weights only; "
+            f"leave {name} (GRADWIRE_{name.upper()}) out for attach_fsdp"
         )
     check_fragments_used(config)
 

@@ -92,8 +92,8 @@ class Handle:
         ranks raise or none does."""
         if any("local_steps" in one for one in states):
             raise ConfigError(
-                "load_state_dict: this state was saved with sync_every; its residuals are of weights and not of "
-                "gradients. Attach with sync_every, or load the model and the optimizer only"
+                "load_state_dict: this state was saved with local steps; its residuals are of weights and not of "
+                "gradients. Attach with sync_every or sync_seconds, or load the model and the optimizer only"
             )
 
     def note(
@@ -159,8 +159,17 @@ class Handle:
         self._built.session.scaling.follow(scaler)
 
     def synchronise(self) -> None:
-        """End the round of local steps now (`sync_every`): all ranks have the global weights afterwards. Every rank
-        calls this after the same step. Nothing to do right after a round, and without local steps."""
+        """End the round of local steps now: all ranks have the global weights afterwards. Every rank calls this, with
+        `sync_every` after the same step. Nothing to do right after a round, and without local steps."""
+
+    def count_samples(self, count: int) -> None:
+        """With `sync_seconds`: the optimizer's next step is made with this many samples, and the rank's part in the
+        mean of a round is weighted by samples instead of steps. Call it on every rank before each step, also several
+        times where gradients are accumulated."""
+        raise ConfigError(
+            "count_samples: ranks are weighted by what they did in a round only with sync_seconds; here every rank has "
+            "the same weight. Leave the call out, or attach with sync_seconds"
+        )
 
     def global_weights(self) -> AbstractContextManager[None]:
         """With local steps: `with handle.global_weights(): evaluate()` evaluates the weights that all ranks share,

@@ -1,10 +1,11 @@
-"""Local attach: builds local steps for a DDP model, where the configuration has `sync_every`."""
+"""Local attach: builds local steps for a DDP model, where the configuration has `sync_every` or `sync_seconds`."""
 
 from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
 
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
@@ -17,6 +18,8 @@ from gradwire.integrations.local_handle import LocalParts, LocalStepsHandle
 from gradwire.integrations.local_hook import LocalHook
 from gradwire.integrations.optimizer_watch import watch
 from gradwire.integrations.scaler_search import ScalerSearch
+from gradwire.integrations.timed_attach import count_timed_steps, exchange_group, timed_rounds
+from gradwire.integrations.timed_handle import TimedHandle
 from gradwire.local_steps.buffer_average import BufferAverage
 from gradwire.local_steps.divergence import DivergenceMeter
 from gradwire.local_steps.global_weights import GlobalWeights
@@ -61,15 +64,20 @@ def attach_local(model: DistributedDataParallel, config: Config, optimizers: Loc
         parameters.check(*optimizers_of(optimizers.inner))
     weights = GlobalWeights(parameters.trained.items(), count=config.num_fragments)
     outer = make_outer(config.outer, optimizers.outer, weights.parameters)
-    built = build(config, model.process_group, parameters.numel)
+    group = exchange_group(model.process_group, config)
+    built = build(config, group, parameters.numel)
     # Weights have no loss scale, so ranks need not agree on a scaler, for which the first exchange would wait.
     built.session.scaling.all_found = bool
-    rounds = Rounds(
-        outer_parts(model, config, built, weights, outer), int(config.sync_every), config.fragment_sync_delay
-    )
-    counter = StepCounter(parameters, rounds.count_step)
+    parts = outer_parts(model, config, built, weights, outer, group)
     hook = LocalHook(model, built.session)
-    handle = LocalStepsHandle(built, config, LocalParts(rounds, counter, hook))
+    if config.sync_seconds:
+        timed = timed_rounds(parts, config, group)
+        counter = count_timed_steps(parameters, timed)
+        handle: LocalStepsHandle = TimedHandle(built, config, LocalParts(timed, counter, hook), timed)
+    else:
+        rounds = Rounds(parts, int(config.sync_every), config.fragment_sync_delay)
+        counter = StepCounter(parameters, rounds.count_step)
+        handle = LocalStepsHandle(built, config, LocalParts(rounds, counter, hook))
     try:
         digest = digest_of([one.flat for one in weights.buckets])
         built.check_facts({"outer": name_of(config.outer, optimizers.outer), "the model's weights": f"hash {digest}"})
@@ -86,10 +94,15 @@ def attach_local(model: DistributedDataParallel, config: Config, optimizers: Loc
 
 
 def outer_parts(
-    model: DistributedDataParallel, config: Config, built: BuiltSession, weights: GlobalWeights, outer: Optimizer
+    model: DistributedDataParallel,
+    config: Config,
+    built: BuiltSession,
+    weights: GlobalWeights,
+    outer: Optimizer,
+    group: dist.ProcessGroup,
 ) -> OuterParts:
     """What outer exchanges of this model use."""
-    group, timeout = model.process_group, config.transport.timeout
+    timeout = config.transport.timeout
     buffers = {name: one for name, one in model.module.named_buffers() if name not in model.parameters_to_ignore}
     average, meter = BufferAverage(buffers, group, timeout), DivergenceMeter(group, timeout)
     reporter = OuterReporter(built.event_bus, MonotonicClock())
@@ -106,12 +119,12 @@ def watch_steps(counter: StepCounter, inner: object | None) -> None:
 
 def check_optimizer_given(config: Config, optimizer: object | None, outer: object | None) -> None:
     """Local steps change training, so `attach` guesses neither whose steps count nor that they are wanted."""
-    if outer is not None and not config.sync_every:
+    if outer is not None and not config.local_steps:
         raise ConfigError(
             "outer: an outer optimizer steps the weights after local steps; pass sync_every too, as in 20"
         )
-    if config.sync_every and (optimizer is None or optimizer in ([], ())):
-        raise ConfigError(f"sync_every: {config.sync_every} needs the optimizer whose steps count; {FIX}")
+    if config.local_steps and (optimizer is None or optimizer in ([], ())):
+        raise ConfigError(f"{config.local_steps} needs the optimizer whose steps count; {FIX}")
 
 
 def check_supported(model: DistributedDataParallel) -> None:

@@ -52,8 +52,7 @@ class LocalStepsHandle(Handle):
         self._counter.bind(optimizer)
 
     def synchronise(self) -> None:
-        if self._rounds.pending:
-            self._rounds.end_round("synchronise() was called")
+        self._rounds.finish("synchronise() was called")
 
     def global_weights(self) -> AbstractContextManager[None]:
         return self._rounds.global_weights()
@@ -93,7 +92,7 @@ class LocalStepsHandle(Handle):
         between the same two steps."""
         rounds, feedback = self._rounds, self._built.feedback
         if not self._hook.detached:
-            rounds.land()
+            rounds.meet("detach() was called")
         pending = any(feedback.pending(one.bucket) for one in rounds.weights.buckets)
         super().detach()
         self._counter.close()
@@ -116,9 +115,9 @@ class LocalStepsHandle(Handle):
 def _warn_of_unshared(rounds: Rounds) -> None:
     flight = rounds.exchange.flight
     log.warning(
-        "gradwire: closed %d steps after the last of its rounds of %d%s; these steps are in this rank's weights only. "
+        "gradwire: closed %d steps after the last of its rounds of %s%s; these steps are in this rank's weights only. "
         "Call handle.synchronise() on all ranks before the end to share them",
         max(rounds.unsent) or rounds.in_flight,
-        rounds.sync_every,
+        rounds.length,
         ", with an exchange in flight that is not applied" if flight is not None else "",
     )

@@ -52,7 +52,7 @@ def _parts(
 ) -> PeriodParts:
     weights = GlobalWeights(parameters.trained.items())
     outer = make_outer(config.outer, optimizers.outer, weights.parameters)
-    rounds = AdaptiveRounds(outer_parts(model, config, built, weights, outer), 1)
+    rounds = AdaptiveRounds(outer_parts(model, config, built, weights, outer, model.process_group), 1)
     counter = StepCounter(parameters, rounds.count_step)
     hook = PeriodHook(model, built.session, built.feedback)
 

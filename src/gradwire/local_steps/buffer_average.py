@@ -42,8 +42,9 @@ class BufferAverage:
         """Bytes that this rank sends in a round for the mean."""
         return all_reduce_bytes(sum(4 * self._buffers[name].numel() for name in self._averaged), self.group.size())
 
-    def begin(self) -> None:
-        """Send copies: training may change the buffers meanwhile."""
+    def begin(self, factor: float = 1.0) -> None:
+        """Send copies: training may change the buffers meanwhile. `factor` is this rank's weight in the mean; over all
+        ranks it has the mean 1."""
         self._sent = self._copies()
         self._arrived = {name: self._sent[name].clone() for name in self._copied}
         if self.group.size() == 1:
@@ -51,7 +52,7 @@ class BufferAverage:
         if self._averaged:
             device = self._buffers[self._averaged[0]].device
             sent = (self._sent[name].to(device, torch.float32).flatten() for name in self._averaged)
-            self._flat = torch.cat(list(sent)).mul_(1.0 / self.group.size())
+            self._flat = torch.cat(list(sent)).mul_(factor / self.group.size())
             self._works.append(dist.all_reduce(self._flat, group=self.group, async_op=True))
         root = dist.get_global_rank(self.group, 0)
         copied = self._arrived.values()
@@ -77,6 +78,10 @@ class BufferAverage:
             arrived = self._arrived[name]
             moved = name in self._averaged and progress and not torch.equal(one, self._sent[name])
             one.copy_(arrived + progress * (one - self._sent[name]) if moved else arrived)
+        self._saved, self._sent, self._arrived = self._arrived, {}, {}
+
+    def keep(self) -> None:
+        """Keep the result for `state` and `swapped_in`, and leave the model's buffers as they are."""
         self._saved, self._sent, self._arrived = self._arrived, {}, {}
 
     def finish(self) -> None:

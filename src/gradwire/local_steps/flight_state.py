@@ -46,9 +46,10 @@ def check(rounds: Rounds, state: Mapping[str, Any]) -> None:
         )
 
 
-def load(rounds: Rounds, saved: Sequence[Mapping[str, Any]]) -> None:
-    """Put an exchange that has arrived in flight. `saved` is this rank's own, or those of all old ranks."""
-    first, sent = saved[0], mean_by_name([one["sent"] for one in saved])
+def load(rounds: Rounds, saved: Sequence[Mapping[str, Any]], weights: Sequence[float] | None) -> None:
+    """Put an exchange that has arrived in flight. `saved` is this rank's own, or those of all old ranks, which have
+    these weights in their mean."""
+    first, sent = saved[0], mean_by_name([one["sent"] for one in saved], weights)
     buckets = [one for one in rounds.weights.buckets if str(one.bucket.index) in first["mean"]]
     for one in buckets:
         one.set_gradients()
@@ -58,5 +59,5 @@ def load(rounds: Rounds, saved: Sequence[Mapping[str, Any]]) -> None:
     facts, found = OuterFacts(**first["facts"]), Divergence(**first["divergence"])
     rounds.exchange.flight = Flight(buckets, facts, int(first["step"]), first["buffers"] is not None, kept, found)
     if first["buffers"] is not None:
-        parts = {part: mean_by_name([one["buffers"][part] for one in saved]) for part in ("sent", "arrived")}
+        parts = {part: mean_by_name([one["buffers"][part] for one in saved], weights) for part in ("sent", "arrived")}
         rounds.buffers.load_in_flight(parts)

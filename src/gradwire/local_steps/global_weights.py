@@ -73,6 +73,18 @@ class WeightBucket:
             torch.sub(outer.detach(), local.detach(), out=outer.grad)
         return self.gradient
 
+    def measure_from(self, values: Tensor) -> Tensor:
+        """Write the pseudo-gradient of these local weights (`local_copy`), instead of the present ones."""
+        self.set_gradients()
+        return torch.sub(self.flat, values.to(self.flat.dtype), out=self.gradient)
+
+    def scale(self, factor: float) -> None:
+        """Multiply the pseudo-gradient; by 0 also where it is not finite."""
+        if factor == 0:
+            self.gradient.zero_()
+        elif factor != 1:
+            self.gradient.mul_(factor)
+
     def local_copy(self) -> Tensor:
         """The local weights, flat."""
         return torch.cat([local.detach().flatten() for local in self.local])
@@ -88,6 +100,11 @@ class WeightBucket:
         for outer, local, part in zip(self.outer, self.local, parts, strict=True):
             moved = local.detach() - part.view(local.shape)
             local.detach().copy_(outer.detach() + progress * moved)
+
+    def move_local(self, shift: Tensor) -> None:
+        """Add this to the local weights, flat."""
+        for local, part in zip(self.local, shift.split([local.numel() for local in self.local]), strict=True):
+            local.detach().copy_(local.detach() + part.view(local.shape))
 
     def reset_local(self) -> None:
         """Set the local weights to the global ones."""

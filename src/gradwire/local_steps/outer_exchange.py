@@ -1,6 +1,7 @@
 """Outer exchange: sends pseudo-gradients, and applies their mean to the global and to the local weights.
 
-    send    1. this rank's pseudo-gradient (global weights - local weights) of some buckets
+    send    1. this rank's pseudo-gradient (global weights - local weights) of some buckets, weighted where ranks made
+               different numbers of steps
             2. into the session, which replaces it by the mean over all ranks as it does with gradients: level,
                residuals, exchange and lanes. Training may go on meanwhile: nothing here reads the local weights again
     apply   3. wait for the mean
@@ -10,6 +11,9 @@
 With `progress` 1 a rank keeps all of its own steps since 1, and its next pseudo-gradient has them: each step of each
 rank counts once. Applied at once, the local weights become the global ones to the bit. All ranks restore the same bytes
 in 3 and have the same outer state, so global weights are the same on all ranks.
+
+While a step of the inner optimizer is being computed, another thread may send weights that were held before that step,
+or nothing. 5 is then left to `catch_up`, which the training thread calls when the step has ended.
 """
 
 from __future__ import annotations
@@ -52,6 +56,8 @@ class Flight:
     with_buffers: bool
     sent: Sequence[Tensor | None]
     arrived: Divergence | None = None
+    # The local weights belong to a step that is being computed.
+    in_step: bool = False
 
 
 class OuterExchange:
@@ -62,16 +68,36 @@ class OuterExchange:
         self._parts = parts
         self.flight: Flight | None = None
         self.found: Divergence | None = None
+        self._shifts: dict[int, Tensor] = {}
 
     def send(self, buckets: Sequence[WeightBucket], facts: OuterFacts, with_buffers: bool) -> None:
         """`facts.delay` is after how many local steps the result is to be applied. `with_buffers`: the model's buffers
         are averaged too."""
+        self.send_weighted([(one, 1.0) for one in buckets], facts, with_buffers)
+
+    def send_weighted(
+        self,
+        scaled: Sequence[tuple[WeightBucket, float]],
+        facts: OuterFacts,
+        with_buffers: bool,
+        held: dict[int, Tensor] | None = None,
+    ) -> None:
+        """This rank's pseudo-gradient of each bucket is multiplied by the factor beside it; over all ranks the factors
+        of a bucket have the mean 1. Buffers are weighted as the last bucket is. `held` is given while a step is being
+        computed: local weights by bucket, which are taken out of it; for a bucket that it lacks nothing is sent."""
         parts, session = self._parts, self._parts.session
+        buckets = [one for one, _ in scaled]
         if with_buffers:
-            parts.buffers.begin()
-        parts.divergence.begin([(one.bucket.index, one.measure()) for one in buckets])  # 1
-        sent = [one.local_copy() if facts.delay else None for one in buckets]
-        self.flight = Flight(buckets, facts, session.step, with_buffers, sent)
+            parts.buffers.begin(scaled[-1][1])
+        sent = [_kept(one, facts.delay, held) for one in buckets]
+        measured = [
+            one.measure() if held is None else one.measure_from(_given(values))
+            for one, values in zip(buckets, sent, strict=True)
+        ]
+        parts.divergence.begin([(one.bucket.index, found) for one, found in zip(buckets, measured, strict=True)])  # 1
+        for one, factor in scaled:
+            one.scale(factor)
+        self.flight = Flight(buckets, facts, session.step, with_buffers, sent, in_step=held is not None)
         first, last = buckets[0].bucket.index, buckets[-1].bucket.index
         for one in buckets:  # 2
             index = one.bucket.index
@@ -107,12 +133,31 @@ class OuterExchange:
         before = [one.flat.clone() for one in flight.buckets]
         parts.outer.step()  # 4
         changes = [old.sub_(one.flat) for one, old in zip(flight.buckets, before, strict=True)]
-        for one, sent in zip(flight.buckets, flight.sent, strict=True):  # 5
-            one.follow_global(sent, parts.progress)
-        if flight.with_buffers:
-            parts.buffers.apply(parts.progress)
+        if flight.in_step:
+            self._leave(flight)
+        else:
+            for one, sent in zip(flight.buckets, flight.sent, strict=True):  # 5
+                one.follow_global(sent, parts.progress)
+            if flight.with_buffers:
+                parts.buffers.apply(parts.progress)
         self.flight, self.found = None, flight.arrived
         parts.reporter.emit(flight.step, replace(flight.facts, delay=delay), flight.arrived, _norm(changes))
+
+    def _leave(self, flight: Flight) -> None:
+        """What `catch_up` has to do. Buffers stay this rank's own until it sends them again."""
+        for one, sent in zip(flight.buckets, flight.sent, strict=True):
+            index, moved = one.bucket.index, one.flat - _given(sent)
+            self._shifts[index] = self._shifts[index] + moved if index in self._shifts else moved
+            one.drop_gradients()
+        if flight.with_buffers:
+            self._parts.buffers.keep()
+
+    def catch_up(self) -> None:
+        """A step has ended during which weights were sent: 5, with all of this rank's progress since."""
+        shifts, self._shifts = self._shifts, {}
+        for one in self._parts.weights.buckets:
+            if one.bucket.index in shifts:
+                one.move_local(shifts[one.bucket.index])
 
     def drop(self) -> None:
         """Forget what is in flight, when it has arrived. Every rank calls this at the same point."""
@@ -120,7 +165,20 @@ class OuterExchange:
         if self.flight is not None:
             for one in self.flight.buckets:
                 one.drop_gradients()
-        self.flight = None
+        self.flight, self._shifts = None, {}
+
+
+def _kept(one: WeightBucket, delay: int, held: dict[int, Tensor] | None) -> Tensor | None:
+    """The local weights that are sent; None where they are not needed again. What is not held is as the global ones."""
+    if held is not None:
+        found = held.pop(one.bucket.index, None)
+        return one.flat.clone() if found is None else found
+    return one.local_copy() if delay else None
+
+
+def _given(values: Tensor | None) -> Tensor:
+    assert values is not None
+    return values
 
 
 def _norm(parts: Sequence[Tensor]) -> float:

@@ -20,6 +20,10 @@ class OuterFacts:
     fragments: int = 1
     delay: int = 0
     waited: float = 0.0
+    sync_seconds: float = 0.0
+    weight: float | None = None
+    rank_steps: tuple[int, ...] = ()
+    rank_wait: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,5 +50,9 @@ class OuterReporter:
                 fragment=facts.fragment,
                 fragments=facts.fragments,
                 delay=facts.delay,
+                sync_seconds=facts.sync_seconds,
+                weight=facts.weight,
+                rank_steps=tuple(facts.rank_steps),
+                rank_wait=facts.rank_wait,
             )
         )

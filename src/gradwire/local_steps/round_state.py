@@ -17,6 +17,8 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from gradwire.errors import ConfigError
 from gradwire.local_steps import flight_state
 from gradwire.local_steps.mean_state import mean_by_name
@@ -34,6 +36,7 @@ def state_of(rounds: Rounds) -> dict[str, Any]:
         "global": rounds.weights.global_state(),
         "buffers": rounds.buffers.state(),
         "outer": copy.deepcopy(rounds.outer.state_dict()),
+        **rounds.state(),
     }
     if rounds.pending:
         state["local"] = {"weights": rounds.weights.local_state(), "buffers": rounds.buffers.own()}
@@ -57,6 +60,11 @@ def check_states(rounds: Rounds, states: Sequence[Mapping[str, Any]]) -> None:
                 "model: the state belongs to another model; load the one of this model"
             )
         flight_state.check(rounds, state[KEY])
+    if len({"flight" in state[KEY] for state in states}) > 1:
+        raise ConfigError(
+            "load_state_dict: some ranks saved these states with a fragment in flight and others without; save after "
+            "handle.synchronise(), or load them with as many ranks, each its own"
+        )
 
 
 def load(rounds: Rounds, states: Sequence[Mapping[str, Any]]) -> None:
@@ -70,11 +78,25 @@ def load(rounds: Rounds, states: Sequence[Mapping[str, Any]]) -> None:
     rounds.steps, rounds.step_in_round = int(first["steps"]), int(first["step_in_round"])
     unsent = list(first.get("unsent", [rounds.step_in_round]))
     rounds.unsent = unsent if len(unsent) == len(rounds.unsent) else [0] * len(rounds.unsent)
-    if "local" in first:
-        rounds.weights.load_local(mean_by_name([one["local"]["weights"] for one in saved]))
-        rounds.buffers.load(mean_by_name([one["local"]["buffers"] for one in saved]))
+    rounds.load_state(saved)
+    weights = _weights(saved)
+    if any("local" in one for one in saved):
+        local = [_local(one) for one in saved]
+        rounds.weights.load_local(mean_by_name([one["weights"] for one in local], weights))
+        rounds.buffers.load(mean_by_name([one["buffers"] for one in local], weights))
     else:
         rounds.weights.reset_local()
         rounds.buffers.load(first["buffers"])
     if "flight" in first:
-        flight_state.load(rounds, [one["flight"] for one in saved])
+        flight_state.load(rounds, [one["flight"] for one in saved], weights)
+
+
+def _local(state: Mapping[str, Any]) -> Mapping[str, Mapping[str, Tensor]]:
+    """Weights and buffers of the rank that saved this: the global ones where it had made no step of its own."""
+    return state.get("local") or {"weights": state["global"], "buffers": state["buffers"]}
+
+
+def _weights(saved: Sequence[Mapping[str, Any]]) -> list[float] | None:
+    """The weights of old ranks that made different numbers of steps; None for equal ones."""
+    steps = [float(max(one.get("made", [0]))) for one in saved]
+    return steps if sum(steps) > 0 else None

@@ -12,8 +12,9 @@ optimizer's `step`; the exchange runs in the session's threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from gradwire.errors import ConfigError
 from gradwire.local_steps.fragments import fragment_at
@@ -39,8 +40,22 @@ class Rounds:
         """Whether some steps of this rank are not in the global weights yet."""
         return self.exchange.flight is not None or any(self.unsent)
 
+    @property
+    def length(self) -> str:
+        """Of a round, in words."""
+        return f"{self.sync_every} steps"
+
     def count_step(self) -> None:
         """A step of the inner optimizer was made, or skipped by a loss scaler."""
+        self._begin_step()
+        fragment = fragment_at(self.step_in_round, self.sync_every, len(self.unsent))
+        if fragment is not None:
+            self._send(fragment)  # 2
+        if self.step_in_round >= self.sync_every:
+            self.step_in_round = 0  # 3
+
+    def _begin_step(self) -> None:
+        """Count the step, and apply what is due."""
         if self._swapped:
             raise ConfigError(
                 "global_weights: the optimizer made a step inside `with handle.global_weights()`, where the model has "
@@ -52,15 +67,27 @@ class Rounds:
         self.unsent = [one + 1 for one in self.unsent]
         if self.in_flight >= self.delay:
             self.land()  # 1
-        fragment = fragment_at(self.step_in_round, self.sync_every, len(self.unsent))
-        if fragment is not None:
-            self._send(fragment)  # 2
-        if self.step_in_round >= self.sync_every:
-            self.step_in_round = 0  # 3
 
     def land(self) -> None:
         """Apply what is in flight now. Every rank calls this after the same step."""
         self.exchange.apply(self.in_flight)
+
+    def finish(self, reason: str) -> None:
+        """Synchronise what is not in the global weights yet, for this reason. Every rank calls this after the same
+        step."""
+        if self.pending:
+            self.end_round(reason)
+
+    def meet(self, reason: str) -> None:
+        """All ranks are at the same point afterwards, with nothing in flight."""
+        self.land()
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint needs beside the counts that all kinds of rounds have."""
+        return {}
+
+    def load_state(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Load what `state` returned: of this rank, or of all old ranks."""
 
     def end_round(self, reason: str) -> None:
         """Synchronise all of the weights now, for this reason. Every rank calls this after the same step."""

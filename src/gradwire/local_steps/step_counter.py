@@ -32,6 +32,8 @@ class StepCounter:
         self._scalers: list[Scaler] = []
         self._undo: list[Callable[[], None]] = []
         self._count = 0
+        # While a step is counted: whether any optimizer made it, that is, a loss scaler did not skip it.
+        self.made = False
 
     @property
     def bound(self) -> bool:
@@ -51,11 +53,11 @@ class StepCounter:
                 "before the first step"
             )
 
-    def bind_at_step(self, optimizer: Optimizer) -> None:
-        """Where no optimizer was passed: take the one that made this step, if it steps the model."""
+    def bind_at_step(self, optimizer: Optimizer, made: bool = True) -> None:
+        """Where no optimizer was passed: take the one that made or skipped this step, if it steps the model."""
         if not self.bound and self._parameters.has_any(optimizer):
             self.bind(optimizer)
-            self._stepped(optimizer)
+            self._count_step(optimizer, made)
 
     def follow(self, scaler: Scaler) -> None:
         """Count the steps that this scaler skips."""
@@ -100,15 +102,20 @@ class StepCounter:
         if self._steps.get(optimizer) != before or not self._undo:
             return
         if optimizer in self._steps:
-            self._stepped(optimizer)
+            self._count_step(optimizer, made=False)
         else:
-            self.bind_at_step(optimizer)
+            self.bind_at_step(optimizer, made=False)
 
     def _stepped(self, optimizer: Optimizer, *_: object) -> None:
+        self._count_step(optimizer, made=True)
+
+    def _count_step(self, optimizer: Optimizer, made: bool) -> None:
         self._steps[optimizer] += 1
+        self.made = self.made or made
         if min(self._steps.values()) > self._count:
             self._count += 1
             self._on_step()
+            self.made = False
 
 
 def _remove_step(scaler: Scaler, step: object) -> None:

@@ -164,7 +164,16 @@ def _rounds(states: States) -> Iterator[Metric]:
     description = "Time that training waited for outer exchanges."
     yield _counter("gradwire_outer_wait_seconds", description, run, (([n], r.waited) for n, r in used))
     description = "Local steps between two outer steps of a weight."
-    yield _gauge("gradwire_sync_every_steps", description, run, (([n], e.sync_every) for n, e in last))
+    by_count = (([n], e.sync_every) for n, e in last if not e.sync_seconds)
+    yield _gauge("gradwire_sync_every_steps", description, run, by_count)
+    timed = [(n, r, r.last) for n, r in used if r.last is not None and r.last.sync_seconds]
+    description = "Seconds between two outer steps of a weight, where rounds end by time."
+    yield _gauge("gradwire_sync_seconds", description, run, (([n], e.sync_seconds) for n, _, e in timed))
+    description = "Time that the lowest rank stood still for slower ranks, where rounds end by time."
+    yield _counter("gradwire_rank_wait_seconds", description, run, (([n], r.rank_wait) for n, r, _ in timed))
+    description = "Steps of a rank in the last round, where rounds end by time."
+    rows = (([n, str(rank)], steps) for n, _, e in timed for rank, steps in enumerate(e.rank_steps[:MOST_RANKS]))
+    yield _gauge("gradwire_round_steps", description, ("run", "rank"), rows)
     description = "Mean cosine between the pseudo-gradients of two ranks."
     yield _gauge("gradwire_alignment_ratio", description, run, (([n], e.alignment) for n, e in last))
     description = "Norm of a typical rank's pseudo-gradient."

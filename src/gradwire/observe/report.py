@@ -18,9 +18,10 @@ import msgspec
 from gradwire.observe.files import recording
 from gradwire.observe.format import clean, percent, rate, seconds, span
 from gradwire.observe.guard_acts import ADVICE
+from gradwire.observe.local_rounds import steps_by_rank
 from gradwire.observe.plot import Line, line_plot, split_bars
 from gradwire.observe.reader import Damage, read, touched
-from gradwire.observe.run_facts import DecisionFact, RunFacts, facts, targets_for
+from gradwire.observe.run_facts import DecisionFact, RoundFacts, RunFacts, facts, targets_for
 from gradwire.observe.state import RunState
 from gradwire.observe.step_split import PARTS
 from gradwire.units import Bytes
@@ -168,12 +169,26 @@ def _round_rows(every: Sequence[RunFacts]) -> list[list[str]]:
     """Local steps; a run without them has none."""
     rounds = [run.rounds for run in every]
     return [
-        ["local steps between outer steps", *(str(one.sync_every) if one else "none" for one in rounds)],
+        ["local steps between outer steps", *(_length(one) if one else "none" for one in rounds)],
         ["outer steps", *(str(one.outer_steps) if one else "-" for one in rounds)],
         ["alignment of replicas, median", *(_median(one.alignment) if one else "-" for one in rounds)],
         ["pseudo-gradient, median norm", *(_median(one.norm) if one else "-" for one in rounds)],
         ["outer step, median norm", *(_median(one.outer_norm) if one else "-" for one in rounds)],
         ["waited for outer exchanges", *(seconds(one.waited) if one else "-" for one in rounds)],
+        *(_timed_rows(rounds) if any(one and one.sync_seconds for one in rounds) else []),
+    ]
+
+
+def _length(rounds: RoundFacts) -> str:
+    return f"those of {rounds.sync_seconds:g} s" if rounds.sync_seconds else str(rounds.sync_every)
+
+
+def _timed_rows(rounds: Sequence[RoundFacts | None]) -> list[list[str]]:
+    """Rounds by time; those of a number of steps have none."""
+    timed = [one if one and one.sync_seconds else None for one in rounds]
+    return [
+        ["steps by rank in the last round", *(steps_by_rank(one.rank_steps) if one else "-" for one in timed)],
+        ["waited for slower ranks", *(seconds(one.rank_wait) if one else "-" for one in timed)],
     ]
 
 

@@ -36,6 +36,11 @@ class RoundFacts(msgspec.Struct, frozen=True):
     norm: dict[str, float]
     outer_norm: dict[str, float]
     headline: str
+    # Where rounds end by time: their seconds, the steps of every rank in the last one, and the seconds that this rank
+    # stood still for slower ones.
+    sync_seconds: float = 0.0
+    rank_steps: tuple[int, ...] = ()
+    rank_wait: float = 0.0
 
 
 class RunFacts(msgspec.Struct, frozen=True):
@@ -132,6 +137,9 @@ def _rounds(state: RunState) -> RoundFacts | None:
         norm=_extent(state, "norm"),
         outer_norm=_extent(state, "outer_norm"),
         headline=rounds.headline,
+        sync_seconds=rounds.last.sync_seconds,
+        rank_steps=rounds.last.rank_steps,
+        rank_wait=rounds.rank_wait,
     )
 
 

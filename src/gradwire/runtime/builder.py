@@ -198,5 +198,5 @@ def _plain_path(context: BuildContext, connections: Connections, paths: PathCont
     # A job without a controller waits as long as DDP does: until the group's own timeout. With local steps a rank may
     # be late by a whole round.
     config = context.config
-    timeout = config.transport.timeout if is_controller(config.level) or config.sync_every else None
+    timeout = config.transport.timeout if is_controller(config.level) or config.local_steps else None
     return PlainPath(paths, context.all_reduce, connections.meter.on_plain, timeout=timeout)

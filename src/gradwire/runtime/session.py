@@ -9,6 +9,7 @@ where the governor may wait for pulses. Everything else that takes time happens 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -83,6 +84,10 @@ class Session:
                 work = path.submit(bucket, buffer, decision.level, weights)
             self._in_flight.append(work)
             return work.future
+
+    def reporting(self) -> AbstractContextManager[None]:
+        """A LinkError that is raised within, by what ranks send beside buckets, is reported as one of this step."""
+        return self._parts.reporter.reporting(self.step)
 
     def needed(self) -> None:
         """Training needs the results from now on: until here it did not wait for them, although buckets were ready."""

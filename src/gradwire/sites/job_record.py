@@ -53,6 +53,7 @@ def facts_of(config: Config) -> dict[str, str]:
     settings |= {"transport.tolerance": config.transport.tolerance, "transport.encrypt": config.transport.encrypt}
     settings["observe.verify"] = config.observe.verify
     settings["sync_every"] = config.sync_every
+    settings["sync_seconds"], settings["sync_wait"] = config.sync_seconds, config.sync_wait
     settings["num_fragments"], settings["fragment_sync_delay"] = config.num_fragments, config.fragment_sync_delay
     settings["fragment_progress"] = config.fragment_progress
     if config.plan:

@@ -29,6 +29,13 @@ def open_lanes(group: dist.ProcessGroup, count: int, timeout: float, clock: Cloc
     return [lane(_new_group(backend, ranks, timeout, local=not everyone), clock) for _ in range(count)]
 
 
+def duplicate_group(group: dist.ProcessGroup, timeout: float) -> dist.ProcessGroup:
+    """A group of the same ranks and backend, for messages whose order has nothing to do with those of `group`. Every
+    member calls this at the same point."""
+    ranks = dist.get_process_group_ranks(group)
+    return _new_group(dist.get_backend(group), ranks, timeout, local=len(ranks) != dist.get_world_size())
+
+
 def host_backend(group: dist.ProcessGroup) -> str:
     """The backend for CPU tensors of these ranks: gloo where the group itself takes none (NCCL)."""
     whole = dist.get_backend(group)
