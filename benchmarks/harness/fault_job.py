@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import time
 import zlib
 from collections.abc import Callable
@@ -32,7 +33,9 @@ BATCH = 16
 
 
 def report(**facts: Any) -> None:
-    print(MARK + json.dumps({"rank": int(os.environ["RANK"]), "at": time.monotonic(), **facts}), flush=True)
+    # One write: torch's own messages share the pipe, and print writes the end of the line separately.
+    sys.stdout.write(MARK + json.dumps({"rank": int(os.environ["RANK"]), "at": time.monotonic(), **facts}) + "\n")
+    sys.stdout.flush()
 
 
 def hash_of(module: nn.Module) -> int:

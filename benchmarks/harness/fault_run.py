@@ -238,7 +238,7 @@ def _run_job(case: Case, control: LabControl, log: JobLog, job: Path, place: str
         if not line.startswith(MARK):
             log.output.append(f"{host}: {line}")
             return
-        message = json.loads(line.removeprefix(MARK))
+        message, _ = json.JSONDecoder().raw_decode(line.removeprefix(MARK))
         log.add(message)
         if message["kind"] == "started":
             control.pids[message["rank"]] = message["pid"]
