@@ -94,16 +94,17 @@ def timed(step: int, steps: tuple[int, ...] = (30, 10)) -> OuterStepped:
 
 
 def test_rounds_by_time_show_the_steps_of_every_rank_the_weight_and_the_wait() -> None:
-    data = run_data([Record(0, 100.0 + step, timed(step)) for step in range(2)])
+    both = [(stepped(step, 1.0, 0.0, 0.25, 0.0), timed(step)) for step in range(2)]
+    data = run_data([Record(0, 100.0 + step, event) for step, events in enumerate(both) for event in events])
     state, run = data.state, facts("timed", data.state)
-    expected = "steps by rank 30, 10, weight of this rank 75 %, waited 3.00 s for slower ranks"
+    expected = "steps by rank 30, 10, weight of this rank 75 %, waited 3 s for slower ranks"
     assert state.rounds.headline.startswith("every 30 s: 2 outer steps")
     assert expected in state.rounds.headline
     assert expected in " ".join(drawn(state).split())
     rows = {row[0]: row[1:] for row in report.table([report.ReportedRun(state, run)])}
     assert rows["local steps between outer steps"] == ["those of 30 s"]
     assert rows["steps by rank in the last round"] == ["30, 10"]
-    assert rows["waited for slower ranks"] == ["3.00 s"]
+    assert rows["waited for slower ranks"] == ["3 s"]
     assert {"local_steps@0", "weight@0", "rank_wait@0"} <= set(data.series)
     page = exposition({"run": state}).decode()
     assert 'gradwire_sync_seconds{run="run"} 30.0' in page
