@@ -60,10 +60,11 @@ def test_the_first_synchronisation_pays_for_finding_the_rate() -> None:
 
 def test_loss_costs_the_retransmissions_and_not_much_more() -> None:
     plan, job = planned("loadaware")
-    clean = simulate_packets(uneven(), plan, job, steps=3)
-    lossy = simulate_packets(uneven(loss=0.02), plan, job, steps=3)
+    clean = simulate_packets(uneven(), plan, job, steps=6)
+    lossy = simulate_packets(uneven(loss=0.02), plan, job, steps=6)
     assert 0.01 < lossy.lost / lossy.packets < 0.03
-    assert 1.0 < lossy.seconds[-1] / clean.seconds[-1] < 1.5
+    # Single ones differ by a few per cent while LTP still probes for its rate.
+    assert 1.0 < sum(lossy.seconds[-3:]) / sum(clean.seconds[-3:]) < 1.5
 
 
 def test_packets_out_of_order_cost_little_and_a_seed_repeats_them() -> None:
