@@ -29,6 +29,7 @@ class World:
     opens: bool = True
     chooser: TransportChooser = field(default_factory=TransportChooser)
     changes: int = 0
+    steady: bool = True
     reasons: list[str] = field(default_factory=list)
     used: list[TransportKind] = field(default_factory=list)
     asked: list[TransportKind] = field(default_factory=list)
@@ -56,7 +57,7 @@ class World:
         facts = StepFacts(seconds, self.exposed, self.exposed, 400_000, 2)
         link = LinkView(rtprop=self.trip, bandwidth=self.bandwidth, loss=self.loss, confidence=1.0)
         view = View(link, changes=self.changes)
-        step = TransportStep(ran, Level.parse(self.level), facts, view, WORLD, lambda kind: 2)
+        step = TransportStep(ran, Level.parse(self.level), facts, view, WORLD, lambda kind: 2, self.steady)
         return self.chooser.take(step, self._ready, self._failed)
 
 
@@ -148,6 +149,23 @@ def test_after_a_change_that_makes_steps_longer_the_group_is_measured_again() ->
     world.run(60)
     assert world.chooser.use == "group"
     assert "300 ms a step over group, 600 ms over tcp" in world.reasons
+
+
+def test_a_trial_begins_only_when_the_level_stays_and_ends_undecided_when_it_does_not() -> None:
+    world = World(FAR)
+    world.steady = False
+    world.run(60)
+    assert "tcp" not in world.used
+    world.steady = True
+    while not world.chooser.trying:
+        world.run(1)
+    world.run(DELAY + 1)
+    world.level = "int8"
+    world.run(1)
+    assert not world.chooser.trying
+    assert world.chooser.use == "group"
+    world.run(60)
+    assert world.chooser.use == "tcp", "it is tried again at the new level, at once"
 
 
 def test_during_a_trial_it_says_so_and_rounds_of_local_steps_are_left_alone() -> None:

@@ -152,3 +152,30 @@ def test_the_thread_takes_part_until_an_error_which_the_training_thread_raises()
     with pytest.raises(LinkError, match="a peer is gone"):
         one.step()
     world.close()
+
+
+def test_a_rank_that_gave_up_waiting_and_evaluates_is_represented_too() -> None:
+    """Rank 0 announces its ten steps, does not wait any longer and evaluates; rank 1 comes to the end of the round."""
+    world = TimedWorld([1.0, 2.0], outer=AVERAGE)
+
+    def work(one: Rank) -> None:
+        if one.rank:
+            while one.rounds.session.step < 1:
+                one.step()
+            return
+        agreement = one.rounds.agreement
+        waits, agreement.all_here = agreement.all_here, lambda seconds: False  # type: ignore[method-assign]
+        for _ in range(10):
+            one.step()
+        agreement.all_here = waits  # type: ignore[method-assign]
+        assert one.events == [], "it made its part and went on"
+        one.clock.advance(30.0)
+        one.pass_round()
+
+    world.each(work)
+    first, second = world.ranks
+    assert [event.rank_steps for event in first.events] == [event.rank_steps for event in second.events] == [(10, 5)]
+    assert all(map(torch.equal, first.seen, second.seen))
+    expected = flat(net()) - (10 * moved(0, 0, 10) + 5 * moved(1, 0, 5)) / 15
+    assert torch.allclose(first.seen[-1], expected, atol=1e-5)
+    world.close()

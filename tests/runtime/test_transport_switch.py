@@ -10,16 +10,19 @@ import pytest
 import torch
 
 from gradwire.clock import MonotonicClock
+from gradwire.decide.base import Job
 from gradwire.decide.transport_choice import TransportChoice, TransportChooser, TransportStep
 from gradwire.errors import LinkError
 from gradwire.events import Event, TransportChosen
+from gradwire.exchange.select import FootprintTable
 from gradwire.level import Level
 from gradwire.runtime.adaptive_governor import AdaptiveGovernor
 from gradwire.runtime.pipeline import Pipeline
+from gradwire.runtime.transport_decider import CarriedStep, TransportDecider
 from gradwire.runtime.transport_switch import OpenTransport, TransportSwitch
 from gradwire.sense.step_timer import StepTimer
 from gradwire.transport.lanes.loopback import Loopback
-from gradwire.types import Decision, Readiness, TransportKind
+from gradwire.types import Decision, LinkView, Readiness, StepFacts, TransportKind, View
 from tests.runtime.sessions import Sessions
 from tests.runtime.test_adaptive_governor import CountingController
 from tests.runtime.test_governor import ManualClock, bucket, governor_context
@@ -155,6 +158,58 @@ def test_the_switch_opens_each_transport_once_and_closes_all() -> None:
     switch.release()
     assert opened == ["tcp", "ltp"]
     assert sorted(released) == ["ltp", "tcp"]
+
+
+def test_one_that_lost_a_peer_while_it_was_not_used_has_failed() -> None:
+    alive = [True]
+
+    def opener(kind: TransportKind) -> OpenTransport:
+        pipeline = Pipeline([], lambda timing: None)
+        return OpenTransport(kind=kind, pipeline=pipeline, footprint=lambda *_: [], alive=lambda: alive[0])
+
+    switch = transport_of(Pipeline([], lambda timing: None), 2, opener)
+    assert switch.report() == Readiness()
+    switch.prepare("tcp")
+    assert switch._thread is not None
+    switch._thread.join(10)
+    assert switch.report() == Readiness("tcp")
+    alive[0] = False
+    assert switch.report() == Readiness("tcp", failed=True)
+    switch.close_lanes()
+
+
+class SeenChanges:
+    """A controller that keeps the counts of network changes that it is shown."""
+
+    def __init__(self) -> None:
+        self.changes: list[int] = []
+
+    def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
+        self.changes.append(view.changes)
+        return Decision(Level(), "the same")
+
+
+class Switching(TransportChooser):
+    def take(
+        self, step: TransportStep, ready: Collection[TransportKind], failed: Collection[TransportKind]
+    ) -> TransportChoice:
+        self._step += 1
+        self.use = "tcp" if self._step >= 3 else "group"
+        return TransportChoice(self.use)
+
+
+@pytest.mark.parametrize(("over_group", "over_tcp"), [(0, 0), (1, 0), (5, 2), (0, 3)])
+def test_the_controller_sees_a_network_change_when_the_transport_changes(over_group: int, over_tcp: int) -> None:
+    controller = SeenChanges()
+    decider = TransportDecider(controller, Switching(), ManualClock())
+    job, facts = Job(2, (), FootprintTable(2)), StepFacts(1.0, level=Level())
+    for step in range(6):
+        kind: TransportKind = "group" if step < 2 else "tcp"
+        view = View(LinkView(), changes=over_group if kind == "group" else over_tcp)
+        decider.decide(CarriedStep(step, float(step), job, facts, view, kind), Decision(Level(), ""), ())
+    assert controller.changes[:2] == [over_group] * 2
+    assert len(set(controller.changes[2:])) == 1
+    assert controller.changes[2] > over_group
 
 
 def test_one_that_is_opened_too_late_closes_itself(monkeypatch: pytest.MonkeyPatch) -> None:

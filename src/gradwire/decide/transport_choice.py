@@ -63,7 +63,8 @@ class TransportChoice:
 
 @dataclass(frozen=True, slots=True)
 class TransportStep:
-    """One step: what carried it, its level and facts, the view of that transport's network, and the number of ranks."""
+    """One step: what carried it, its level and facts, the view of that transport's network, and the number of ranks.
+    `steady`: the steps that follow have the same level, and are no local steps."""
 
     ran: TransportKind
     level: Level
@@ -71,6 +72,7 @@ class TransportStep:
     view: View
     world_size: int
     hops: HopsOver
+    steady: bool = True
 
 
 @dataclass(slots=True)
@@ -78,6 +80,7 @@ class Trial:
     """Steps over a candidate, against the median and the relative error of those before."""
 
     kind: TransportKind
+    level: Level
     before: float
     error: float
     skipped: int = 0
@@ -149,14 +152,14 @@ class TransportChooser:
 
     def _look(self, step: TransportStep, ready: Collection[TransportKind]) -> None:
         """Open or try what is predicted to be better."""
-        if len(self._recent) < ENOUGH:
+        if len(self._recent) < ENOUGH or not step.steady:
             return
         kind, why = self._candidate(step)
         if kind is None:
             return
         if kind == "group" or kind in ready:
             before, error = _median(self._recent)
-            self._trial, self._prepare = Trial(kind, before, error), "group"
+            self._trial, self._prepare = Trial(kind, step.level, before, error), "group"
             self._reason = f"{why}: measuring {kind}"
         else:
             self._reason = f"{why}: opening {kind}" if self._prepare != kind else ""
@@ -191,6 +194,10 @@ class TransportChooser:
     def _continue(self, trial: Trial, step: TransportStep) -> None:  # 4
         if step.ran != trial.kind:
             return  # it was under way when the trial began
+        if step.level != trial.level or step.facts.steps != 1:
+            self._trial = None  # not what it is compared with: nothing is known
+            self._recent.clear()
+            return
         keep = trial.take(step.facts.seconds)
         if keep is None:
             return

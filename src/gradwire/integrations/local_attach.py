@@ -65,7 +65,7 @@ def attach_local(model: DistributedDataParallel, config: Config, optimizers: Loc
     weights = GlobalWeights(parameters.trained.items(), count=config.num_fragments)
     outer = make_outer(config.outer, optimizers.outer, weights.parameters)
     group = exchange_group(model.process_group, config)
-    built = build(config, group, parameters.numel)
+    built = build(config, group, parameters.numel, on_cpu=parameters.on_cpu)
     # Weights have no loss scale, so ranks need not agree on a scaler, for which the first exchange would wait.
     built.session.scaling.all_found = bool
     parts = outer_parts(model, config, built, weights, outer, group)

@@ -27,7 +27,7 @@ def attach_period(model: DistributedDataParallel, config: Config, optimizers: Lo
     check_supported(model)
     if optimizers.inner is not None:
         parameters.check(*optimizers_of(optimizers.inner))
-    built = build(config, model.process_group, parameters.numel)
+    built = build(config, model.process_group, parameters.numel, on_cpu=parameters.on_cpu)
     parts = _parts(model, config, optimizers, parameters, built)
     handle = PeriodHandle(built, config, parts)
     try:

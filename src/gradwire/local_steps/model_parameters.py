@@ -34,6 +34,10 @@ class ModelParameters:
         return cls(trained, tuple(one for name, one in named if name not in trained))
 
     @property
+    def on_cpu(self) -> bool:
+        return all(one.device.type == "cpu" for one in self.trained.values())
+
+    @property
     def numel(self) -> int:
         return sum(one.numel() for one in self.trained.values())
 

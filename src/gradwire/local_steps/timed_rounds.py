@@ -94,9 +94,7 @@ class TimedRounds(Rounds):
 
     def count_step(self, made: bool = True) -> None:
         with self._lock:
-            if self._error is not None:
-                with self.session.reporting():
-                    raise self._error
+            self._raise_error()
             self._begin_step()
             self._catch_up()
             counted, self._counted = self._counted, 0
@@ -123,6 +121,7 @@ class TimedRounds(Rounds):
         """Synchronise all of the weights. Every rank calls this, and each when it has made its last step: until all
         have, this rank takes part in their rounds."""
         with self._lock:
+            self._raise_error()
             self._catch_up()
             while True:
                 if not self.agreement.announced:
@@ -140,11 +139,16 @@ class TimedRounds(Rounds):
         return self._began + self._part + self.timing.longest_wait(self._part)
 
     def seconds_until_late(self) -> float:
-        return self._late_at - self.clock.now() if not (self._resting or self._here) else self._part
+        return self._part if self._resting else self._late_at - self.clock.now()
 
     def _late(self) -> bool:
-        idle = self._resting or self._here or self.delay
-        return not idle and self.clock.now() >= self._late_at
+        """Also of a rank that announced, gave up waiting and makes another step: while it waits, it has the lock."""
+        return not (self._resting or self.delay) and self.clock.now() >= self._late_at
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            with self.session.reporting():
+                raise self._error
 
     def pass_round(self) -> None:
         """Take part in the round for the training thread, whose step is late. Called by another thread."""

@@ -157,7 +157,7 @@ class AdaptiveGovernor:
         self._pulses_sent += 1
         last = self._round
         report = RankReport(self._next_decision, ended, self._last_facts, self._ready)
-        sensing, readiness = self._sensed_over(ended.transport), self._transports.readiness
+        sensing = self._sensed_over(ended.transport)
         number, world_size = self._pulses_sent, self._context.world_size
         buckets = tuple(bucket for _, bucket in sorted(self._buckets.items()))
         self._buckets = {}
@@ -169,6 +169,7 @@ class AdaptiveGovernor:
             pulse_round.acks = sensing.meter.take(links, acks.moved(), busy, in_turns=acks.in_turns)
             # Links that are numbered by connection and not by rank are part of the summary only.
             pulse_round.links = {} if acks.in_turns else links
+            readiness = self._transports.report()
             pulse_round.sent = self._context.clock.now()
             pulses = []
             for peer in range(world_size):

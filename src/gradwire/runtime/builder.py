@@ -71,7 +71,7 @@ def build(
     parameters: int,
     all_reduce: AllReduceMean | None = None,
     *,
-    on_cpu: bool = True,
+    on_cpu: bool,
 ) -> BuiltSession:
     """Build a session over an existing process group. Every member of the group calls this at the same point.
 

@@ -36,8 +36,8 @@ class TransportDecider:
     def __init__(self, controller: Controller, chooser: TransportChooser | None, sink: Sink) -> None:
         self._controller, self._chooser, self._sink = controller, chooser, sink
         self._wire: FootprintTable | None = None
-        # Network changes seen over transports that were left.
-        self._changes_before = 0
+        # Added to a transport's own count of network changes: the controller's count rises with every change.
+        self._changes_before = self._changes_shown = 0
 
     def decide(self, step: CarriedStep, last: Decision, ranks: Iterable[Readiness]) -> Decision:
         """`last` is the decision before; `ranks` say what each of them has prepared."""
@@ -45,21 +45,23 @@ class TransportDecider:
         if chooser is None:
             return self._ask(step)
         before, trying = chooser.use, chooser.trying
-        choice = chooser.take(self._carried(step), *_prepared(ranks))
+        choice = chooser.take(self._carried(step, last), *_prepared(ranks))
         if choice.reason:
             self._sink.emit(TransportChosen(step.now, step.step, choice.use, choice.reason))
         if chooser.use != before:
-            self._changes_before += step.view.changes + 1
+            self._changes_before = self._changes_shown + 1 - step.view.changes
         asked = not (trying or chooser.trying) and step.carried_by == chooser.use
         return replace(self._ask(step) if asked else last, transport=choice.use, prepare=choice.prepare)
 
     def _ask(self, step: CarriedStep) -> Decision:
-        view = replace(step.view, changes=step.view.changes + self._changes_before)
+        self._changes_shown = step.view.changes + self._changes_before
+        view = replace(step.view, changes=self._changes_shown)
         return sendable(self._controller.decide(step.job, view, step.facts, step.now))
 
-    def _carried(self, step: CarriedStep) -> TransportStep:
+    def _carried(self, step: CarriedStep, last: Decision) -> TransportStep:
         level = step.facts.level
         assert level is not None
+        steady = last.level == level and last.sync_every == 1
         job = step.job
         over_wire = self._wire = self._wire or FootprintTable(job.world_size, own_wire=True)
 
@@ -68,7 +70,7 @@ class TransportDecider:
             found = table(level, job.buckets)
             return found[-1].hops if found else 0
 
-        return TransportStep(step.carried_by, level, step.facts, step.view, job.world_size, hops)
+        return TransportStep(step.carried_by, level, step.facts, step.view, job.world_size, hops, steady)
 
 
 def _prepared(ranks: Iterable[Readiness]) -> tuple[set[TransportKind], set[TransportKind]]:

@@ -44,6 +44,8 @@ class OpenTransport:
     # None: the kernel's TCP carries it, and its sockets are read.
     acks: AckSource | None = None
     release: Callable[[], None] = lambda: None
+    # Whether every peer is still connected.
+    alive: Callable[[], bool] = lambda: True
 
 
 Opener = Callable[[TransportKind], OpenTransport]
@@ -77,6 +79,15 @@ class TransportSwitch:
             return
         self._thread = threading.Thread(target=self._prepare, args=(kind,), name=f"gradwire-open-{kind}", daemon=True)
         self._thread.start()
+
+    def report(self) -> Readiness:
+        """What this rank has prepared. One that lost a peer while it was not used has failed."""
+        found = self.readiness
+        prepared = self._open.get(found.kind)
+        if found.kind in ("group", self.current.kind) or found.failed or prepared is None or prepared.alive():
+            return found
+        self.readiness = Readiness(found.kind, failed=True)
+        return self.readiness
 
     def use(self, kind: TransportKind) -> None:
         """Carry the coming steps by this transport, which is open."""

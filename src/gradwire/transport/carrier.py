@@ -114,6 +114,11 @@ class WireCarrier:
     def links(self) -> dict[int, LinkView]:
         return self._endpoint.views()
 
+    def alive(self) -> bool:
+        """Whether every peer is connected."""
+        others = (rank for rank in range(self._world_size) if rank != self._endpoint.rank)
+        return all(self._endpoint.connection_state(rank) == "connected" for rank in others)
+
     def source(self) -> Source:
         return Source(self._endpoint.ledger, self._endpoint.stats)
 
