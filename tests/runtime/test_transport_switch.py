@@ -158,6 +158,8 @@ def test_the_switch_opens_each_transport_once_and_closes_all() -> None:
     switch.release()
     assert opened == ["tcp", "ltp"]
     assert sorted(released) == ["ltp", "tcp"]
+    assert switch.opener is None, "it refers to process groups, whose sockets close with the last reference"
+    assert switch.current.pipeline.lanes == 0
 
 
 def test_one_that_lost_a_peer_while_it_was_not_used_has_failed() -> None:

@@ -87,6 +87,7 @@ class Pipeline:
         if stuck:
             raise LinkError(f"threads {', '.join(stuck)} still wait for a peer after {timeout:g} s; close again later")
         self._open.close()
+        self._lanes.clear()  # a process group's sockets are closed with the last reference to it
 
     def _work(self, exchange: Iterator[Op]) -> Op:
         """Run an exchange up to its next operation, and report how long that took."""

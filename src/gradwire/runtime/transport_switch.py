@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from gradwire.closing import Closing
@@ -110,6 +110,9 @@ class TransportSwitch:
         if self._endpoints is None:
             self._endpoints = Closing(*(one.release for one in self._open.values()))
         self._endpoints.close()
+        # Process groups must not wait for the garbage collector: their sockets would stay open.
+        self.opener, self._open = None, {}
+        self.current = replace(self.current, release=lambda: None, alive=lambda: True, acks=None)
 
     @property
     def _busy(self) -> bool:
