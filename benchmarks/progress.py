@@ -28,14 +28,14 @@ from gradwire.decide.ladder import LADDER
 from gradwire.errors import GradwireError
 from harness.facts import machine_facts
 from harness.progress import page, tables
-from harness.progress.cells import AUTO, AUTO_LOCAL, TRADE
+from harness.progress.cells import AUTO, AUTO_LOCAL, PLAIN, TRADE
 from harness.progress.lab_check import LabCheck
 from harness.progress.ledger import Ledger
 from harness.progress.networks import NETWORKS, needs_data, network_of
 from harness.progress.plot import plot
 from harness.progress.pool import perform
 from harness.progress.runs import Setup, Work, local_steps_of, setup_of, timing
-from harness.progress.summary import PLAIN, Collected, Contestants, Place, summarise
+from harness.progress.summary import Collected, Contestants, Place, summarise
 from harness.progress.tasks import NEED_DATA, TASKS, task_of
 from harness.progress.torch_hooks import TORCH_HOOKS, hook_of
 
@@ -73,7 +73,7 @@ class Benchmark:
         self.ledger = Ledger(options.runs, any_code=options.any_code)
         self.lab = LabCheck.of(self.setup, self.ledger, options.dilate)
         self.jobs: int = options.jobs
-        self.records = Collected(options.steps)
+        self.records = Collected()
         for name in self.who.hooks:
             hook_of(name)
         for name in self.who.local:

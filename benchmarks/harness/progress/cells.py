@@ -1,8 +1,6 @@
 """Cells: one task on one network, from curves of loss over time to figures. Pure arithmetic.
 
-    smoothed   a trailing mean over a twentieth of the run's steps, at least five
-    run's end  when a contestant that leads (has the lowest loss so far) has taken all its steps
-    targets    the lowest loss that anyone has reached at one third, two thirds and the end of that time
+    targets    the losses that plain DDP has reached after a quarter, a half and nine tenths of its steps
     speed      the other contestant's seconds to a target over auto's: above 1, auto was there first
     best       the fixed level with the least mean time to the target over seeds; those that most seeds reached first
     keeping    the same among the levels that cost no accuracy at equal steps, as `auto` does by default
@@ -17,82 +15,29 @@ from __future__ import annotations
 
 import math
 import statistics
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final
+
+from harness.progress.curves import Curve
 
 AUTO: Final = "auto"
 # auto with extra_steps = 1.0: it may use levels that need up to twice the steps.
 TRADE: Final = "auto-trade"
 # auto with sync_every = "auto": it may use local steps.
 AUTO_LOCAL: Final = "auto-local"
-SHARES: Final = (1 / 3, 2 / 3, 1.0)
-# A run whose smoothed loss ends above this share of its first loss is ruined.
-RUINED: Final = 0.9
+PLAIN: Final = "off"
+# Of plain DDP's steps. The last leaves the others a tenth more steps than plain DDP needs.
+SHARES: Final = (0.25, 0.5, 0.9)
 # Level changes are counted from the step after this one on.
 SETTLED: Final = 30
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """One run: when each step ended, and its smoothed loss."""
-
-    seconds: tuple[float, ...]
-    losses: tuple[float, ...]
-    lowest: tuple[float, ...]
-    first: float
-
-    @classmethod
-    def of(cls, seconds: Sequence[float], losses: Sequence[float], steps: int) -> Curve:
-        """`steps` is what the run was to take; one whose loss was no longer finite has fewer."""
-        smooth = smoothed(losses, window_of(steps))
-        return cls(tuple(seconds[: len(smooth)]), smooth, tuple(accumulate(smooth, min)), float(losses[0]))
-
-    @property
-    def end(self) -> float:
-        return self.seconds[-1]
-
-    @property
-    def ruined(self) -> bool:
-        return not self.losses[-1] < RUINED * self.first
-
-    def time_to(self, target: float) -> float | None:
-        """Seconds until the smoothed loss is at or below the target for the first time."""
-        return next((at for at, loss in zip(self.seconds, self.lowest, strict=True) if loss <= target), None)
-
-    def lowest_by(self, seconds: float) -> float:
-        place = bisect_right(self.seconds, seconds)
-        return self.lowest[place - 1] if place else math.inf
-
-
-def window_of(steps: int) -> int:
-    return max(5, steps // 20)
-
-
-def smoothed(losses: Sequence[float], window: int) -> tuple[float, ...]:
-    """Trailing means; infinite until the window is full, and from a loss on that is not finite."""
-    result, total = [], 0.0
-    for index, loss in enumerate(losses):
-        total += loss - (losses[index - window] if index >= window else 0.0)
-        result.append(total / window if index + 1 >= window and math.isfinite(total) else math.inf)
-    return tuple(result)
-
-
-def run_end(curves: Mapping[str, Curve]) -> float:
-    """When the first contestant that leads at its own end has ended."""
-    ends = [
-        one.end
-        for one in curves.values()
-        if one.lowest[-1] <= min(other.lowest_by(one.end) for other in curves.values())
-    ]
-    return min(ends)
-
-
 def targets_of(curves: Mapping[str, Curve]) -> tuple[float, ...]:
-    end = run_end(curves)
-    return tuple(min(one.lowest_by(share * end) for one in curves.values()) for share in SHARES)
+    """What plain DDP has reached after these shares of its steps."""
+    plain = curves[PLAIN].lowest
+    return tuple(plain[max(1, round(share * len(plain))) - 1] for share in SHARES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +97,8 @@ def cell_of(curves: Sequence[Mapping[str, Curve]], lineup: Lineup) -> dict[str, 
     """The figures of one cell; `curves` has one mapping from contestants for each seed."""
     per_seed = [targets_of(seed) for seed in curves]
     return {
-        "end": [round(run_end(seed), 3) for seed in curves],
         "targets": [
-            {"share": round(share, 3), **_row(curves, lineup, [targets[place] for targets in per_seed])}
+            {"share": share, **_row(curves, lineup, [targets[place] for targets in per_seed])}
             for place, share in enumerate(SHARES)
         ],
         "final": {name: [_rounded(seed[name].losses[-1]) for seed in curves] for name in curves[0]},

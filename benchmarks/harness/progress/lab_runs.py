@@ -20,7 +20,7 @@ from typing import Any, Final
 from gradwire.decide.auto import EXTRA_STEPS
 from gradwire.errors import LinkError
 from gradwire.lab import Lab
-from harness.progress.cells import AUTO, TRADE, smoothed
+from harness.progress.cells import AUTO, TRADE
 from harness.progress.lab_worker import MARK, LabSpec
 from harness.progress.networks import network_of
 from harness.progress.runs import TRADED_STEPS, Setup
@@ -98,15 +98,20 @@ def compared(lab: Mapping[str, Any], virtual: Mapping[str, Any], composed: Seque
     distance of the smoothed losses."""
     steps = [per_step(one) for one in (lab["seconds"], virtual["seconds"], composed) if one is not None]
     real, *models = steps
-    pairs = zip(smoothed(lab["losses"], WINDOW), smoothed(virtual["losses"], WINDOW), strict=False)
+    pairs = zip(trailing_means(lab["losses"]), trailing_means(virtual["losses"]), strict=False)
     return {
         "steps": len(lab["losses"]), "seconds_per_step": [round(one, 4) for one in steps],
         "deviation": [round(one / real - 1, 4) for one in models],
-        "loss_distance": round(max(abs(a - b) for a, b in list(pairs)[WINDOW - 1 :]), 4),
+        "loss_distance": round(max(abs(a - b) for a, b in pairs), 4),
         "last_losses": [round(statistics.fmean(one["losses"][-WINDOW:]), 4) for one in (lab, virtual)],
         **{name: lab[name] for name in ("dilate", "verdict", "late_compute", "kept_up", "load", "decided")},
         "virtual_levels": virtual["levels"],
     }  # fmt: skip
+
+
+def trailing_means(losses: Sequence[float]) -> list[float]:
+    """Of WINDOW steps each."""
+    return [statistics.fmean(losses[end - WINDOW : end]) for end in range(WINDOW, len(losses) + 1)]
 
 
 def per_step(seconds: Sequence[float]) -> float:

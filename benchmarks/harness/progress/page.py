@@ -34,9 +34,11 @@ def markdown(result: Mapping[str, Any]) -> str:
         + (f" {result['of_other_code']} runs are of earlier code." if result["of_other_code"] else ""),
         "",
         "A fixed level's losses do not depend on the network: each is trained once, and its recorded traffic is timed "
-        "on every network. Controllers are trained on each network. A run of a cell ends when a contestant that leads "
-        "has taken its steps; the three losses are the lowest that anyone has reached at one third, two thirds and the "
-        "end of that time, by the training loss, smoothed over a twentieth of the steps. **Speed** is the other's "
+        "on every network. Controllers are trained on each network. The three losses are what "
+        "plain DDP has reached after a quarter, a half and nine tenths of its steps, by the trend of the training "
+        "loss. Every contestant of a seed has the same batches: the noise that they add to plain DDP's loss is "
+        "subtracted from the others' before their trend is taken (two runs that differ by rounding then differ by "
+        "2 % in their steps to a loss, without it by up to 40 %). **Speed** is the other's "
         "seconds to that loss over auto's: above 1, `auto` was there first; `>`: the other did not get there in its "
         "steps, and its whole time is compared; `<`: `auto` did not; `-`: neither did. The best fixed level is chosen "
         "in hindsight, by its mean time over the seeds. Means over seeds, with the least and the greatest.", "",

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from harness.progress.cells import AUTO, Curve
+from harness.progress.cells import AUTO
+from harness.progress.curves import Curve
 from harness.progress.tables import SHOWN
 
 # Networks in a row.
@@ -35,7 +36,7 @@ def plot(path: Path, task: str, curves: Mapping[str, Mapping[str, Curve]], shown
         axis.set_title(network, fontsize=10)
         axis.legend(fontsize=7)
     figure.supxlabel("seconds of virtual time")
-    figure.supylabel("training loss, smoothed")
+    figure.supylabel("training loss, trend")
     figure.suptitle(task)
     figure.savefig(path, dpi=90)
     pyplot.close(figure)

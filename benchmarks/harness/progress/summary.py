@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from harness.progress.cells import AUTO, AUTO_LOCAL, TRADE, Curve, Lineup, cell_of, changes_of, shares_of
+from harness.progress.cells import AUTO, AUTO_LOCAL, PLAIN, TRADE, Lineup, cell_of, changes_of, shares_of
+from harness.progress.curves import Curve, Losses, noise_of
 from harness.progress.networks import STEADY
 
 # What is asked of auto: its speed against the best fixed level, on changing networks, and against peers.
 AT_LEAST: Final = 0.95
 CHANGING: Final = 1.0
 PEERS: Final = 1.0
-PLAIN: Final = "off"
 # A level keeps the accuracy that ends, at equal steps, within so many nats, or points of accuracy, of plain DDP.
 NATS: Final = 0.02
 POINTS: Final = 0.3
@@ -47,19 +47,30 @@ class Collected:
     """Records by what they are of: trained by (task, level, seed), timed by those and the network, whole runs by
     (task, network, contestant, seed)."""
 
-    steps: int
     trained: dict[tuple[str, str, int], dict[str, Any]] = field(default_factory=dict)
     timed: dict[tuple[str, str, str, int], dict[str, Any]] = field(default_factory=dict)
     whole: dict[tuple[str, str, str, int], dict[str, Any]] = field(default_factory=dict)
     checks: dict[tuple[str, str, str, int], dict[str, Any]] = field(default_factory=dict)
+    _noise: dict[tuple[str, int], Losses] = field(default_factory=dict)
 
     def fixed_curve(self, task: str, network: str, level: str, seed: int) -> Curve | None:
         trained, timed = self.trained.get((task, level, seed)), self.timed.get((task, network, level, seed))
-        return None if trained is None or timed is None else Curve.of(timed["seconds"], trained["losses"], self.steps)
+        if trained is None or timed is None:
+            return None
+        return Curve.of(timed["seconds"], trained["losses"], self.noise(task, seed))
 
     def whole_curve(self, task: str, network: str, name: str, seed: int) -> Curve | None:
         found = self.whole.get((task, network, name, seed))
-        return None if found is None else Curve.of(found["seconds"], found["losses"], self.steps)
+        return None if found is None else Curve.of(found["seconds"], found["losses"], self.noise(task, seed))
+
+    def noise(self, task: str, seed: int) -> Losses | None:
+        """Of the seed's batches; None until plain DDP has been trained."""
+        plain = self.trained.get((task, PLAIN, seed))
+        if plain is None:
+            return None
+        if (task, seed) not in self._noise:
+            self._noise[task, seed] = noise_of(plain["losses"])
+        return self._noise[task, seed]
 
     def curves(self, place: Place, seeds: Sequence[int], who: Contestants) -> dict[int, dict[str, Curve]]:
         """By seed: the contestants that have been run there, auto and plain DDP among them. Further seeds count when
@@ -138,7 +149,10 @@ def fixed_levels(records: Collected, composed: Sequence[str]) -> list[dict[str, 
             own = {seed: one for (t, name, seed), one in records.trained.items() if (t, name) == (task, level)}
             if not own:
                 continue
-            curves = [Curve.of(range(1, len(one["losses"]) + 1), one["losses"], records.steps) for one in own.values()]
+            curves = [
+                Curve.of(range(1, len(one["losses"]) + 1), one["losses"], records.noise(task, seed))
+                for seed, one in own.items()
+            ]
             plain = {seed: records.trained[task, PLAIN, seed] for seed in own}
             ends = [_equal_steps(one, plain[seed]) for seed, one in own.items()]
             rows.append({
@@ -219,17 +233,19 @@ def verdict(speed: Mapping[str, Any], least: float) -> bool | None:
 
 
 def _named(cell: Mapping[str, Any], row: Mapping[str, Any], speed: Mapping[str, Any]) -> str:
-    return f"{cell['task']} on {cell['network']}, {row['share']:g} of the run: {speed['speed']:.3f} of {speed['other']}"
+    return (
+        f"{cell['task']} on {cell['network']}, {row['share']:g} of the steps: {speed['speed']:.3f} of {speed['other']}"
+    )
 
 
 def composition(records: Collected) -> list[dict[str, Any]]:
-    """Whole runs of fixed levels against what was composed: seconds of the run, and the last smoothed loss."""
+    """Whole runs of fixed levels against what was composed: seconds of the run, and the last loss of the trend."""
     rows = []
     for (task, network, level, seed), one in records.checks.items():
         composed = records.fixed_curve(task, network, level, seed)
         if composed is None:
             continue
-        ran = Curve.of(one["seconds"], one["losses"], records.steps)
+        ran = Curve.of(one["seconds"], one["losses"], records.noise(task, seed))
         rows.append({
             "task": task, "network": network, "level": level, "seed": seed, "seconds": [ran.end, composed.end],
             "deviation": round(composed.end / ran.end - 1, 4),
