@@ -3,10 +3,11 @@
     python benchmarks/lossiness.py [--jobs gpt:adamw:0.001,cnn:sgd:0.05:0.9] [--levels int4,topk:0.1+int8] [--write]
 
 Two workers in one process (gradwire.simulate), real gradients and codecs, no network. For each job the uncompressed
-training first, then each level with the same weights and batches. A level's loss, averaged over 40 steps, ends at some
-value; `slowdown` is how many times more steps it took to get there than the uncompressed training. `kept` is the share
-of the energy of gradient + residual that a step sent, over the second half of the run. `price` is what decide/price.py
-makes of it: its constants are fitted to this table.
+training first, then each level with the same weights and batches. `slowdown` is how many times more steps a level took
+to the loss that it has after nine tenths of its steps than the uncompressed training, by the trend of the loss without
+the noise that batches add to both (harness/progress/curves.py). `kept` is the share of the energy of gradient +
+residual that a step sent, over the second half of the run. `price` is what decide/price.py makes of it: its constants
+are fitted to this table.
 
 Every run is appended to docs/results/lossiness.json with --write, and the page is written from the whole file.
 """
@@ -19,9 +20,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gradwire.decide.price import ADAPTIVE, EXACT, FORMATS, LEAST_KEPT, LOWRANK, PLAIN
@@ -29,11 +28,13 @@ from gradwire.level import Level
 from gradwire.simulate.tasks import make_task, with_optimizer
 from gradwire.simulate.workers import BucketTraffic, Workers
 from gradwire.types import Bucket
+from harness.progress.curves import Curve, noise_of
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 JOBS = "gpt:adamw:0.001,mlp:adam:0.001,cnn:adam:0.001,gpt:sgd:0.1:0.9,cnn:sgd:0.05:0.9,resnet:sgd:0.1:0.9"
 LEVELS = "int8,int4,int2,lowrank:4,topk:0.1+int8,topk:0.03+int8,topk:0.01+int8,topk:0.003+int8"
-WINDOW = 40
+# The share of the steps after which a level is compared: at the very end a trend knows one side only.
+MEASURED_AT = 0.9
 WORKERS = 2
 
 
@@ -69,29 +70,28 @@ def train(job: str, level: str, seed: int, steps: int, data: Path | None) -> tup
     task = replace(with_optimizer(make_task(name, data), optimizer), cosine=0)
     workers = MeasuredWorkers(task, WORKERS, seed=seed)
     workers.energies = []
-    losses = [workers.train(Level.parse(level)).loss for _ in range(steps)]
+    losses: list[float] = []
+    while len(losses) < steps and (not losses or math.isfinite(losses[-1])):
+        losses.append(workers.train(Level.parse(level)).loss)
     late = workers.energies[len(workers.energies) // 2 :]
     return losses, 1 - sum(left for _, left in late) / max(sum(before for before, _ in late), 1e-30)
 
 
-def smoothed(losses: list[float]) -> NDArray[np.float64]:
-    """The least average over WINDOW steps so far."""
-    window = min(WINDOW, len(losses))
-    return np.minimum.accumulate(np.convolve(np.array(losses), np.ones(window) / window, "valid"))
-
-
 def slowdown(plain: list[float], lossy: list[float]) -> float:
-    """Steps of the lossy training to its own last loss / steps of the plain one to that loss; nan if the plain one did
-    not reach that loss, inf if the lossy training diverged."""
+    """Steps of the lossy training to a loss near its end / steps of the plain one to that loss; nan if the plain one
+    did not reach that loss, inf if the lossy training diverged."""
     if not all(map(math.isfinite, lossy)):
         return math.inf
-    mine, other = smoothed(lossy), smoothed(plain)
-    target = mine[-1]
-    reached = np.flatnonzero(other <= target)
-    if not len(reached):
-        return math.nan
-    half = min(WINDOW, len(lossy)) / 2
-    return float((np.flatnonzero(mine <= target)[0] + half) / (reached[0] + half))
+    mine, other = (curve(losses, plain) for losses in (lossy, plain))
+    target = mine.lowest[round(MEASURED_AT * len(lossy)) - 1]
+    took, reached = mine.time_to(target), other.time_to(target)
+    assert took is not None
+    return math.nan if reached is None else took / reached
+
+
+def curve(losses: list[float], plain: list[float]) -> Curve:
+    """The loss against steps, without the noise of the batches."""
+    return Curve.of(range(1, len(losses) + 1), losses, noise_of(plain))
 
 
 def price(job: str, level: Level, kept: float) -> float:
@@ -108,7 +108,8 @@ def page(runs: list[Run]) -> str:
         "# What lossiness costs in steps",
         "",
         "`python benchmarks/lossiness.py --write`: two workers in one process, real gradients and codecs, no network.",
-        "`slowdown` is how many times more steps a level took to the loss that it reached than uncompressed training;",
+        "`slowdown` is how many times more steps a level took to the loss after nine tenths of its steps than",
+        "uncompressed training, by the trend of the loss without the noise that batches add to both;",
         "`kept` is the share of the energy of gradient + residual that a step sends; `price` is what `auto` assumes",
         "(decide/price.py; its constants are fitted to this table). -: uncompressed training did not reach that loss,",
         "so the level was no slower. A run with fewer steps than its neighbours diverged. One run has the noise of",
@@ -152,7 +153,8 @@ def main() -> None:
             plain, _ = train(job, "off", seed, options.steps, options.data_dir)
             for level in options.levels.split(","):
                 lossy, kept = train(job, level, seed, options.steps, options.data_dir)
-                run = Run(job, level, seed, options.steps, float(smoothed(lossy)[-1]), kept, slowdown(plain, lossy))
+                loss = curve(lossy, plain).losses[-1]
+                run = Run(job, level, seed, len(lossy), loss, kept, slowdown(plain, lossy))
                 cost = price(job, Level.parse(level), kept)
                 found = f"loss {run.loss:.3f}, kept {kept:.3f}, slowdown {run.slowdown:.2f}"
                 print(f"{job} {level}: {found}, price {cost:.2f}", flush=True)

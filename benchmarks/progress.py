@@ -44,7 +44,7 @@ FIXED: Final = tuple(str(rung.level) for rung in LADDER)
 ADAPTIVE: Final = (AUTO, TRADE, "netsense", "dc2")
 STEPS: Final = 1000
 QUICK: Final[dict[str, Any]] = {
-    "tasks": "gpt,cnn-0.05,mlp", "nets": "20mbit,lan1g,wan-us-eu,lossy-wifi,lte,drop", "seeds": 1, "steps": 250,
+    "tasks": "gpt,cnn-0.05,mlp", "nets": "20mbit,lan1g,wan-us-eu,lossy-wifi,lte,drop", "seeds": 1, "steps": 200,
 }  # fmt: skip
 # Cells in which a fixed level is also run whole, to check the composition: a lossy, a varying and a distant network.
 CHECKS: Final = (("mlp", "lossy-wifi", "int8"), ("cnn-0.05", "lte", "topk:0.01+int8"), ("gpt", "wan-us-eu", "int4"))
@@ -70,6 +70,7 @@ class Benchmark:
             adaptive.append(AUTO_LOCAL)
         self.who = Contestants(fixed, hooks, adaptive, local)
         self.seeds = list(range(1, options.seeds + 1))
+        self.peer_seeds: int = options.peer_seeds
         self.ledger = Ledger(options.runs, any_code=options.any_code)
         self.lab = LabCheck.of(self.setup, self.ledger, options.dilate)
         self.jobs: int = options.jobs
@@ -88,8 +89,9 @@ class Benchmark:
         return [(task, network) for task in self.tasks for network in self.networks]
 
     def trainings(self, seed: int) -> list[Work]:
-        kinds = dict.fromkeys(self.who.fixed, "train") | dict.fromkeys(self.who.hooks, "peer")
-        kinds |= dict.fromkeys(self.who.local, "local")
+        kinds = dict.fromkeys(self.who.fixed, "train") | dict.fromkeys(self.who.local, "local")
+        if seed <= self.peer_seeds:
+            kinds |= dict.fromkeys(self.who.hooks, "peer")
         return [
             Work(self.setup.settings(kind, task=task, level=name, seed=seed), self.setup)
             for task in self.tasks
@@ -97,7 +99,8 @@ class Benchmark:
         ]
 
     def wholes(self, seed: int) -> list[Work]:
-        return [self.whole(task, network, name, seed) for task, network in self.places for name in self.who.adaptive]
+        names = [name for name in self.who.adaptive if seed <= self.peer_seeds or name in (AUTO, AUTO_LOCAL)]
+        return [self.whole(task, network, name, seed) for task, network in self.places for name in names]
 
     def checks(self) -> list[Work]:
         return [
@@ -199,11 +202,12 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--controllers", default=",".join(ADAPTIVE))
     parser.add_argument("--local", default="", help="with local steps: local:20 (20 steps at int8), auto-local")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--peer-seeds", type=int, default=1, help="seeds of torch's hooks, netsense, dc2 and a trade")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--transport", default="group", choices=["group", "tcp", "ltp"])
     parser.add_argument("--note-loss", action="store_true", help="controllers are told the loss")
-    parser.add_argument("--quick", action="store_true", help="3 tasks, 6 networks, 250 steps, one seed")
+    parser.add_argument("--quick", action="store_true", help="3 tasks, 6 networks, 200 steps, one seed")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "progress.jsonl", help="finished runs")
     parser.add_argument("--any-code", action="store_true", help="use finished runs of other code too")

@@ -31,7 +31,7 @@ from harness.progress.curves import Curve, noise_of, trend
 from harness.progress.ledger import Ledger, code_of
 from harness.progress.networks import binned, network_of, rotated
 from harness.progress.pool import perform
-from harness.progress.runs import Setup, Work, each_of, local_steps_of, runs_of, started, timing
+from harness.progress.runs import Setup, Work, each_of, evaluated, local_steps_of, runs_of, started, timing
 from harness.progress.summary import Collected, Contestants, fixed_levels, keeping, keeps_accuracy, totals, verdict
 from harness.progress.tasks import task_of
 
@@ -211,6 +211,19 @@ def test_a_network_or_task_without_its_data_says_so(name: str, tmp_path: Path) -
         task_of("resnet", 10, tmp_path)
 
 
+def test_a_peer_that_was_run_with_fewer_seeds_is_compared_in_those() -> None:
+    first = {"off": line(2.0, DOWN), "auto": line(1.0, DOWN), "dc2": line(3.0, DOWN)}
+    second = {"off": line(2.0, DOWN), "auto": line(0.5, DOWN)}
+    row = cell_of([first, second], Lineup(["off"], ["off"], ["off", "dc2"]))["targets"][-1]
+    assert {peer["other"]: peer["seeds"] for peer in row["peers"]} == {"off": [2.0, 4.0], "dc2": [3.0]}
+    assert row["seconds"]["dc2"] == [12.0]
+
+
+def test_held_out_losses_are_taken_in_the_last_tenth_of_a_run() -> None:
+    assert evaluated(1000) == [1000, 980, 960, 940, 920]
+    assert evaluated(8) == [8, 7, 6, 5, 4]
+
+
 # ---- runs ------------------------------------------------------------------------------------------------------------
 ARGUMENTS = (
     "--tasks mlp --nets lossy-wifi --fixed off,int8 --hooks torch-fp16 --controllers auto,auto-trade --seeds 1 "
@@ -354,7 +367,7 @@ def test_a_controllers_run_of_earlier_code_is_never_kept() -> None:
     assert reuse.repeated(work, ledger) is None
 
 
-def test_a_cell_needs_auto_and_plain_ddp_and_further_seeds_all_contestants_of_the_first() -> None:
+def test_a_cell_needs_auto_and_plain_ddp_and_further_seeds_the_fixed_levels_of_the_first() -> None:
     records = Collected()
     for seed, names in ((1, ("off", "int8")), (2, ("off",)), (3, ("off", "int8", "int4"))):
         for name in names:

@@ -94,15 +94,15 @@ class Lineup:
 
 
 def cell_of(curves: Sequence[Mapping[str, Curve]], lineup: Lineup) -> dict[str, Any]:
-    """The figures of one cell; `curves` has one mapping from contestants for each seed."""
+    """The figures of one cell; `curves` has one mapping from contestants for each seed, of which the first has all."""
     per_seed = [targets_of(seed) for seed in curves]
     return {
         "targets": [
             {"share": share, **_row(curves, lineup, [targets[place] for targets in per_seed])}
             for place, share in enumerate(SHARES)
         ],
-        "final": {name: [_rounded(seed[name].losses[-1]) for seed in curves] for name in curves[0]},
-        "ends": {name: [round(seed[name].end, 3) for seed in curves] for name in curves[0]},
+        "final": {name: [_rounded(seed[name].losses[-1]) for seed in curves if name in seed] for name in curves[0]},
+        "ends": {name: [round(seed[name].end, 3) for seed in curves if name in seed] for name in curves[0]},
     }
 
 
@@ -110,7 +110,9 @@ def _row(curves: Sequence[Mapping[str, Curve]], lineup: Lineup, targets: Sequenc
     """One target: auto against both bests and every peer; auto with a trade allowed against the best and peers."""
 
     def speed(other: str, ours: str) -> dict[str, Any]:
-        return Speed.of(other, [one[other] for one in curves], [one[ours] for one in curves], targets).as_json()
+        both = [(one, target) for one, target in zip(curves, targets, strict=True) if {other, ours} <= one.keys()]
+        theirs, mine = ([one[name] for one, _ in both] for name in (other, ours))
+        return Speed.of(other, theirs, mine, [target for _, target in both]).as_json()
 
     best, keeping = (best_of(names, curves, targets) for names in (lineup.fixed, lineup.keeping))
     row = {
@@ -119,7 +121,11 @@ def _row(curves: Sequence[Mapping[str, Curve]], lineup: Lineup, targets: Sequenc
         "keeping": speed(keeping, AUTO),
         "peers": [speed(name, AUTO) for name in lineup.peers],
         "seconds": {
-            name: [_rounded(seed[name].time_to(target)) for seed, target in zip(curves, targets, strict=True)]
+            name: [
+                _rounded(seed[name].time_to(target))
+                for seed, target in zip(curves, targets, strict=True)
+                if name in seed
+            ]
             for name in curves[0]
         },
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from harness.progress.runs import EVALUATIONS
 from harness.progress.summary import NATS, POINTS
 from harness.progress.tables import (
     composition_table,
@@ -54,8 +55,9 @@ def markdown(result: Mapping[str, Any]) -> str:
         *time_table(result["cells"]), "", "## Against peers", "",
         "Speed of `auto`, and after the slash of `auto, trade allowed`.", "", *peer_table(result["cells"]), "",
         "## At equal steps", "",
-        f"Loss on data that no worker trains on, after {setup['steps']} steps; differences are to plain DDP (`off`) of "
-        "the same seed.", "", *equal_table(result["cells"]), "", "## Fixed levels and torch's hooks at equal steps", "",
+        f"Loss on data that no worker trains on, a mean over {EVALUATIONS} evaluations in the last tenth of "
+        f"{setup['steps']} steps; differences are to plain DDP (`off`) of the same seed.", "",
+        *equal_table(result["cells"]), "", "## Fixed levels and torch's hooks at equal steps", "",
         *fixed_table(result["fixed"]), "",
     ]  # fmt: skip
     if any("local" in row for cell in result["cells"] for row in cell["targets"]):

@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 import random
+import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -51,6 +52,8 @@ CODE: Final = {
 OWN_CODE: Final = ("tasks.py", "networks.py")
 # The share of additional steps that auto may spend where the user allows a trade.
 TRADED_STEPS: Final = 1.0
+# Of the held-out loss, in the last tenth of a run.
+EVALUATIONS: Final = 5
 # The level of a fixed number of local steps.
 LOCAL_LEVEL: Final = "int8"
 
@@ -159,7 +162,7 @@ def _recorded(work: Work, simulation: TrainingSimulation, steps: int) -> dict[st
     recorded = RecordedTimeline(simulation.times, simulation.workers.task.compute, random.Random(work.settings["seed"]))
     recorded.kept = []
     simulation.timeline = recorded
-    result = _trained(simulation, list(_steps(simulation, steps)))
+    _, result = _trained(simulation, steps)
     return result | {"traffic": runs_of(recorded.kept)}
 
 
@@ -172,11 +175,11 @@ def whole(work: Work) -> dict[str, Any]:
     if settings["level"] == AUTO_LOCAL:
         job = replace(job, sync_every="auto")
     simulation = simulation_of(replace(job, evaluate_every=setup.steps + 1), controller)
-    steps = list(_steps(simulation, setup.steps))
+    steps, result = _trained(simulation, setup.steps)
     shown = [named(step) for step in steps]
     levels = runs_of(shown)
     reasons = [[step.step, step.reason] for (b, a), step in zip(pairwise(shown), steps[1:], strict=True) if a != b]
-    return _trained(simulation, steps) | {
+    return result | {
         "seconds": [round(step.seconds, 5) for step in steps],
         "levels": levels,
         "guarded": sum(step.guarded for step in steps),
@@ -237,24 +240,36 @@ def _steps(simulation: TrainingSimulation, steps: int) -> Iterator[SimulatedStep
             return
 
 
-def _trained(simulation: TrainingSimulation, steps: list[SimulatedStep]) -> dict[str, Any]:
-    return {
-        "losses": [round(step.loss, 5) for step in steps],
-        "held_out": simulation.workers.held_out_loss(),
-        "accuracy": _accuracy(simulation),
-    }
+def _trained(simulation: TrainingSimulation, number: int) -> tuple[list[SimulatedStep], dict[str, Any]]:
+    """All steps, and what they reached: the loss on held-out data and the accuracy are means over some of the last
+    steps, because at a constant learning rate the weights of a single one vary more than levels differ."""
+    steps, ends = [], []
+    for step in _steps(simulation, number):
+        steps.append(step)
+        if step.step in evaluated(number):
+            ends.append(_held_out(simulation))
+    loss, accuracy = map(statistics.fmean, zip(*(ends or [_held_out(simulation)]), strict=True))
+    return steps, {"losses": [round(step.loss, 5) for step in steps], "held_out": loss, "accuracy": accuracy}
 
 
-def _accuracy(simulation: TrainingSimulation) -> float:
-    """The share of held-out labels (of a text: of next characters) that the model gives the highest score."""
+def evaluated(number: int) -> list[int]:
+    """The last step, and some evenly in the last tenth before it."""
+    apart = max(1, number // 10 // EVALUATIONS)
+    return [number - apart * index for index in range(EVALUATIONS)]
+
+
+def _held_out(simulation: TrainingSimulation) -> tuple[float, float]:
+    """The loss on held-out data, and the share of labels (of a text: of next characters) that get the highest score."""
     workers = simulation.workers
     model, (inputs, labels) = workers.model, workers.task.held_out
     shared = workers.global_weights() if isinstance(workers, LocalWorkers) else nullcontext()
     model.eval()
     with torch.no_grad(), shared:
         scores = model(inputs)
+        loss = workers.task.loss(lambda _: scores, inputs, labels)  # type: ignore[arg-type]
     model.train()
-    return float((scores.reshape(-1, scores.shape[-1]).argmax(-1) == labels.reshape(-1)).float().mean())
+    right = scores.reshape(-1, scores.shape[-1]).argmax(-1) == labels.reshape(-1)
+    return float(loss), float(right.float().mean())
 
 
 def runs_of(items: Sequence[Any]) -> dict[str, Any]:

@@ -74,15 +74,16 @@ class Collected:
 
     def curves(self, place: Place, seeds: Sequence[int], who: Contestants) -> dict[int, dict[str, Curve]]:
         """By seed: the contestants that have been run there, auto and plain DDP among them. Further seeds count when
-        they have all contestants of the first one."""
+        they have all fixed levels of the first one; peers may have been run with fewer seeds."""
         result: dict[int, dict[str, Curve]] = {}
         for seed in seeds:
             found = {name: self.fixed_curve(*place, name, seed) for name in who.composed}
             found |= {name: self.whole_curve(*place, name, seed) for name in who.adaptive}
             ran = {name: one for name, one in found.items() if one is not None}
-            needed = next(iter(result.values()), {AUTO: None, PLAIN: None})
-            if needed.keys() <= ran.keys():
-                result[seed] = {name: one for name, one in ran.items() if not result or name in needed}
+            first = next(iter(result.values()), ran)
+            needed = {AUTO, PLAIN, *(name for name in who.fixed if name in first)}
+            if needed <= ran.keys():
+                result[seed] = {name: one for name, one in ran.items() if name in first}
         return result
 
 
@@ -111,12 +112,12 @@ def _controller(
     records: Collected, place: Place, name: str, curves: Mapping[int, Mapping[str, Curve]]
 ) -> dict[str, Any]:
     """What a controller did in a cell, seed by seed."""
-    runs = {seed: records.whole[*place, name, seed] for seed in curves}
+    runs = {seed: records.whole[*place, name, seed] for seed in curves if name in curves[seed]}
     return {
         "changes": [changes_of(one["levels"]) for one in runs.values()],
         "levels": [shares_of(one["levels"]) for one in runs.values()],
         "guarded": [one["guarded"] for one in runs.values()],
-        "ruined": sum(curves[seed][name].ruined for seed in curves),
+        "ruined": sum(curves[seed][name].ruined for seed in runs),
         "equal_steps": [_equal_steps(one, records.trained[place[0], PLAIN, seed]) for seed, one in runs.items()],
     }
 
