@@ -9,6 +9,7 @@ group). A call that does not end in time kills the pool: the next one starts new
 from __future__ import annotations
 
 import copy
+import faulthandler
 import itertools
 import multiprocessing
 import os
@@ -120,6 +121,7 @@ def _serve(pipe: Connection) -> None:
     import torch
     import torch.distributed as dist
 
+    faulthandler.enable()  # a crash says in which Python code: pytest shows what a worker writes to stderr
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     pipe.send((True, "started"))
