@@ -121,8 +121,10 @@ def train_local(
     return result
 
 
-def both(rank: int, world: int, make_net: Any, make: MakeOptimizer, outer: Any, make_outer: Any) -> tuple[Any, Any]:
-    ours = train_local(rank, world, make_net, make, outer=outer)
+def both(
+    rank: int, world: int, make_net: Any, make: MakeOptimizer, outer: Any, make_outer: Any, config: Any = "off"
+) -> tuple[Any, Any]:
+    ours = train_local(rank, world, make_net, make, config, outer=outer)
     return ours, reference(rank, world, make_net, make, make_outer, 12, 4)
 
 
@@ -222,12 +224,12 @@ class Normalised(nn.Module):
         return self.layers(inputs)  # type: ignore[no-any-return]
 
 
-def buffers(rank: int, world: int) -> dict[str, Any]:
+def buffers(rank: int, world: int, config: Any = "off") -> dict[str, Any]:
     """Running statistics: each rank's own in a round, their mean at its end; as DDP does after `detach`."""
     net = Normalised()
     model = DistributedDataParallel(net)
     optimizer = sgd(net)
-    handle = gradwire.attach(model, "off", optimizer=optimizer, sync_every=2)
+    handle = gradwire.attach(model, config, optimizer=optimizer, sync_every=2)
     norm = net.layers[1]
     assert isinstance(norm, nn.BatchNorm1d)
     assert norm.running_mean is not None
@@ -438,7 +440,7 @@ def wrong_calls(rank: int, world: int) -> list[str]:
         lambda: gradwire.attach(model, "off", optimizer=others, sync_every=5),
         lambda: gradwire.attach(model, "off", optimizer=5, sync_every=5),  # type: ignore[arg-type]
         lambda: gradwire.attach(unused, "off", optimizer=sgd(unused), sync_every=5),
-        lambda: gradwire.attach(model, "off", optimizer=whole, sync_every=5, plan="ring"),
+        lambda: gradwire.attach(model, "off", optimizer=whole, sync_seconds=5, plan="ring"),
         lambda: gradwire.attach(model, "off", optimizer=whole, sync_every=5, outer="nestorov"),
         lambda: gradwire.attach(model, "off", optimizer=whole, sync_every=5, outer=lambda p: 5),  # type: ignore[arg-type, return-value]
         lambda: gradwire.attach(model, "off", optimizer=whole, outer="average"),
