@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import gradwire
+from gradwire import attach  # the fork server imports it once
 from gradwire.events import Event, OuterStepped
 from gradwire.integrations.rejoin import rejoining
 from tests.train.jobs import train_step
@@ -66,7 +66,7 @@ def train(rank: int, config: dict[str, Any], folder: str, dies_at: int | None) -
     net = SmallNet()
     model = DistributedDataParallel(net, broadcast_buffers=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    handle = gradwire.attach(model, config, optimizer=optimizer, sync_every=EVERY)
+    handle = attach(model, config, optimizer=optimizer, sync_every=EVERY)
     handle.add_sink(journal.outer_step)
     handle.hand_over(optimizer)
     if rejoining():

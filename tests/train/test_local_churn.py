@@ -46,7 +46,7 @@ def start(rank: int, port: int, folder: Path, level: str, dies_at: int | None = 
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("level", "dead"), [("int8", 0), ("sharedk:0.2", 2), ("auto", 1)])
+@pytest.mark.parametrize(("level", "dead"), [("sharedk:0.2+int8", 0), ("auto", 1)])
 def test_a_rank_that_dies_costs_its_own_round_and_a_new_process_joins_at_the_end_of_one(
     tmp_path: Path, level: str, dead: int
 ) -> None:
