@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -423,6 +424,40 @@ def by_variable(rank: int, world: int) -> dict[str, Any]:
     rounds = handle.summary().steps
     handle.close()
     return {"agreed": agreed, "same": known is handle, "rounds": rounds}
+
+
+def in_two_sites(rank: int, world: int, config: Any) -> tuple[Any, Any]:
+    """The lower half of the ranks at one site, the upper half at another; and the reference."""
+    os.environ["GRADWIRE_SITE"] = "ab"[2 * rank // world]
+    try:
+        return both(rank, world, small_net, sgd, None, nesterov, config)
+    finally:
+        del os.environ["GRADWIRE_SITE"]
+
+
+def detached_at_the_end_of_a_round(rank: int, world: int, config: Any) -> tuple[bool, bool, list[bool]]:
+    """Whether `detach` left the weights as they were, whether ranks agree, and after each of three more steps."""
+    with session(rank, config, 4, sgd) as (net, model, optimizer, handle):
+        for step in range(8):
+            train_step(model, optimizer, rank, step)
+        before = flat(net)
+        handle.detach()
+        after, agreed = flat(net), []
+        for step in range(8, 11):
+            train_step(model, optimizer, rank, step)
+            agreed.append(same_everywhere(flat(net)))
+        return torch.equal(before, after), same_everywhere(after), agreed
+
+
+def plan_errors(rank: int, world: int, elastic: bool) -> list[str]:
+    """What `hand_over` and `detach` say."""
+    model = DistributedDataParallel(small_net(), broadcast_buffers=False)
+    optimizer = sgd(model)
+    config = {"level": "off", "plan": "star", "transport": {"kind": "tcp"}, "planning": {"elastic": elastic}}
+    handle = gradwire.attach(model, config, optimizer=optimizer, sync_every=2)
+    errors = config_errors([lambda: handle.hand_over(optimizer), handle.detach])
+    handle.close()
+    return errors
 
 
 def wrong_calls(rank: int, world: int) -> list[str]:

@@ -24,11 +24,14 @@ CONFIG: dict[str, Any] = {
 }  # fmt: skip
 
 
-def train(rank: int, port: int, folder: str, level: str, dies_at: int | None, rejoins: bool) -> None:
-    """The same script for the first process of a rank and for a restarted one."""
+def train(rank: int, port: int, folder: str, level: str, dies_at: int | None, rejoins: bool, sites: str = "") -> None:
+    """The same script for the first process of a rank and for a restarted one. `sites` has a letter for each rank."""
     import gradwire
 
-    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "GRADWIRE_IFNAME": "lo", "RANK": str(rank), "WORLD_SIZE": str(WORLD)}
+    size = len(sites) or WORLD
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "GRADWIRE_IFNAME": "lo", "RANK": str(rank), "WORLD_SIZE": str(size)}
+    if sites:
+        os.environ["GRADWIRE_SITE"] = sites[rank]
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     # The store is not served by rank 0.
     os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
@@ -37,10 +40,12 @@ def train(rank: int, port: int, folder: str, level: str, dies_at: int | None, re
     churn_jobs.train(rank, {**CONFIG, "level": level}, folder, dies_at)
 
 
-def start(rank: int, port: int, folder: Path, level: str, dies_at: int | None = None, rejoins: bool = False) -> Any:
+def start(
+    rank: int, port: int, folder: Path, level: str, dies_at: int | None = None, rejoins: bool = False, sites: str = ""
+) -> Any:
     context = multiprocessing.get_context("forkserver")  # which imports torch once
     context.set_forkserver_preload(["tests.train.churn_jobs"])
-    process = context.Process(target=train, args=(rank, port, str(folder), level, dies_at, rejoins))
+    process = context.Process(target=train, args=(rank, port, str(folder), level, dies_at, rejoins, sites))
     process.start()
     return process
 
@@ -91,3 +96,35 @@ def check_journals(folder: Path, dead: int, dies_at: int) -> None:
     alone = range(dies_at // churn_jobs.EVERY, joined // churn_jobs.EVERY)
     rounds = {number: {others if number in alone else everybody} for number in range(last // churn_jobs.EVERY)}
     assert contributors == rounds
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("dead", [2, 3])
+def test_a_site_of_several_ranks_survives_the_death_of_its_leader_and_of_a_follower(tmp_path: Path, dead: int) -> None:
+    """With the leader the whole site loses its round; with a follower, the follower's own."""
+    sites, dies_at, last = "aabb", churn_jobs.EVERY + 2, 8 * churn_jobs.EVERY
+    (tmp_path / "last").write_text(str(last))
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    ranks = [
+        start(rank, store.port, tmp_path, "int8", dies_at if rank == dead else None, sites=sites) for rank in range(4)
+    ]
+    try:
+        for process in ranks:
+            process.join(200)
+        assert [process.exitcode for process in ranks] == [-SIGKILL if rank == dead else 0 for rank in range(4)]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.join()
+    digests, contributors = defaultdict(set), defaultdict(set)
+    for path in tmp_path.glob("*.jsonl"):
+        for one in map(json.loads, path.read_text().splitlines()):
+            if one.get("digest") is not None:
+                digests[one["step"]].add(one["digest"])
+            if "round" in one:
+                contributors[one["round"]].add(tuple(one["ranks"]))
+    assert all(len(found) == 1 for found in digests.values()), "replicas are equal at every end of a round"
+    left = tuple(rank for rank in range(4) if rank != dead)
+    assert contributors[0] == {(0, 1, 2, 3)}
+    assert contributors[1] == {(0, 1) if dead == 2 else left}
+    assert contributors[last // churn_jobs.EVERY - 1] == {left}
