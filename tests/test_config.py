@@ -190,8 +190,18 @@ def test_fragments_come_from_argument_environment_or_file(tmp_path: Path) -> Non
         ({"sync_seconds": 5, "transport": {"timeout": 5}}, "sync_seconds: 5 is not less than transport.timeout = 5"),
         ({"sync_seconds": 5, "plan": "star"}, "sync_seconds: 5 cannot be combined with plan = 'star'"),
         ({"sync_seconds": 5, "sync_wait": 2}, "sync_wait: 2 is not valid; it must be a number <= 1"),
-        ({"sync_every": "auto", "plan": "star"}, "sync_every: auto cannot be combined with plan = 'star'"),
-        ({"sync_every": 5, "plan": "star"}, "sync_every: 5 cannot be combined with plan = 'star'"),
+        (
+            {"sync_every": "auto", "plan": "star", "planning": {"elastic": True}},
+            "sync_every: 'auto' cannot be combined with planning.elastic",
+        ),
+        (
+            {"sync_every": 8, "num_fragments": 2, "plan": "star", "planning": {"elastic": True}},
+            "num_fragments: 2 and fragment_sync_delay = 0 cannot be combined with planning.elastic",
+        ),
+        (
+            {"sync_every": 8, "fragment_sync_delay": 1, "plan": "star", "planning": {"elastic": True}},
+            "num_fragments: 1 and fragment_sync_delay = 1 cannot be combined with planning.elastic",
+        ),
         (
             {"sync_every": 5, "compress": {"momentum": 0.9}},
             "sync_every: 5 cannot be combined with compress.momentum = 0.9",

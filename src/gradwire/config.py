@@ -225,16 +225,36 @@ def _check_local_steps(config: Config) -> None:
             f"wait for each other: make rounds shorter, or set transport.timeout ({PREFIX}TRANSPORT_TIMEOUT)"
         )
     if config.plan:
-        raise ConfigError(
-            f"{config.local_steps} cannot be combined with plan = {config.plan!r}: weights are synchronised "
-            "between all ranks directly; leave plan empty, or train without local steps"
-        )
+        _check_local_plan(config)
     if config.compress.momentum:
         raise ConfigError(
             f"{config.local_steps} cannot be combined with compress.momentum = {config.compress.momentum:g}"
             ", which corrects the momentum of gradients; set compress.momentum to 0 (outer.momentum is another setting)"
         )
     _check_fragments(config)
+
+
+def _check_local_plan(config: Config) -> None:
+    """Local steps along a plan's trees; ranks that may be lost and rejoin need rounds that all end alike."""
+    if config.sync_seconds:
+        raise ConfigError(
+            f"{config.local_steps} cannot be combined with plan = {config.plan!r}: ranks agree on the end of a round "
+            f"by messages between all of them; use sync_every ({PREFIX}SYNC_EVERY), or leave plan empty"
+        )
+    if not config.planning.elastic:
+        return
+    if config.sync_every == AUTO_PERIOD:
+        raise ConfigError(
+            "sync_every: 'auto' cannot be combined with planning.elastic: a new process must know whether it joins "
+            "local or synchronous steps, which only pulses carry; set sync_every to a number, as in 20, or "
+            "planning.elastic to false"
+        )
+    if config.num_fragments > 1 or config.fragment_sync_delay:
+        raise ConfigError(
+            f"num_fragments: {config.num_fragments} and fragment_sync_delay = {config.fragment_sync_delay} cannot be "
+            "combined with planning.elastic: a rank rejoins at an end of a round, where all weights are exchanged and "
+            "training waits; leave both out, or set planning.elastic to false"
+        )
 
 
 def _check_fragments(config: Config) -> None:

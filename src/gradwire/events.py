@@ -148,6 +148,9 @@ class OuterStepped(Fact, frozen=True):
     Where a round has `sync_seconds` instead of `sync_every` steps, `rank_steps` are the steps of every rank, `weight`
     is this rank's part in the mean (1 is all of it), and `rank_wait` is how many seconds this rank stood still for
     slower ones.
+
+    With a plan, `ranks` are those whose steps are in the mean: not a rank that was lost in the round, nor one that
+    joined at its end.
     """
 
     step: int
@@ -166,6 +169,7 @@ class OuterStepped(Fact, frozen=True):
     weight: float | None = None
     rank_steps: tuple[int, ...] = ()
     rank_wait: float = 0.0
+    ranks: tuple[int, ...] = ()
 
 
 class Sensed(Fact, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,7 +57,8 @@ def test_a_job_with_local_steps_trains(alone: None) -> None:
     deep_net = nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)))
     names |= {"net": nn.Linear(4, 4), "batches": [torch.ones(2, 4)] * 25, "deep_net": deep_net}
     names |= {"other_net": nn.Linear(4, 4), "uneven_net": nn.Linear(4, 4)}
-    assert evaluate("docs/howto/local-steps.md", names) == 4
+    names |= {"spot_net": nn.Linear(4, 4), "endless": itertools.repeat(torch.ones(2, 4))}
+    assert evaluate("docs/howto/local-steps.md", names) == 5
 
 
 def test_a_job_with_equal_weights_starts(alone: None) -> None:

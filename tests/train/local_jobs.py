@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -121,8 +122,10 @@ def train_local(
     return result
 
 
-def both(rank: int, world: int, make_net: Any, make: MakeOptimizer, outer: Any, make_outer: Any) -> tuple[Any, Any]:
-    ours = train_local(rank, world, make_net, make, outer=outer)
+def both(
+    rank: int, world: int, make_net: Any, make: MakeOptimizer, outer: Any, make_outer: Any, config: Any = "off"
+) -> tuple[Any, Any]:
+    ours = train_local(rank, world, make_net, make, config, outer=outer)
     return ours, reference(rank, world, make_net, make, make_outer, 12, 4)
 
 
@@ -222,12 +225,12 @@ class Normalised(nn.Module):
         return self.layers(inputs)  # type: ignore[no-any-return]
 
 
-def buffers(rank: int, world: int) -> dict[str, Any]:
+def buffers(rank: int, world: int, config: Any = "off") -> dict[str, Any]:
     """Running statistics: each rank's own in a round, their mean at its end; as DDP does after `detach`."""
     net = Normalised()
     model = DistributedDataParallel(net)
     optimizer = sgd(net)
-    handle = gradwire.attach(model, "off", optimizer=optimizer, sync_every=2)
+    handle = gradwire.attach(model, config, optimizer=optimizer, sync_every=2)
     norm = net.layers[1]
     assert isinstance(norm, nn.BatchNorm1d)
     assert norm.running_mean is not None
@@ -423,6 +426,40 @@ def by_variable(rank: int, world: int) -> dict[str, Any]:
     return {"agreed": agreed, "same": known is handle, "rounds": rounds}
 
 
+def in_two_sites(rank: int, world: int, config: Any) -> tuple[Any, Any]:
+    """The lower half of the ranks at one site, the upper half at another; and the reference."""
+    os.environ["GRADWIRE_SITE"] = "ab"[2 * rank // world]
+    try:
+        return both(rank, world, small_net, sgd, None, nesterov, config)
+    finally:
+        del os.environ["GRADWIRE_SITE"]
+
+
+def detached_at_the_end_of_a_round(rank: int, world: int, config: Any) -> tuple[bool, bool, list[bool]]:
+    """Whether `detach` left the weights as they were, whether ranks agree, and after each of three more steps."""
+    with session(rank, config, 4, sgd) as (net, model, optimizer, handle):
+        for step in range(8):
+            train_step(model, optimizer, rank, step)
+        before = flat(net)
+        handle.detach()
+        after, agreed = flat(net), []
+        for step in range(8, 11):
+            train_step(model, optimizer, rank, step)
+            agreed.append(same_everywhere(flat(net)))
+        return torch.equal(before, after), same_everywhere(after), agreed
+
+
+def plan_errors(rank: int, world: int, elastic: bool) -> list[str]:
+    """What `hand_over` and `detach` say."""
+    model = DistributedDataParallel(small_net(), broadcast_buffers=False)
+    optimizer = sgd(model)
+    config = {"level": "off", "plan": "star", "transport": {"kind": "tcp"}, "planning": {"elastic": elastic}}
+    handle = gradwire.attach(model, config, optimizer=optimizer, sync_every=2)
+    errors = config_errors([lambda: handle.hand_over(optimizer), handle.detach])
+    handle.close()
+    return errors
+
+
 def wrong_calls(rank: int, world: int) -> list[str]:
     """Every call that must be refused, on all ranks alike."""
     net = small_net()
@@ -438,7 +475,7 @@ def wrong_calls(rank: int, world: int) -> list[str]:
         lambda: gradwire.attach(model, "off", optimizer=others, sync_every=5),
         lambda: gradwire.attach(model, "off", optimizer=5, sync_every=5),  # type: ignore[arg-type]
         lambda: gradwire.attach(unused, "off", optimizer=sgd(unused), sync_every=5),
-        lambda: gradwire.attach(model, "off", optimizer=whole, sync_every=5, plan="ring"),
+        lambda: gradwire.attach(model, "off", optimizer=whole, sync_seconds=5, plan="ring"),
         lambda: gradwire.attach(model, "off", optimizer=whole, sync_every=5, outer="nestorov"),
         lambda: gradwire.attach(model, "off", optimizer=whole, sync_every=5, outer=lambda p: 5),  # type: ignore[arg-type, return-value]
         lambda: gradwire.attach(model, "off", optimizer=whole, outer="average"),

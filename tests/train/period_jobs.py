@@ -47,12 +47,14 @@ def attach_scripted(script: Script, *args: Any, **settings: Any) -> tuple[Any, S
         open_governor._controller = shipped
 
 
-def scripted(rank: int, world: int, script: Script, make: MakeOptimizer = sgd, steps: int = 24) -> dict[str, Any]:
+def scripted(
+    rank: int, world: int, script: Script, make: MakeOptimizer = sgd, steps: int = 24, config: Any = "auto"
+) -> dict[str, Any]:
     """Train with scripted decisions; the mode after every step, and whether replicas agreed."""
     net = small_net()
     model = DistributedDataParallel(net, bucket_cap_mb=0.02)
     optimizer = make(net)
-    handle, controller = attach_scripted(script, model, "auto", optimizer=optimizer)
+    handle, controller = attach_scripted(script, model, config, optimizer=optimizer)
     modes, agreed = [], []
     for step in range(steps):
         train_step(model, optimizer, rank, step)
@@ -115,8 +117,10 @@ def _average(optimizer: torch.optim.Optimizer, world: int) -> None:
                 dist.all_reduce(value)
 
 
-def both(rank: int, world: int, script: Script, make: MakeOptimizer) -> tuple[dict[str, Any], Tensor]:
-    ours = scripted(rank, world, script, make)
+def both(
+    rank: int, world: int, script: Script, make: MakeOptimizer, config: Any = "auto"
+) -> tuple[dict[str, Any], Tensor]:
+    ours = scripted(rank, world, script, make, config=config)
     return ours, reference(rank, world, ours["modes"], make)
 
 

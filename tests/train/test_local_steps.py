@@ -161,7 +161,7 @@ def test_wrong_calls_name_the_setting_and_the_fix(ranks: Ranks) -> None:
         "optimizer: this SGD also steps parameters",
         "optimizer: int is not a torch optimizer",
         "sync_every: with find_unused_parameters",
-        "sync_every: 5 cannot be combined with plan = 'ring'",
+        "sync_seconds: 5 cannot be combined with plan = 'ring'",
         "outer: 'nestorov' is not an outer optimizer; did you mean 'nesterov'?",
         "outer: the function returned int",
         "outer: an outer optimizer steps the weights after local steps",

@@ -29,6 +29,8 @@ from gradwire.local_steps.outer_optimizer import OuterFactory, make_outer, name_
 from gradwire.local_steps.outer_report import OuterReporter
 from gradwire.local_steps.rounds import Rounds
 from gradwire.local_steps.step_counter import StepCounter
+from gradwire.local_steps.tree_mean import TreeMean
+from gradwire.local_steps.tree_round import TreeBuffers, TreeDivergence, TreeRound
 from gradwire.runtime.builder import BuiltSession, build
 
 
@@ -104,7 +106,12 @@ def outer_parts(
     """What outer exchanges of this model use."""
     timeout = config.transport.timeout
     buffers = {name: one for name, one in model.module.named_buffers() if name not in model.parameters_to_ignore}
-    average, meter = BufferAverage(buffers, group, timeout), DivergenceMeter(group, timeout)
+    if built.reducer is None:
+        average, meter = BufferAverage(buffers, group, timeout), DivergenceMeter(group, timeout)
+    else:
+        mean = TreeMean(built.reducer, len(weights.buckets))
+        shared = TreeRound(mean, built.session, group.rank(), group.size())
+        average, meter = TreeBuffers(shared, buffers, group, timeout), TreeDivergence(shared, group, timeout)
     reporter = OuterReporter(built.event_bus, MonotonicClock())
     return OuterParts(built.session, weights, outer, average, meter, reporter, config.fragment_progress)
 

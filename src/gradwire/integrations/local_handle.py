@@ -13,10 +13,12 @@ from gradwire.errors import ConfigError
 from gradwire.integrations.handle import Handle
 from gradwire.integrations.local_hook import LocalHook
 from gradwire.local_steps import round_state
+from gradwire.local_steps.round_replica import RoundReplica
 from gradwire.local_steps.rounds import Rounds
 from gradwire.local_steps.step_counter import StepCounter
 from gradwire.runtime.builder import BuiltSession
 from gradwire.runtime.loss_scaling import Scaler
+from gradwire.sites.placeholder_group import PlaceholderGroup
 from gradwire.sites.replica_state import Stateful
 
 log = logging.getLogger(__name__)
@@ -84,16 +86,37 @@ class LocalStepsHandle(Handle):
         """Nothing to do: residuals are of weights, which have no loss scale."""
 
     def hand_over(self, *others: Stateful) -> None:
-        raise ConfigError("hand_over: ranks rejoin over an elastic plan, which sync_every cannot be combined with")
+        """As without local steps: lets a lost rank rejoin, which then receives the global weights and buffers and the
+        outer optimizer's state. Pass what else a round depends on: the optimizer, of which a new process gets the state
+        that the sending rank has, and a learning-rate schedule. In a process that replaces a lost one this waits for
+        the next end of a round, where it joins."""
+        if not self._elastic:
+            raise ConfigError(
+                "hand_over: ranks rejoin over an elastic plan; set plan and planning.elastic, or leave the call out"
+            )
+        self._built.session.set_replica_state(RoundReplica(self._rounds, others))
+        if isinstance(self._rounds.buffers.group, PlaceholderGroup):
+            self._rounds.end_round("this process joined the job")
+
+    @property
+    def _elastic(self) -> bool:
+        return bool(self.config.plan) and self.config.planning.elastic
 
     def detach(self) -> None:
         """End the round, uncompressed and with everything that is in residuals; plain DDP from the next step on. The
         optimizer's state, which every rank has its own of, becomes its mean over all ranks. Every rank calls this
         between the same two steps."""
+        if self._elastic:
+            raise ConfigError(
+                "detach: plain DDP needs the process group of the start, from which an elastic job may have lost "
+                "ranks; save handle.state_dict() after handle.synchronise() and start again without planning.elastic"
+            )
         rounds, feedback = self._rounds, self._built.feedback
         if not self._hook.detached:
             rounds.meet("detach() was called")
-        pending = any(feedback.pending(one.bucket) for one in rounds.weights.buckets)
+        # At level `off` an exchange leaves nothing, also where trees keep the memory of residuals.
+        flushed = self.config.level == "off" and rounds.exchange.found is not None
+        pending = not flushed and any(feedback.pending(one.bucket) for one in rounds.weights.buckets)
         super().detach()
         self._counter.close()
         if rounds.pending or pending:

@@ -111,7 +111,9 @@ class AdaptiveRounds(Rounds):
 
     def _end_local(self) -> None:
         """Synchronise gradients from the next step on."""
-        if any(self.control.feedback.pending(one.bucket) for one in self.weights.buckets):
+        # After an uncompressed exchange nothing is left, also where trees keep the memory of residuals.
+        left = not self.control.governor.decision.level.off
+        if left and any(self.control.feedback.pending(one.bucket) for one in self.weights.buckets):
             self._send_residuals()
         self.local = False
         self.control.on_change(False)

@@ -34,11 +34,12 @@ SIZE: Final = 512
 @dataclass(frozen=True, slots=True)
 class Divergence:
     """Norms of this rank's pseudo-gradient and of a typical rank's (root mean square); `alignment` is None where there
-    is nothing to compare: one rank, or no rank moved."""
+    is nothing to compare: one rank, or no rank moved. `ranks` took part, where that is not all of them for certain."""
 
     own_norm: float
     norm: float
     alignment: float | None
+    ranks: tuple[int, ...] = ()
 
 
 class DivergenceMeter:
@@ -54,14 +55,18 @@ class DivergenceMeter:
 
     def begin(self, gradients: Sequence[tuple[int, Tensor]]) -> None:
         """`gradients` are (index, pseudo-gradient) of each bucket; the exchange may overwrite them afterwards."""
+        self.measure(gradients)
+        if self._group.size() > 1:
+            self._work = dist.all_reduce(self._sums, group=self._group, async_op=True)
+
+    def measure(self, gradients: Sequence[tuple[int, Tensor]]) -> None:
+        """What this rank sends."""
         sketch = self._sketch(*gradients[0])
         for index, one in gradients[1:]:
             sketch += self._sketch(index, one).to(sketch.device)
         norms = [torch.linalg.vector_norm(one).float().to(sketch.device) for _, one in gradients]
         self._own_square = torch.stack(norms).square().sum()
         self._sums = torch.cat([sketch, sketch.square().sum().view(1), self._own_square.view(1)])
-        if self._group.size() > 1:
-            self._work = dist.all_reduce(self._sums, group=self._group, async_op=True)
 
     def finish(self) -> Divergence:
         work, self._work = self._work, None
@@ -89,14 +94,14 @@ class DivergenceMeter:
         return known
 
 
-def divergence(sums: Tensor, own_square: float, world_size: int) -> Divergence:
+def divergence(sums: Tensor, own_square: float, world_size: int, ranks: tuple[int, ...] = ()) -> Divergence:
     """From the sum over ranks of (sketch, squared norm of the sketch, squared norm)."""
     whole = float(sums[:SIZE].double().square().sum())
     squares, square = float(sums[SIZE]), float(sums[SIZE + 1])
     alignment = None
     if world_size > 1 and squares > 0 and math.isfinite(whole):
         alignment = max(-1.0, min(1.0, (whole - squares) / ((world_size - 1) * squares)))
-    return Divergence(_root(own_square), _root(square / world_size), alignment)
+    return Divergence(_root(own_square), _root(square / world_size), alignment, ranks)
 
 
 def _root(square: float) -> float:

@@ -165,7 +165,7 @@ class OuterExchange:
         if self.flight is not None:
             for one in self.flight.buckets:
                 one.drop_gradients()
-        self.flight, self._shifts = None, {}
+        self.flight, self.found, self._shifts = None, None, {}
 
 
 def _kept(one: WeightBucket, delay: int, held: dict[int, Tensor] | None) -> Tensor | None:

@@ -54,5 +54,6 @@ class OuterReporter:
                 weight=facts.weight,
                 rank_steps=tuple(facts.rank_steps),
                 rank_wait=facts.rank_wait,
+                ranks=tuple(found.ranks),
             )
         )

@@ -97,6 +97,13 @@ class Rounds:
         self.exchange.apply()
         self.unsent, self.step_in_round = [0] * len(self.unsent), 0
 
+    def take_place(self, step: int, steps: int) -> None:
+        """This rank received the weights of the others, who are at this step of the session, after so many of their
+        own, while its exchange was in flight. What it sent itself does not count."""
+        self.session.step, self.steps = step + 1, steps
+        if self.exchange.flight is not None:
+            self.exchange.flight.step = step
+
     def _send(self, fragment: int) -> None:
         self.land()
         count = len(self.unsent)

@@ -56,6 +56,8 @@ class LocalRounds:
             parts.append(f"pseudo-gradient {last.norm:.3g}")
         if last.outer_norm is not None:
             parts.append(f"outer step {last.outer_norm:.3g}")
+        if last.ranks:
+            parts.append(f"of {len(last.ranks)} ranks")
         if last.weight is not None:
             parts.append(f"steps by rank {steps_by_rank(last.rank_steps)}")
             parts.append(f"weight of this rank {percent(last.weight)}")

@@ -7,7 +7,7 @@ pickle: a header may only contain shapes of tensors, numbers, text, lists, tuple
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -24,6 +24,7 @@ _DTYPES: Final = {
         torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
     )
 }  # fmt: skip
+_KEYS: Final = frozenset({"step", "model", "others", "layout"})
 
 
 class Stateful(Protocol):
@@ -120,8 +121,8 @@ def encode(value: Any, tensors: list[Tensor]) -> list[Any]:
     )
 
 
-def decode(header: bytes, body: Tensor) -> dict[str, Any]:
-    """What was encoded; IntegrityError for anything else."""
+def decode(header: bytes, body: Tensor, keys: Set[str] = _KEYS) -> dict[str, Any]:
+    """A dictionary with these keys that was encoded; IntegrityError for anything else."""
     end = 0
 
     def tensor(dtype: str, shape: list[int]) -> Tensor:
@@ -152,7 +153,7 @@ def decode(header: bytes, body: Tensor) -> dict[str, Any]:
         state = value_of(msgspec.msgpack.decode(header))
     except (msgspec.DecodeError, TypeError, ValueError, KeyError, RuntimeError, RecursionError) as error:
         raise IntegrityError(f"a received replica state cannot be read: {error}") from error
-    if not isinstance(state, dict) or state.keys() != {"step", "model", "others", "layout"} or end != body.numel():
+    if not isinstance(state, dict) or state.keys() != keys or end != body.numel():
         raise IntegrityError("a received replica state is incomplete")
     return state
 

@@ -17,7 +17,8 @@ Done = Callable[[BaseException | None], None]
 class BucketRequest:
     """One bucket to be summed: float32 gradient (overwritten) and residual, flat and on the CPU.
 
-    `weight` is the number of contributions that are already summed in it; with 0 the member adds nothing.
+    `weight` is the number of contributions that are already summed in it; with 0 the member adds nothing. `own_level`:
+    it is sent at `level` also where the plan decides the level of gradients.
     """
 
     bucket: Bucket
@@ -26,3 +27,4 @@ class BucketRequest:
     residual: Tensor
     done: Done
     weight: int = 1
+    own_level: bool = False

@@ -66,7 +66,7 @@ class StepRunner:
     def start(self, request: BucketRequest) -> None:
         """Cut the request into pieces; `admit` starts them."""
         step = self._current_step()
-        if step.level is not None:
+        if step.level is not None and not request.own_level:
             request = replace(request, level=step.level)
         numel = request.bucket.numel
         pieces = step.partitioner.partition(numel, frame_bytes(request.level, numel) / (4 * numel))

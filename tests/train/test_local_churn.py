@@ -1,0 +1,130 @@
+"""Local steps in a real job whose ranks are killed and restarted: a death costs its own round only."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from collections import defaultdict
+from datetime import timedelta
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from signal import SIGKILL
+from typing import Any
+
+import pytest
+from torch.distributed import TCPStore
+
+from tests.train import churn_jobs
+
+WORLD = 3
+CONFIG: dict[str, Any] = {
+    "plan": "loadaware", "planning": {"elastic": True, "rejoin": 60.0}, "observe": {"verify": 1},
+    "transport": {"kind": "tcp", "timeout": 60.0, "dead_after": 10.0, "connect": 10.0},
+}  # fmt: skip
+
+
+def train(rank: int, port: int, folder: str, level: str, dies_at: int | None, rejoins: bool, sites: str = "") -> None:
+    """The same script for the first process of a rank and for a restarted one. `sites` has a letter for each rank."""
+    import gradwire
+
+    size = len(sites) or WORLD
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "GRADWIRE_IFNAME": "lo", "RANK": str(rank), "WORLD_SIZE": str(size)}
+    if sites:
+        os.environ["GRADWIRE_SITE"] = sites[rank]
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    # The store is not served by rank 0.
+    os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
+    os.environ["GRADWIRE_REJOIN"] = str(int(rejoins))
+    gradwire.init_process_group("gloo", timeout=timedelta(seconds=60))
+    churn_jobs.train(rank, {**CONFIG, "level": level}, folder, dies_at)
+
+
+def start(
+    rank: int, port: int, folder: Path, level: str, dies_at: int | None = None, rejoins: bool = False, sites: str = ""
+) -> Any:
+    context = multiprocessing.get_context("forkserver")  # which imports torch once
+    context.set_forkserver_preload(["tests.train.churn_jobs"])
+    process = context.Process(target=train, args=(rank, port, str(folder), level, dies_at, rejoins, sites))
+    process.start()
+    return process
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("level", "dead"), [("sharedk:0.2+int8", 0), ("auto", 1)])
+def test_a_rank_that_dies_costs_its_own_round_and_a_new_process_joins_at_the_end_of_one(
+    tmp_path: Path, level: str, dead: int
+) -> None:
+    dies_at = 2 * churn_jobs.EVERY + 2
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    ranks: list[BaseProcess] = [
+        start(rank, store.port, tmp_path, level, dies_at if rank == dead else None) for rank in range(WORLD)
+    ]
+    try:
+        ranks[dead].join(100)
+        assert ranks[dead].exitcode == -SIGKILL
+        ranks.append(start(dead, store.port, tmp_path, level, rejoins=True))
+        for process in ranks:
+            process.join(100)
+        assert [process.exitcode for process in ranks] == [-SIGKILL if one == dead else 0 for one in range(3)] + [0]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.join()
+    check_journals(tmp_path, dead, dies_at)
+
+
+def check_journals(folder: Path, dead: int, dies_at: int) -> None:
+    last = int((folder / "last").read_text())
+    found = {path: [json.loads(line) for line in path.read_text().splitlines()] for path in folder.glob("*.jsonl")}
+    digests, contributors = defaultdict(set), defaultdict(set)
+    joined = 0
+    for path, facts in found.items():
+        made = [one["step"] for one in facts if "step" in one]
+        if int(path.name.split("-")[0]) != dead:
+            assert made == list(range(1, last + 1)), "a rank that lives loses no step and repeats none"
+        for one in facts:
+            if one.get("digest") is not None:
+                digests[one.get("step", one.get("joined"))].add(one["digest"])
+            if "round" in one:
+                contributors[one["round"]].add(tuple(one["ranks"]))
+            joined = one.get("joined", joined)
+    assert all(len(found) == 1 for found in digests.values()), "replicas are equal at every end of a round"
+    assert sorted(digests) == list(range(churn_jobs.EVERY, last + 1, churn_jobs.EVERY))
+    everybody, others = tuple(range(WORLD)), tuple(rank for rank in range(WORLD) if rank != dead)
+    # The death is in the third round; the new process takes part in all rounds after the one at whose end it joined.
+    alone = range(dies_at // churn_jobs.EVERY, joined // churn_jobs.EVERY)
+    rounds = {number: {others if number in alone else everybody} for number in range(last // churn_jobs.EVERY)}
+    assert contributors == rounds
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("dead", [2, 3])
+def test_a_site_of_several_ranks_survives_the_death_of_its_leader_and_of_a_follower(tmp_path: Path, dead: int) -> None:
+    """With the leader the whole site loses its round; with a follower, the follower's own."""
+    sites, dies_at, last = "aabb", churn_jobs.EVERY + 2, 8 * churn_jobs.EVERY
+    (tmp_path / "last").write_text(str(last))
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    ranks = [
+        start(rank, store.port, tmp_path, "int8", dies_at if rank == dead else None, sites=sites) for rank in range(4)
+    ]
+    try:
+        for process in ranks:
+            process.join(200)
+        assert [process.exitcode for process in ranks] == [-SIGKILL if rank == dead else 0 for rank in range(4)]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.join()
+    digests, contributors = defaultdict(set), defaultdict(set)
+    for path in tmp_path.glob("*.jsonl"):
+        for one in map(json.loads, path.read_text().splitlines()):
+            if one.get("digest") is not None:
+                digests[one["step"]].add(one["digest"])
+            if "round" in one:
+                contributors[one["round"]].add(tuple(one["ranks"]))
+    assert all(len(found) == 1 for found in digests.values()), "replicas are equal at every end of a round"
+    left = tuple(rank for rank in range(4) if rank != dead)
+    assert contributors[0] == {(0, 1, 2, 3)}
+    assert contributors[1] == {(0, 1) if dead == 2 else left}
+    assert contributors[last // churn_jobs.EVERY - 1] == {left}
