@@ -2,6 +2,7 @@
 
     torchrun --nproc-per-node 4 examples/hsdp.py            two sites of two ranks
     torchrun --nproc-per-node 2 examples/hsdp.py            two sites of one rank
+    torchrun --nproc-per-node 4 examples/hsdp.py --sync-every 10        sites train alone for 10 steps at a time
 
 Each rank holds its shard of the model; per step it sends the gradient of that shard, compressed, to the rank that holds
 the same shard at the other site.
@@ -27,6 +28,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--sites", type=int, default=2)
     parser.add_argument("--level", default=None, help='such as "int8" or "topk:0.01+int8"; the default is "auto"')
+    parser.add_argument("--sync-every", type=int, default=None, help="local steps: send weights every so many steps")
     options = parser.parse_args()
 
     dist.init_process_group("gloo")
@@ -40,9 +42,9 @@ def main() -> None:
         if isinstance(layer, nn.Linear):
             fully_shard(layer, mesh=mesh)
     fully_shard(net, mesh=mesh)
-    handle = gradwire.attach_fsdp(net, options.level)  # the line to add
-
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    handle = gradwire.attach(net, options.level, optimizer=optimizer, sync_every=options.sync_every)  # the line to add
+
     data = load("digits")
     images, labels = data.train_images[rank::world], data.train_labels[rank::world]
     for step in range(options.steps):
@@ -51,6 +53,7 @@ def main() -> None:
         F.cross_entropy(net(images[places]), labels[places]).backward()
         optimizer.step()
 
+    handle.synchronise()  # ends the last round of local steps
     right = (net(data.test_images).argmax(1) == data.test_labels).float().mean()  # a forward pass needs every rank
     if rank == 0:
         print(f"{mesh.size(0)} sites of {mesh.size(1)}, accuracy {right:.3f}")

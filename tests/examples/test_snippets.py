@@ -57,6 +57,15 @@ def test_hsdp_trains_on_two_sites() -> None:
     assert "int8 x60" in output
 
 
+def test_hsdp_trains_with_local_steps_between_the_sites() -> None:
+    output = torchrun("examples/hsdp.py", "--steps", "25", "--level", "int8", "--sync-every", "10").stdout
+    accuracy = re.search(r"2 sites of 1, accuracy ([\d.]+)", output)
+    assert accuracy is not None
+    assert float(accuracy[1]) > 0.7, "chance is 0.1"
+    assert "3 outer steps" in output
+    assert "(last: synchronise() was called)" in output
+
+
 def test_an_unchanged_script_is_attached_and_its_summary_printed() -> None:
     script = ROOT / "examples" / "no_change.py"
     code = script.read_text().split('"""')[2]

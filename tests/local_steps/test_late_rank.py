@@ -179,3 +179,75 @@ def test_a_rank_that_gave_up_waiting_and_evaluates_is_represented_too() -> None:
     expected = flat(net()) - (10 * moved(0, 0, 10) + 5 * moved(1, 0, 5)) / 15
     assert torch.allclose(first.seen[-1], expected, atol=1e-5)
     world.close()
+
+
+def test_an_evaluation_right_after_a_synchronisation_does_not_hold_up_the_others() -> None:
+    """Both ranks synchronise; rank 1 evaluates for longer than a round before its next step, rank 0 trains on."""
+    world = TimedWorld([1.0, 0.0], outer=AVERAGE)
+
+    def work(one: Rank) -> None:
+        one.step()
+        one.finish()
+        if one.rank == 0:
+            while one.rounds.session.step < 2:
+                one.step()
+            return
+        one.clock.advance(11.5)
+        own = flat(one.module)
+        one.pass_round()
+        assert torch.equal(flat(one.module), own), "the weights that are evaluated stay"
+        one.step()
+
+    world.each(work)
+    first, second = world.ranks
+    assert [event.rank_steps for event in second.events] == [(1, 1), (10, 0)]
+    assert all(map(torch.equal, first.seen, second.seen))
+    assert torch.allclose(flat(second.module), second.seen[-1] - gradient(1, 1), atol=1e-5)
+    world.close()
+
+
+def test_a_rank_whose_handle_is_closed_meanwhile_does_not_wait_for_ever() -> None:
+    """All ranks have announced; `close` comes between that and the agreement, for which nothing would answer."""
+    world = TimedWorld([1.0, 1.0])
+    waited = list[bool]()
+
+    def work(one: Rank) -> None:
+        one.clock.advance(11.5)
+        agreement = one.rounds.agreement
+        waits = agreement.all_here
+
+        def all_here(seconds: float | None) -> bool:
+            found = waits(seconds)
+            agreement.close()
+            return found
+
+        agreement.all_here = all_here  # type: ignore[method-assign]
+        with pytest.raises(LinkError, match="was closed"):
+            one.rounds.pass_round()
+        with one.rounds.paused():
+            waited.append(True)
+
+    threads = [threading.Thread(target=work, args=(one,), daemon=True) for one in world.ranks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert waited == [True, True], "a checkpoint can be saved after close"
+    world.close()
+
+
+def test_an_error_while_the_handle_closes_is_not_raised_later() -> None:
+    rounds, closing = ScriptedRounds(), threading.Event()
+    thread = LateRankThread(rounds)
+
+    def pass_round() -> None:
+        closing.wait(60)
+        raise LinkError("a peer is gone")
+
+    rounds.pass_round = pass_round  # type: ignore[method-assign]
+    thread.start()
+    thread._closing.set()
+    closing.set()
+    thread.close()
+    assert not thread._thread.is_alive()
+    assert rounds.error == ""

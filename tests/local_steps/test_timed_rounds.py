@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gradwire.config import OuterConfig
-from gradwire.errors import ConfigError
+from gradwire.errors import ConfigError, LinkError
 from gradwire.local_steps import round_state
 from gradwire.local_steps.round_agreement import RankProgress
 from gradwire.local_steps.timed_rounds import LEAST_WAIT, RoundTiming
@@ -251,3 +251,24 @@ def test_another_number_of_ranks_continues_from_the_mean_weighted_by_steps() -> 
     assert torch.allclose(flat(other.modules[0]), expected, atol=1e-6)
     assert other.ranks[0].rounds.made == [9]
     other.close()
+
+
+def test_steps_whose_exchange_failed_still_count_as_this_ranks_own() -> None:
+    """So a state that is saved then has the rank's own weights."""
+    world = TimedWorld([5.0])
+    (one,) = world.ranks
+
+    exchange = one.rounds.exchange
+
+    def fail() -> None:
+        if exchange.flight is not None:
+            exchange.flight = None
+            raise LinkError("a peer is gone")
+
+    one.step()
+    exchange.arrive = fail  # type: ignore[method-assign]
+    with pytest.raises(LinkError):
+        one.step()
+    assert (one.rounds.unsent, one.rounds.made) == ([2], [2])
+    assert one.rounds.pending
+    world.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gradwire.events import Event, OuterStepped
+from gradwire.events import Decided, Event, OuterStepped, Synchronised
 from gradwire.observe import report
 from gradwire.observe.local_rounds import LocalRounds
 from gradwire.observe.metrics import exposition
@@ -86,6 +86,28 @@ def test_the_summary_says_how_far_replicas_diverged_and_keeps_what_it_said() -> 
         first
     )
     assert "alignment" not in str(sink.summary()).split("local steps")[1]
+
+
+def test_reasons_of_gradient_buckets_end_with_the_first_round_of_local_steps() -> None:
+    """Weights are in one bucket here, gradients were in two; the second one's reason would stay for ever."""
+    sink = SummarySink()
+    for bucket in range(2):
+        sink.emit(Decided(0.0, 0, bucket, "int8", "synchronous", 1))
+        sink.emit(Synchronised(0.1, 0, bucket, "int8", 400, 100, 100, 0.1))
+    assert list(sink.summary().reasons) == [0, 1]
+    sink.emit(Decided(1.0, 1, 0, "int4", "rounds of 20 steps", 2, 20))
+    sink.emit(Synchronised(1.1, 1, 0, "int4", 800, 100, 100, 0.1))
+    sink.emit(outer_stepped(1))
+    assert sink.summary().reasons == {0: "int4: rounds of 20 steps"}
+
+
+def test_reasons_of_all_fragments_stay() -> None:
+    sink = SummarySink()
+    for bucket in range(2):
+        sink.emit(Decided(0.0, bucket, bucket, "int8", "the configuration", 0))
+        sink.emit(Synchronised(0.1, bucket, bucket, "int8", 400, 100, 100, 0.1))
+        sink.emit(outer_stepped(bucket, fragment=bucket, fragments=2))
+    assert list(sink.summary().reasons) == [0, 1]
 
 
 def timed(step: int, steps: tuple[int, ...] = (30, 10)) -> OuterStepped:

@@ -54,6 +54,18 @@ def test_an_act_is_one_event_and_one_warning_however_long_it_lasts(caplog: pytes
     assert caplog.records[0].getMessage() == f"gradwire: compression harmed training, seen at step 1: {SEEN}"
 
 
+@pytest.mark.parametrize(("unit", "every", "said"), [("round", 1, "compression"), ("exchange", 20, "local steps")])
+def test_the_warning_names_what_harmed_and_counts_in_the_units_of_the_session(
+    caplog: pytest.LogCaptureFixture, unit: str, every: int, said: str
+) -> None:
+    """With a number of local steps every step is a round; where gradwire chooses it, gradients are exchanged too."""
+    reporter = GuardReporter(ManualClock(), unit)
+    with caplog.at_level(logging.WARNING, "gradwire"):
+        reporter.report(0.0, 0, Decision(INT8, "fast", 1, sync_every=every))
+        reporter.report(1.0, 1, Decision(INT8, SEEN, 2, guarded=True))
+    assert caplog.records[0].getMessage() == f"gradwire: {said} harmed training, seen at {unit} 1: {SEEN}"
+
+
 def test_rank_0_of_a_job_with_pulses_reports_it(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "gradwire"):
         results = run(Loopback(2), [Guarded(), Guarded()], 20)

@@ -124,3 +124,9 @@ def test_wrong_calls_name_the_setting_and_the_fix(ranks: Ranks) -> None:
     ]
     for errors in ranks.run(2, timed_jobs.wrong_calls):
         assert [error[: len(start)] for error, start in zip(errors, expected, strict=True)] == expected
+
+
+def test_a_closed_handle_leaves_no_process_group_and_no_descriptor(ranks: Ranks) -> None:
+    for groups, descriptors in ranks.run(2, timed_jobs.groups_left):
+        assert groups == 0
+        assert descriptors <= 0, "a model that was closed before may be collected meanwhile"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -221,6 +223,30 @@ def samples(rank: int, world: int) -> tuple[list[float | None], list[str]]:
             job.handle.count_samples(2)
             job.step()
         return [event.weight for event in job.outer_steps], errors
+
+
+def groups_left(rank: int, world: int) -> tuple[int, int]:
+    """Process groups that torch knows, and descriptors that are open, more than before three attached models."""
+
+    def open_now() -> tuple[int, int]:
+        gc.collect()
+        return len(dist.distributed_c10d._world.pg_map), len(os.listdir("/proc/self/fd"))
+
+    def train() -> None:
+        net = small_net()
+        model, optimizer = DistributedDataParallel(net), sgd(net)
+        handle = gradwire.attach(model, "int8", optimizer=optimizer, sync_seconds=0.05)
+        for step in range(3):
+            train_step(model, optimizer, rank, step)
+        handle.synchronise()
+        handle.close()
+
+    train()
+    before = open_now()
+    for _ in range(3):
+        train()
+    groups, descriptors = open_now()
+    return groups - before[0], descriptors - before[1]
 
 
 def never_comes(rank: int, world: int) -> str:

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from gradwire.config import AUTO_PERIOD, OUTER_KINDS, Config, checked
+from gradwire.config import AUTO_PERIOD, OUTER_KINDS, Config, checked, resolve
 from gradwire.errors import ConfigError
 from gradwire.suggest import did_you_mean
+
+
+def given(
+    config: Config | str | Path | Mapping[str, Any] | None,
+    level: str | None,
+    record: str | Path | None,
+    lossiest: str | None = None,
+) -> Config:
+    """The effective configuration; `level`, `record` and `lossiest` replace the settings of that name."""
+    effective = resolve(config)
+    if (level, lossiest) != (None, None):
+        effective = with_level(effective, level, lossiest)
+    return effective if record is None else with_record(effective, record)
 
 
 def with_level(config: Config, level: str | None, lossiest: str | None = None) -> Config:

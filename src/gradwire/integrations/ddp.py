@@ -14,26 +14,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
-from weakref import WeakKeyDictionary
 
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from gradwire.config import AUTO_PERIOD, Config, resolve
+from gradwire.config import AUTO_PERIOD, Config
 from gradwire.errors import ConfigError, GradwireError
 from gradwire.integrations.arguments import (
     check_fragments_used,
+    given,
     with_fragments,
-    with_level,
     with_local_steps,
     with_plan,
-    with_record,
     with_round_seconds,
     with_transport,
 )
 from gradwire.integrations.ddp_hook import DdpHook, register, sparse_module
-from gradwire.integrations.handle import Handle, close_with
+from gradwire.integrations.fsdp import attach_sharded
+from gradwire.integrations.handle import Handle, handle_of, keep_with
 from gradwire.integrations.local_attach import LocalOptimizers, attach_local, check_optimizer_given
 from gradwire.integrations.local_handle import LocalStepsHandle
 from gradwire.integrations.optimizer_kind import watch_optimizer
@@ -43,12 +43,9 @@ from gradwire.local_steps.outer_optimizer import OuterFactory
 from gradwire.runtime.builder import build
 from gradwire.runtime.loss_scaling import Scaler, check_scaler
 
-# The handles of attached models; an entry disappears with its model.
-_ATTACHED: WeakKeyDictionary[DistributedDataParallel, Handle] = WeakKeyDictionary()
-
 
 def attach(  # noqa: PLR0913 - the settings that users change most, by name
-    model: DistributedDataParallel,
+    model: DistributedDataParallel | FSDPModule,
     config: Config | str | Path | Mapping[str, Any] | None = None,
     *,
     transport: str | None = None,
@@ -83,12 +80,13 @@ def attach(  # noqa: PLR0913 - the settings that users change most, by name
     synchronised in that many groups, one after another, and with `fragment_sync_delay` training goes on for this many
     steps while a group is exchanged.
     If the model is attached already (by `gradwire.run`) and no configuration is passed, its handle is returned. A model
-    that `torch.compile` made from a DDP model counts as that DDP model: Accelerate compiles last.
+    that `torch.compile` made from a DDP model counts as that DDP model: Accelerate compiles last. A model that
+    `fully_shard` made on a mesh of (replicate, shard) is synchronised across its replicas (docs/sharded.md).
     """
-    model = _ddp_model(model)
+    wrapped = _wrapped_model(model)
     if scaler is not None:
         check_scaler(scaler)
-    known = _ATTACHED.get(model)
+    known = handle_of(wrapped)
     if known is not None:
         _check_unconfigured(config, transport, plan, record, level, lossiest, sync_every, outer)
         _check_unconfigured(sync_seconds, num_fragments, fragment_sync_delay)
@@ -103,7 +101,11 @@ def attach(  # noqa: PLR0913 - the settings that users change most, by name
         effective = with_round_seconds(with_local_steps(effective, sync_every, kind), sync_seconds)
         effective = with_fragments(effective, num_fragments, fragment_sync_delay)
         check_optimizer_given(effective, optimizer, outer)
-        handle = attach_configured(model, effective, LocalOptimizers(optimizer, factory))
+        optimizers = LocalOptimizers(optimizer, factory)
+        if isinstance(wrapped, DistributedDataParallel):
+            handle = attach_configured(wrapped, effective, optimizers)
+        else:
+            handle = attach_sharded(wrapped, effective, optimizers)
     if scaler is not None:
         handle.follow(scaler)
     return handle
@@ -118,8 +120,7 @@ def attach_configured(model: DistributedDataParallel, config: Config, optimizers
         handle: Handle = attach_period(model, config, optimizers)
     else:
         handle = attach_local(model, config, optimizers) if config.local_steps else _attach(model, config)
-    close_with(model, handle)
-    _ATTACHED[model] = handle
+    keep_with(model, handle)
     return handle
 
 
@@ -139,15 +140,16 @@ def _attach(model: DistributedDataParallel, config: Config) -> Handle:
     return handle
 
 
-def _ddp_model(model: nn.Module) -> DistributedDataParallel:
-    """The DDP model itself, also where `torch.compile` wrapped it; ConfigError where there is none."""
-    model = getattr(model, "_orig_mod", model)
-    if not isinstance(model, DistributedDataParallel):
+def _wrapped_model(model: object) -> nn.Module:
+    """The DDP or FSDP2 model itself, also where `torch.compile` wrapped it; ConfigError where there is none."""
+    found: object = getattr(model, "_orig_mod", model)
+    wrapped = isinstance(found, DistributedDataParallel | FSDPModule)
+    if not (wrapped and isinstance(found, nn.Module)):
         raise ConfigError(
-            f"attach: {type(model).__name__} is not a DistributedDataParallel model; "
-            "wrap it first: attach(DistributedDataParallel(model)); for a fully_shard model use attach_fsdp(model)"
+            f"attach: {type(found).__name__} is not a DistributedDataParallel model; "
+            "wrap it first: attach(DistributedDataParallel(model)), or shard it: fully_shard(model, mesh=mesh)"
         )
-    return model
+    return found
 
 
 def _check_unconfigured(*arguments: object) -> None:
@@ -164,16 +166,3 @@ def _check_sparse(config: Config, model: DistributedDataParallel) -> None:
             f"planning.elastic: the gradient of {name!r} is sparse and goes through the model's process group, which "
             "fails when a rank is lost; construct that module with sparse=False, or set planning.elastic to false"
         )
-
-
-def given(
-    config: Config | str | Path | Mapping[str, Any] | None,
-    level: str | None,
-    record: str | Path | None,
-    lossiest: str | None = None,
-) -> Config:
-    """The effective configuration; `level`, `record` and `lossiest` replace the settings of that name."""
-    effective = resolve(config)
-    if (level, lossiest) != (None, None):
-        effective = with_level(effective, level, lossiest)
-    return effective if record is None else with_record(effective, record)

@@ -60,6 +60,15 @@ class FsdpUnit:
         self._group.mesh_info = shard_mesh
         self._module.set_all_reduce_hook(lambda buffer: hook(self, buffer))
 
+    def any_shard(self, own: bool) -> bool:
+        """Whether any rank of the site passes True; all of them call this at the same point."""
+        if self.shard_group is None:
+            return own
+        device = dist.distributed_c10d._get_object_coll_device(self.shard_group)
+        flag = torch.tensor([float(own)], dtype=torch.float32, device=device)
+        dist.all_reduce(flag, dist.ReduceOp.MAX, group=self.shard_group)
+        return bool(flag.item())
+
     @property
     def numel(self) -> int:
         return sum(part.padded_sharded_param_size.numel() for part in self._trained())
@@ -101,6 +110,11 @@ class FsdpUnit:
             and not group.force_sum_reduction_for_comms
             and not any(_reads_gradient(part) for part in group.fsdp_params)
         )
+
+    def trained(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """This rank's shards of the parameters that are trained, by name. A parameter that several modules of the unit
+        have counts once."""
+        return ((self._name_of(part), part.sharded_param) for part in self._trained())
 
     def _trained(self) -> Iterator[Any]:
         return (part for part in self._group.fsdp_params if part.sharded_param.requires_grad)

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from torch import nn
 
@@ -28,6 +28,8 @@ from gradwire.sites.replica_state import BucketLayout, ReplicaState, Stateful
 
 # Handles whose threads run. Threads that complete futures must end before the interpreter does.
 _OPEN: WeakSet[Handle] = WeakSet()
+# The handles of attached models; an entry disappears with its model.
+_ATTACHED: WeakKeyDictionary[nn.Module, Handle] = WeakKeyDictionary()
 _STEP_TO_LOAD = "the step of the state to load"
 
 
@@ -197,8 +199,14 @@ class Handle:
         _OPEN.discard(self)
 
 
-def close_with(model: nn.Module, handle: Handle) -> None:
-    """Close the handle when the model is deleted."""
+def handle_of(model: nn.Module) -> Handle | None:
+    """The handle of a model that is attached already."""
+    return _ATTACHED.get(model)
+
+
+def keep_with(model: nn.Module, handle: Handle) -> None:
+    """The model has this handle from now on; it is closed when the model is deleted."""
+    _ATTACHED[model] = handle
     finalizer = weakref.finalize(model, _on_model_deleted, handle)
     finalizer.atexit = False
 

@@ -6,12 +6,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from gradwire.config import Config
 from gradwire.errors import ConfigError
 from gradwire.integrations.handle import Handle
-from gradwire.integrations.local_hook import LocalHook
 from gradwire.local_steps import round_state
 from gradwire.local_steps.round_replica import RoundReplica
 from gradwire.local_steps.rounds import Rounds
@@ -24,13 +23,21 @@ from gradwire.sites.replica_state import Stateful
 log = logging.getLogger(__name__)
 
 
+class GradientHook(Protocol):
+    """Keeps gradients as they are, until it is `detached`: then they are synchronised."""
+
+    detached: bool
+
+    def detach(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class LocalParts:
     """What a handle with local steps has beside its session."""
 
     rounds: Rounds
     counter: StepCounter
-    hook: LocalHook
+    hook: GradientHook
 
 
 class LocalStepsHandle(Handle):

@@ -13,6 +13,7 @@ from gradwire.local_steps import round_state
 from gradwire.local_steps.late_rank import LateRankThread
 from gradwire.local_steps.timed_rounds import TimedRounds
 from gradwire.runtime.builder import BuiltSession
+from gradwire.transport.lanes.open_lanes import destroy_group
 
 
 class TimedHandle(LocalStepsHandle):
@@ -23,9 +24,20 @@ class TimedHandle(LocalStepsHandle):
         super().__init__(built, config, parts)
         self._timed = rounds
         self._late = LateRankThread(rounds)
-        self._open = Closing(self._late.close, rounds.retire, rounds.agreement.close, self._open.close)
+        self._open = Closing(
+            self._late.close,
+            rounds.retire,
+            rounds.agreement.close,
+            self._open.close,
+            self._destroy_group,
+        )
         if rounds.buffers.group.size() > 1 and not rounds.delay:
             self._late.start()
+
+    def _destroy_group(self) -> None:
+        """The group that exchanges had for themselves. Plain DDP, after `detach`, still uses it."""
+        if not self._hook.detached:
+            destroy_group(self._timed.buffers.group)
 
     @property
     def global_steps(self) -> int:
@@ -48,8 +60,9 @@ class TimedHandle(LocalStepsHandle):
             return super().state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        self._timed.finish("load_state_dict() was called")  # no rank is in a round while states are compared
+        self._timed.meet("load_state_dict() was called")  # no rank is in a round while states are compared
         super().load_state_dict(state)
+        self._timed.resume()
 
     def detach(self) -> None:
         super().detach()

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from gradwire.local_steps.fragments import split_layers
-from gradwire.local_steps.weight_buckets import CAP, Named, describe, flat_type, group_parameters
+from gradwire.local_steps.weight_buckets import CAP, Named, describe, flat_type, group_parameters, own_values
 from gradwire.types import Bucket
 
 
@@ -54,7 +54,7 @@ class WeightBucket:
         gradient = torch.zeros_like(flat)
         made = cls(bucket, tuple(one for _, one in group), _views(flat, bucket), flat, gradient)
         for outer, local in zip(made.outer, made.local, strict=True):
-            outer.detach().copy_(local.detach())
+            outer.detach().copy_(own_values(local))
         return made
 
     def set_gradients(self) -> None:
@@ -70,7 +70,7 @@ class WeightBucket:
         """Write the pseudo-gradient."""
         self.set_gradients()
         for outer, local in zip(self.outer, self.local, strict=True):
-            torch.sub(outer.detach(), local.detach(), out=outer.grad)
+            torch.sub(outer.detach(), own_values(local), out=outer.grad)
         return self.gradient
 
     def measure_from(self, values: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class WeightBucket:
 
     def local_copy(self) -> Tensor:
         """The local weights, flat."""
-        return torch.cat([local.detach().flatten() for local in self.local])
+        return torch.cat([own_values(local).flatten() for local in self.local])
 
     def follow_global(self, sent: Tensor | None, progress: float) -> None:
         """The outer step is done. The local weights become the global ones, and this share of what they changed since
@@ -96,20 +96,24 @@ class WeightBucket:
         if sent is None:
             self.reset_local()
             return
-        parts = sent.split([local.numel() for local in self.local])
-        for outer, local, part in zip(self.outer, self.local, parts, strict=True):
-            moved = local.detach() - part.view(local.shape)
-            local.detach().copy_(outer.detach() + progress * moved)
+        for outer, local, part in zip(self.outer, self.local, self._split(sent), strict=True):
+            own = own_values(local)
+            own.copy_(outer.detach() + progress * (own - part.view(own.shape)))
 
     def move_local(self, shift: Tensor) -> None:
         """Add this to the local weights, flat."""
-        for local, part in zip(self.local, shift.split([local.numel() for local in self.local]), strict=True):
-            local.detach().copy_(local.detach() + part.view(local.shape))
+        for local, part in zip(self.local, self._split(shift), strict=True):
+            own = own_values(local)
+            own.copy_(own + part.view(own.shape))
 
     def reset_local(self) -> None:
         """Set the local weights to the global ones."""
         for outer, local in zip(self.outer, self.local, strict=True):
-            local.detach().copy_(outer.detach())
+            own_values(local).copy_(outer.detach())
+
+    def _split(self, flat: Tensor) -> list[Tensor]:
+        """By parameter."""
+        return list(flat.split([part.numel for part in self.bucket.slices]))
 
 
 class GlobalWeights:
@@ -143,7 +147,7 @@ class GlobalWeights:
 
     def local_state(self) -> dict[str, Tensor]:
         """A copy, by parameter."""
-        return {name: local.detach().clone() for name, _, local in self._named()}
+        return {name: own_values(local).clone() for name, _, local in self._named()}
 
     def load_global(self, state: Mapping[str, Tensor]) -> None:
         for name, outer, _ in self._named():
@@ -151,7 +155,7 @@ class GlobalWeights:
 
     def load_local(self, state: Mapping[str, Tensor]) -> None:
         for name, _, local in self._named():
-            local.detach().copy_(state[name])
+            own_values(local).copy_(state[name])
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: tuple(outer.shape) for name, outer, _ in self._named()}

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gradwire.local_steps.buffer_average import BufferAverage
+from gradwire.local_steps.weight_buckets import own_values
 from gradwire.runtime.loss_scaling import Scaler
 
 # The part of torch.amp.GradScaler's state that changes during training.
@@ -43,7 +44,7 @@ def _tensors(optimizer: Optimizer) -> dict[str, Tensor]:
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
     states = ((index, optimizer.state.get(one, {})) for index, one in enumerate(parameters))
     return {
-        f"{index}.{key}": value
+        f"{index}.{key}": own_values(value)
         for index, state in states
         for key, value in sorted(state.items())
         if isinstance(value, Tensor)

@@ -52,5 +52,6 @@ class LateRankThread:
             try:
                 self._rounds.pass_round()
             except BaseException as error:  # the top of this thread: the training thread raises it
-                self._rounds.fail(error)
+                if not self._closing.is_set():
+                    self._rounds.fail(error)
                 return

@@ -78,7 +78,7 @@ class TimedRounds(Rounds):
         self._part = timing.seconds / len(self.unsent)
         # Held by the training thread while it is here, and by the thread of a late rank.
         self._lock = threading.RLock()
-        # Whether the training thread has come to the end of this round; whether it makes no steps: after `finish`.
+        # Whether the training thread has come to the end of this round; whether no rounds are due: after `meet`.
         self._here, self._resting = False, False
         # Local weights by bucket, from before the step that is being computed, if that is expected to be late.
         self._held: dict[int, Tensor] = {}
@@ -129,10 +129,15 @@ class TimedRounds(Rounds):
                 self._all_here(None)
                 if self._meet(reason, finishing=True):
                     break
-            self._resting = True
 
     def meet(self, reason: str) -> None:
-        self.finish(reason)
+        with self._lock:
+            self.finish(reason)
+            self._resting = True
+
+    def resume(self) -> None:
+        """After `meet`: take part in rounds again, also before this rank's next step."""
+        self._resting = False
 
     @property
     def _late_at(self) -> float:
@@ -259,11 +264,11 @@ class TimedRounds(Rounds):
         buckets = [(bucket, len(everyone) * parts[one]) for one in fragments for bucket in self.weights.fragments[one]]
         sends = held is None or self.weights.fragments[last][0].bucket.index in held
         self.exchange.send_weighted(buckets, facts, last == count - 1, held)  # 4
-        for one in fragments if sends else []:
-            self.unsent[one] = self.made[one] = self.samples[one] = 0
         self.in_flight = 0
         if not delay:
-            self.land()
+            self.land()  # where this fails, the steps are still in this rank's weights only
+        for one in fragments if sends else []:
+            self.unsent[one] = self.made[one] = self.samples[one] = 0
         self.fragment = (last + 1) % count
         if last == count - 1:
             self.step_in_round = 0 if sends else self.step_in_round

@@ -2,7 +2,8 @@
 
 In: a model's parameters by name, in their order. Out: groups of one device and one type, of about CAP bytes. A group's
 flat copy has float32 values, or the parameters' own type where that is wider: the global weights of a bfloat16 model
-are float32, and the model has them rounded.
+are float32, and the model has them rounded. Of a sharded parameter (DTensor) a group has this rank's shard, which may
+be empty.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Final
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from gradwire.types import Bucket, ParameterSlice
 
@@ -27,14 +29,20 @@ def group_parameters(named: Iterable[Named], cap: int = CAP) -> Iterator[list[Na
     group: list[Named] = []
     size = 0
     for name, parameter in named:
-        nbytes = parameter.numel() * flat_type(parameter).itemsize
-        if group and (size + nbytes > cap or _kind(parameter) != _kind(group[0][1])):
+        nbytes = own_values(parameter).numel() * flat_type(parameter).itemsize
+        if group and ((size and size + nbytes > cap) or _kind(parameter) != _kind(group[0][1])):
             yield group
             group, size = [], 0
         group.append((name, parameter))
         size += nbytes
     if group:
         yield group
+
+
+def own_values(tensor: Tensor) -> Tensor:
+    """What this rank has of it, without gradients: the same memory. FSDP2 may move a shard, so ask again each time."""
+    detached = tensor.detach()
+    return detached.to_local() if isinstance(detached, DTensor) else detached
 
 
 def flat_type(parameter: Tensor) -> torch.dtype:
@@ -45,8 +53,9 @@ def describe(index: int, group: list[Named], is_last: bool) -> Bucket:
     """The group as a bucket of step 0."""
     offset, slices = 0, []
     for name, parameter in group:
-        slices.append(ParameterSlice(name, offset, tuple(parameter.shape), parameter.numel()))
-        offset += parameter.numel()
+        values = own_values(parameter)
+        slices.append(ParameterSlice(name, offset, tuple(values.shape), values.numel()))
+        offset += values.numel()
     return Bucket(index, 0, offset, flat_type(group[0][1]).itemsize, tuple(slices), is_last)
 
 

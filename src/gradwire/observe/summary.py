@@ -93,6 +93,8 @@ class SummarySink:
     _gradient: int = 0
     _wire: int = 0
     _seconds: float = 0.0
+    # The buckets of the last step.
+    _buckets: set[int] = field(default_factory=set)
     _levels: Counter[str] = field(default_factory=Counter)
     _reasons: dict[int, str] = field(default_factory=dict)
     _sensed: Sensed | None = None
@@ -126,6 +128,7 @@ class SummarySink:
                     self._guard.take(event)
                 case OuterStepped():
                     self._rounds.take(event)
+                    self._forget_other_buckets(event)
                 case Attached():
                     self._attached = event
 
@@ -158,7 +161,15 @@ class SummarySink:
         if event.step > self._last_step:
             self._last_step = event.step
             self._count += 1
+            self._buckets.clear()
+        if event.step == self._last_step:
+            self._buckets.add(event.bucket)
         self._gradient += event.nbytes
         self._wire += event.wire_bytes
         self._seconds += event.seconds
         self._levels[event.level] += 1
+
+    def _forget_other_buckets(self, event: OuterStepped) -> None:
+        """After all of the weights were synchronised: gradients, which came before, are in other buckets."""
+        if event.fragment is None and event.step == self._last_step:
+            self._reasons = {bucket: reason for bucket, reason in self._reasons.items() if bucket in self._buckets}

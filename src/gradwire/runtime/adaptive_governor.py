@@ -72,7 +72,7 @@ class AdaptiveGovernor:
         self._decider = TransportDecider(controller, chooser, context.sink)
         self._sensing: dict[TransportKind, TransportSensing] = {}
         self._stragglers = StragglerDetector()
-        self._guard_reporter = GuardReporter(context.sink)
+        self._guard_reporter = GuardReporter(context.sink, context.unit)
         self._peers = {peer: ClockSync() for peer in range(context.world_size) if peer != context.rank}
         self._buckets: dict[int, Bucket] = {}
         self._job: Job | None = None

@@ -59,6 +59,8 @@ class GovernorContext:
     sampler: GradientSampler | None = None
     # The version of the plan in force, on which footprints depend.
     plan_version: Callable[[], int] = lambda: 0
+    # What a step of the session is: a step, a round of local steps, or an exchange where it may be either.
+    unit: str = "step"
 
     def lap(self, now: float, hops: int, loss: float) -> StepFacts | None:
         """Facts of the step that ends now, with the sample of its gradient where there is a sampler."""

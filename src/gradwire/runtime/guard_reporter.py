@@ -15,10 +15,11 @@ log = logging.getLogger("gradwire")
 
 
 class GuardReporter:
-    """Keeps the last decision: as long as the guard stays with it, that is one act."""
+    """Keeps the last decision: as long as the guard stays with it, that is one act. `unit` is what a step of the
+    session is."""
 
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
+    def __init__(self, sink: Sink, unit: str = "step") -> None:
+        self._sink, self._unit = sink, unit
         self._last: Decision | None = None
 
     def report(self, at: float, step: int, decision: Decision) -> None:
@@ -29,4 +30,5 @@ class GuardReporter:
         if last is not None and last.guarded and (last.level, last.version) == (decision.level, decision.version):
             return
         self._sink.emit(Faulted(at, step, "guard", decision.reason))
-        log.warning("gradwire: compression harmed training, seen at step %d: %s", step, decision.reason)
+        harmful = "local steps" if last is not None and last.sync_every > 1 else "compression"
+        log.warning("gradwire: %s harmed training, seen at %s %d: %s", harmful, self._unit, step, decision.reason)

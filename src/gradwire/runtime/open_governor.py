@@ -42,7 +42,14 @@ def governor_context(context: BuildContext, connections: Connections) -> Governo
         explain=context.lost_ranks.explained,
         sampler=context.sampler,
         plan_version=reducer.version if reducer is not None else lambda: transports.version,
+        unit=_unit(context.config),
     )
+
+
+def _unit(config: Config) -> str:
+    if not config.local_steps:
+        return "step"
+    return "exchange" if config.sync_every == AUTO_PERIOD else "round"
 
 
 def open_governor(context: BuildContext, connections: Connections, governor: GovernorContext) -> Governor:

@@ -46,6 +46,8 @@ class Pipeline:
         self._on_timing = on_timing
         self._on_work = on_work
         self._failure: BaseException | None = None
+        # Held while an exchange is accepted, and while `close` ends that.
+        self._entry, self._closing = threading.Lock(), False
         self._queues: list[queue.SimpleQueue[_RunningExchange | None]] = [
             queue.SimpleQueue() for _ in range(len(self._lanes) + 1)
         ]
@@ -62,8 +64,13 @@ class Pipeline:
 
     def submit(self, exchange: Iterator[Op], done: Done, on_timing: OnTiming | None = None) -> None:
         """Run an exchange to its end; `done` is called with the outcome, on a station's thread. If `done` raises on
-        success, it is called a second time with that error as the outcome."""
-        self._queues[0].put(_RunningExchange(exchange, done, on_timing or self._on_timing))
+        success, it is called a second time with that error as the outcome. After `close` it is called at once, here."""
+        with self._entry:
+            closed = self._closing
+            if not closed:
+                self._queues[0].put(_RunningExchange(exchange, done, on_timing or self._on_timing))
+        if closed:
+            done(LinkError("the connection to the other ranks was closed; close a handle after the last step only"))
 
     def run(self, exchange: Iterator[Op], on_timing: OnTiming | None = None) -> None:
         """Run an exchange and wait for its end; raises its error. The lane's deadline ends the wait."""
@@ -80,7 +87,9 @@ class Pipeline:
 
     def close(self, timeout: float = 10.0) -> None:
         """Let exchanges in flight finish or fail, stop the threads, close the lanes. After an error, call it again."""
-        self._queues[0].put(None)
+        with self._entry:
+            self._closing = True
+            self._queues[0].put(None)
         for thread in self._threads:
             thread.join(timeout)
         stuck = [thread.name for thread in self._threads if thread.is_alive()]

@@ -29,7 +29,7 @@ class PlanGovernor:
         self._context, self._controller, self._reducer = context, controller, reducer
         self._proposal = start
         self._estimator = Estimator()
-        self._guard_reporter = GuardReporter(context.sink)
+        self._guard_reporter = GuardReporter(context.sink, context.unit)
         self._buckets: dict[int, Bucket] = {}
         self._ready = 0.0
         self._step = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -34,6 +35,12 @@ def duplicate_group(group: dist.ProcessGroup, timeout: float) -> dist.ProcessGro
     member calls this at the same point."""
     ranks = dist.get_process_group_ranks(group)
     return _new_group(dist.get_backend(group), ranks, timeout, local=len(ranks) != dist.get_world_size())
+
+
+def destroy_group(group: dist.ProcessGroup) -> None:
+    """Close a group that was made by `duplicate_group`; nothing where all groups of the job are destroyed already."""
+    with contextlib.suppress(ValueError, AssertionError):
+        dist.destroy_process_group(group)
 
 
 def host_backend(group: dist.ProcessGroup) -> str:
