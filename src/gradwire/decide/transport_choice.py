@@ -38,6 +38,8 @@ KEEPS: Final = 0.05
 ENOUGH: Final = 8
 MOST: Final = 24
 OPENING: Final = 3
+# Steps for which the first choice waits for the forecast of trees: a trial of something else would take longer.
+PATIENCE: Final = 24
 # A trial's step of so many times the usual one ends it.
 FAR_LONGER: Final = 3.0
 # Steps before a transport that was not kept is tried again; doubled each time.
@@ -161,7 +163,8 @@ class TransportChooser:
 
     def _look(self, step: TransportStep, ready: Collection[TransportKind]) -> None:
         """Open or try what is predicted to be better."""
-        if len(self._recent) < ENOUGH or not step.steady:
+        awaited = "trees" in self._offered and step.routes is None and self._step <= PATIENCE
+        if len(self._recent) < ENOUGH or not step.steady or awaited:
             return
         kind, why = self._candidate(step)
         if kind is None:

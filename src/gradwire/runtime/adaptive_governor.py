@@ -112,7 +112,7 @@ class AdaptiveGovernor:
             self._context.traffic.step_ended(step - 1, self._trips)
         acks = self._transports.current.acks or self._acks
         if self._transports.opener is not None:
-            self._transports.follow(self.decision.transport, self.decision.prepare)
+            self._transports.follow(self.decision.transport, self.decision.prepare, step)
         self._round = self._send(step, ended, acks)  # 3
         self._buckets[bucket.index] = bucket
         self._ready = now

@@ -37,7 +37,7 @@ WireKind = Literal["tcp", "ltp"]
 PAUSE: Final = 15.0
 LONGEST: Final = 600.0
 # Steps at one level before the first plan: links must have been filled.
-SETTLED: Final = 12
+SETTLED: Final = 7
 JOIN: Final = 10.0
 
 

@@ -63,11 +63,11 @@ Opener = Callable[[TransportKind], OpenTransport]
 
 class TransportSwitch:
     """`current` changes only by `use`, on the training thread. `opener` opens further transports, in a thread of its
-    own; None: there are none. `version` counts the changes."""
+    own; None: there are none. `version` counts the changes; `step` is that of the last decision."""
 
     def __init__(self, first: OpenTransport, opener: Opener | None = None) -> None:
         self.current = first
-        self.version = 0
+        self.version = self.step = 0
         self.readiness = Readiness()
         self.opener = opener
         self._open: dict[TransportKind, OpenTransport] = {first.kind: first}
@@ -85,8 +85,9 @@ class TransportSwitch:
         """What a level sends over the transport in use."""
         return self.current.footprint(level, buckets)
 
-    def follow(self, use: TransportKind, prepare: TransportKind) -> None:
+    def follow(self, use: TransportKind, prepare: TransportKind, step: int = 0) -> None:
         """Do what a decision says, at the beginning of a step."""
+        self.step = step
         self.use(use)
         if "trees" in self._open and "trees" not in (use, prepare) and self.current.kind != "trees":
             self._retire("trees")

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 import torch.distributed as dist
@@ -18,6 +19,7 @@ from gradwire.config import AUTO_PLAN, Config
 from gradwire.decide.registry import is_controller
 from gradwire.decide.summable_controller import summable
 from gradwire.errors import LinkError, NoAnswerError
+from gradwire.events import Event, Faulted, Planned, Sink
 from gradwire.plan.route_choice import site_names
 from gradwire.runtime.ack_source import AckSource
 from gradwire.runtime.connections import BuildContext
@@ -40,6 +42,18 @@ class PublishedRoutes(msgspec.Struct, frozen=True):
     planner: str = ""
     sites: tuple[tuple[int, ...], ...] = ()
     wire: WireKind = "tcp"
+
+
+@dataclass(frozen=True, slots=True)
+class JobSteps:
+    """Events about plans, with the steps of the job: trees count those that they carried."""
+
+    sink: Sink
+    transports: TransportSwitch
+
+    def emit(self, event: Event) -> None:
+        known = isinstance(event, Planned | Faulted)
+        self.sink.emit(msgspec.structs.replace(event, step=self.transports.step) if known else event)
 
 
 def trees_allowed(config: Config, world_size: int, group: dist.ProcessGroup, *, on_cpu: bool) -> bool:
@@ -72,7 +86,7 @@ def tree_opener(
         tree = TreeContext(
             config=msgspec.structs.replace(context.config, plan=published.planner),
             numel=context.parameters,
-            events=EventContext(context.clock, context.event_bus),
+            events=EventContext(context.clock, JobSteps(context.event_bus, transports)),
             network=proposal.network if proposal is not None else None,
             sites=site_names(published.sites),
         )
