@@ -32,6 +32,8 @@ Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 # The value of `sync_every` that leaves the number of local steps to gradwire.
 AUTO_PERIOD: Final = "auto"
+# The value of `plan` that leaves it to gradwire whether sums are formed along trees.
+AUTO_PLAN: Final = "auto"
 
 
 class CompressConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -128,7 +130,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fragment_sync_delay: Count = 0
     # The share of a rank's own progress since sending that it keeps when the result is applied.
     fragment_progress: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
-    # A planner ("loadaware", "star", "ring", ...): gradients are summed along its trees over LTP or TCP. "": none.
+    # A planner ("loadaware", "star", "ring", ...): gradients are summed along its trees over LTP or TCP. "": no plan,
+    # sums are formed between all ranks. "auto" begins without a plan and changes to trees while training with an
+    # adaptive level, where measured links predict that steps become shorter and steps confirm it (docs/planning.md).
     plan: str = ""
     planning: PlanningConfig = msgspec.field(default_factory=PlanningConfig)
     compress: CompressConfig = msgspec.field(default_factory=CompressConfig)
@@ -141,7 +145,12 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Warm-up steps of a fixed level."""
         if self.compress.warmup is not None:
             return self.compress.warmup
-        return 0 if self.plan or self.local_steps else WARM_STEPS
+        return 0 if self.planner or self.local_steps else WARM_STEPS
+
+    @property
+    def planner(self) -> str:
+        """The planner of a plan that is in force from the first step on; empty where there is none."""
+        return "" if self.plan == AUTO_PLAN else self.plan
 
     @property
     def local_steps(self) -> str:
@@ -176,10 +185,15 @@ def resolve(
 
 def checked(config: Config) -> Config:
     """Check names and levels, so that a mistake is found here and not in the first backward."""
-    if config.plan and config.plan not in PLANNERS:
-        hint = did_you_mean(config.plan, PLANNERS)
-        raise ConfigError(f"plan: {config.plan!r} is not a planner; {hint}choose one of {', '.join(PLANNERS)}")
-    if config.plan and config.compress.momentum:
+    if config.planner and config.plan not in PLANNERS:
+        hint, known = did_you_mean(config.plan, (*PLANNERS, AUTO_PLAN)), ", ".join(PLANNERS)
+        raise ConfigError(f"plan: {config.plan!r} is not a planner; {hint}choose one of {known}, or {AUTO_PLAN}")
+    if config.plan == AUTO_PLAN and config.planning.elastic:
+        raise ConfigError(
+            "planning.elastic: ranks can be lost and rejoin only where a plan is in force from the first step on, and "
+            'plan is "auto"; name a planner, as in plan = "loadaware", or set planning.elastic to false'
+        )
+    if config.planner and config.compress.momentum:
         raise ConfigError(
             f"compress.momentum: {config.compress.momentum:g} cannot be combined with plan = {config.plan!r}; set it "
             "to 0 and use the optimizer's momentum"
@@ -207,7 +221,7 @@ def _check_cap(config: Config) -> None:
             f"lossiest: {config.lossiest!r} limits what a controller chooses, but level = {config.level!r} is fixed; "
             f"leave lossiest ({PREFIX}LOSSIEST) empty, or choose a controller: {', '.join(controller_names())}"
         )
-    if config.plan and summable(cap) != cap:
+    if config.planner and summable(cap) != cap:
         raise ConfigError(
             f"lossiest: {cap} cannot be summed inside the trees of plan = {config.plan!r}; write {summable(cap)}"
         )
@@ -224,7 +238,7 @@ def _check_local_steps(config: Config) -> None:
             f"{config.local_steps} is not less than transport.timeout = {config.transport.timeout:g}, for which ranks "
             f"wait for each other: make rounds shorter, or set transport.timeout ({PREFIX}TRANSPORT_TIMEOUT)"
         )
-    if config.plan:
+    if config.planner:
         _check_local_plan(config)
     if config.compress.momentum:
         raise ConfigError(

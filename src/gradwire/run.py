@@ -76,7 +76,7 @@ def use_backend(environment: Mapping[str, str]) -> Callable[[], None]:
 def provide_secret(config: Config, environment: MutableMapping[str, str]) -> None:
     """Make a secret for the job if its wires need one and none is set."""
     backend = environment.get("GRADWIRE_BACKEND", "").lower() == "gradwire"
-    own_wire = config.transport.kind not in ("auto", "group") or bool(config.plan) or backend
+    own_wire = config.transport.kind not in ("auto", "group") or bool(config.planner) or backend
     if not own_wire or given_secret(environment) is not None:
         return
     if one_machine(environment):

@@ -1,9 +1,9 @@
 """Types that the stages exchange; all frozen, without I/O.
 
 gradient    ParameterSlice, Bucket
-network     LinkView, Acks, View                    what sense knows
+network     LinkView, Acks, LinkFacts, View         what sense knows
 step        StepFacts, RoundNorms                   what one rank measured
-decision    Footprint, Decision                     what a level would send; which level is used, over what
+decision    Footprint, Decision, RouteForecast      what a level would send; which level is used, over what
 plan        Tree, Plan                              how sums travel between members
 function    all_reduce_bytes                        bytes that each rank sends for an uncompressed sum
 """
@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 
 from gradwire.level import Level
 
-# What carries gradients: the collectives of the model's process group, or a wire of gradwire's own.
-TransportKind = Literal["group", "tcp", "ltp"]
-TRANSPORTS: Final[tuple[TransportKind, ...]] = ("group", "tcp", "ltp")
+# What carries gradients: the collectives of the model's process group, a wire of gradwire's own between all ranks, or
+# the trees of a plan.
+TransportKind = Literal["group", "tcp", "ltp", "trees"]
+FLAT_TRANSPORTS: Final[tuple[TransportKind, ...]] = ("group", "tcp", "ltp")
+TRANSPORTS: Final[tuple[TransportKind, ...]] = (*FLAT_TRANSPORTS, "trees")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,21 @@ class Acks:
     loss: float = 0.0
     floor: float = 0.0
     restart: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFacts:
+    """What one rank knows of its link to `peer`; -1: to none. Seconds and bytes per second, 0 where unknown.
+
+    `rate` is what the path carried while it was the limit, `floor` what it carries at least. `together` is the most
+    that the rank was seen to send to all others at the same time.
+    """
+
+    peer: int = -1
+    rtprop: float = 0.0
+    rate: float = 0.0
+    floor: float = 0.0
+    together: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +210,16 @@ class Decision:
     sync_every: int = 1
     transport: TransportKind = "group"
     prepare: TransportKind = "group"
+
+
+@dataclass(frozen=True, slots=True)
+class RouteForecast:
+    """Predicted seconds of a step's exchange as it is summed now, and along trees where those are clearly better (else
+    None); the reason in words."""
+
+    flat: float
+    trees: float | None
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

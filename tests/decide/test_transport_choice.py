@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from gradwire.decide.summable_controller import summable
 from gradwire.decide.transport_choice import RETRY, TransportChoice, TransportChooser, TransportStep, limited_by_loss
 from gradwire.level import Level
-from gradwire.types import LinkView, StepFacts, TransportKind, View
+from gradwire.types import LinkView, RouteForecast, StepFacts, TransportKind, View
 
 DELAY = 2  # steps between a decision and the step that uses it
 WORLD = 4
@@ -30,6 +31,7 @@ class World:
     chooser: TransportChooser = field(default_factory=TransportChooser)
     changes: int = 0
     steady: bool = True
+    routes: RouteForecast | None = None
     reasons: list[str] = field(default_factory=list)
     used: list[TransportKind] = field(default_factory=list)
     asked: list[TransportKind] = field(default_factory=list)
@@ -57,7 +59,9 @@ class World:
         facts = StepFacts(seconds, self.exposed, self.exposed, 400_000, 2)
         link = LinkView(rtprop=self.trip, bandwidth=self.bandwidth, loss=self.loss, confidence=1.0)
         view = View(link, changes=self.changes)
-        step = TransportStep(ran, Level.parse(self.level), facts, view, WORLD, lambda kind: 2, self.steady)
+        level = Level.parse(self.level)
+        used = summable(level) if ran == "trees" else level
+        step = TransportStep(ran, used, facts, view, WORLD, lambda kind: 2, self.steady, self.routes)
         return self.chooser.take(step, self._ready, self._failed)
 
 

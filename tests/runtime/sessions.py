@@ -23,6 +23,7 @@ from gradwire.runtime.path import PathContext
 from gradwire.runtime.pipeline import Pipeline
 from gradwire.runtime.plain_path import PlainPath
 from gradwire.runtime.session import Session, SessionParts
+from gradwire.runtime.tree_path import TreePath
 from gradwire.sense.step_timer import StepTimer
 from gradwire.transport.lanes.base import AllReduce
 from gradwire.transport.lanes.loopback import Loopback, Loss
@@ -134,6 +135,7 @@ class Sessions:
                 governor=governor,
                 plain=PlainPath(context, _all_reduce(plain, rank), lambda *timing: None),
                 compressed=CompressedPath(context),
+                tree=TreePath(context),
                 scaling=context.scaling,
                 reporter=context.reporter,
                 timer=context.timer,

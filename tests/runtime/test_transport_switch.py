@@ -16,7 +16,7 @@ from gradwire.errors import LinkError
 from gradwire.events import Event, TransportChosen
 from gradwire.exchange.select import FootprintTable
 from gradwire.level import Level
-from gradwire.runtime.adaptive_governor import AdaptiveGovernor
+from gradwire.runtime.adaptive_governor import AdaptiveGovernor, OpenChoice
 from gradwire.runtime.pipeline import Pipeline
 from gradwire.runtime.transport_decider import CarriedStep, TransportDecider
 from gradwire.runtime.transport_switch import OpenTransport, TransportSwitch
@@ -78,7 +78,9 @@ def run(world_size: int, cannot_open: Collection[int] = (), *, held: threading.E
         pipeline = Pipeline([pulses.lane(rank)], lambda timing: None)
         start = Decision(Level(values="int8"), "start")
         chooser = ScriptedChooser() if rank == 0 else None
-        governor = AdaptiveGovernor(context, CountingController(), start, pipeline, transports, None, chooser)
+        governor = AdaptiveGovernor(
+            context, CountingController(), start, pipeline, transports, None, OpenChoice(chooser)
+        )
         try:
             for step in range(STEPS):
                 governor.begin_step(bucket(step))

@@ -10,13 +10,14 @@ from gradwire.errors import GradwireError, IntegrityError
 from gradwire.level import Level
 from gradwire.sense.pulse import SIZE, Pulse, Stamps, pack, unpack
 from gradwire.sense.step_timer import StepTimer, union
-from gradwire.types import Acks, Decision, RoundNorms, StepFacts
+from gradwire.types import Acks, Decision, LinkFacts, Readiness, RoundNorms, StepFacts
 
 
 def example(reason: str = "because") -> Pulse:
     facts = StepFacts(1.5, 0.2, 0.4, 123_456, 2, 0.01, 0.3, (), 4.5, 2.25, divergence=RoundNorms(20, 3.5, 1.5))
-    decision = Decision(Level.parse("topk:0.01+int8"), reason, 3, sync_every=50)
-    return Pulse(7, facts, Stamps(1.0, 2.0, 3.0, 4.0), decision, Acks(0.01, 5e6, 0.002, 0.03, 4e6, 0.25))
+    decision = Decision(Level.parse("topk:0.01+int8"), reason, 3, sync_every=50, transport="ltp", prepare="trees")
+    acks, link = Acks(0.01, 5e6, 0.002, 0.03, 4e6, 0.25), LinkFacts(5, 0.125, 1e6, 2e6, 3e6)
+    return Pulse(7, facts, Stamps(1.0, 2.0, 3.0, 4.0), decision, acks, Readiness("trees", failed=True), link)
 
 
 def test_a_pulse_is_packed_and_unpacked() -> None:

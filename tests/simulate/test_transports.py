@@ -13,7 +13,7 @@ from gradwire.network import preset
 from gradwire.simulate.tasks import make_task
 from gradwire.simulate.training import SimulatedJob, TrainingSimulation
 from gradwire.simulate.transports import ChosenTransport
-from gradwire.types import TRANSPORTS
+from gradwire.types import FLAT_TRANSPORTS
 
 # Steps until the transport is chosen, steps of a fixed one, and the last ones, whose median counts.
 STEPS, FIXED, LAST = 60, 28, 14
@@ -31,7 +31,7 @@ def run(network: str, wire: ChosenTransport) -> tuple[float, TrainingSimulation]
 @pytest.mark.slow
 @pytest.mark.parametrize(("network", "kept"), [("wan-us-eu", {"tcp", "ltp"}), ("lossy-wifi", {"ltp"})])
 def test_on_far_and_lossy_networks_it_is_as_fast_as_the_best_fixed_transport(network: str, kept: set[str]) -> None:
-    best = min(run(network, wire)[0] for wire in TRANSPORTS)
+    best = min(run(network, wire)[0] for wire in FLAT_TRANSPORTS)
     chosen, simulation = run(network, "auto")
     assert chosen <= best / 0.95
     assert simulation.transports.current.kind in kept

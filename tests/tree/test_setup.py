@@ -23,8 +23,6 @@ from gradwire.tree.setup import (
     TreeContext,
     TreeMembership,
     connect_tree,
-    known_network,
-    planner_of,
 )
 from tests.tree.grid import LIMIT, ltp_wires
 
@@ -39,7 +37,7 @@ class Events(list[Any]):
 def connections(count: int, settings: dict[str, Any]) -> Iterator[list[TreeConnection]]:
     config = resolve({"level": "off", **settings})
     context = TreeContext(config=config, numel=NUMEL, events=EventContext(MonotonicClock(), Events()))
-    plan = planner_of(config, NUMEL)(known_network(config.planning, count), 1)
+    plan = context.plan(context.known_network(count), 1)
     everybody = range(count)
     with ltp_wires(count) as wires:
         places = [TreeMembership(number=r, members=everybody, plan=plan, ranks=everybody) for r in everybody]

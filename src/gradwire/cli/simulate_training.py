@@ -22,7 +22,7 @@ from gradwire.simulate.local_training import simulation_of
 from gradwire.simulate.tasks import TrainingTask, make_task, with_optimizer
 from gradwire.simulate.training import SimulatedJob, SimulatedStep, TrainingSimulation
 from gradwire.simulate.transports import AUTO_TRANSPORT, ChosenTransport
-from gradwire.types import TRANSPORTS
+from gradwire.types import FLAT_TRANSPORTS
 from gradwire.units import Rate, Seconds, parse_seconds
 
 # Lines of progress per run.
@@ -139,10 +139,10 @@ def _network(options: TrainOptions) -> Network:
 def _wire(text: str) -> ChosenTransport:
     if text == AUTO_TRANSPORT:
         return AUTO_TRANSPORT
-    for known in TRANSPORTS:
+    for known in FLAT_TRANSPORTS:
         if text == known:
             return known
-    raise ConfigError(f"transport: {text!r} cannot be simulated; choose one of {', '.join(TRANSPORTS)}, auto")
+    raise ConfigError(f"transport: {text!r} cannot be simulated; choose one of {', '.join(FLAT_TRANSPORTS)}, auto")
 
 
 def _sync_every(options: TrainOptions) -> int | Literal["auto"]:

@@ -1,17 +1,19 @@
 """Transport choice: whether another transport would shorten this job's steps, predicted first and then measured. Pure.
 
     1. predict: over the process group every transfer is met by a round trip of its own, over a wire of gradwire's the
-       bytes leave at once; and where loss and not the link limits TCP, LTP is not limited. Steps that hide their
-       exchange behind compute have nothing to gain
+       bytes leave at once; and where loss and not the link limits TCP, LTP is not limited. What trees would save is a
+       forecast from the measured links (`RouteForecast`). Steps that hide their exchange behind compute have nothing to
+       gain
     2. prepare: if the predicted gain is clear, all ranks open that transport in the background. Where one of them
        cannot, the job stays where it is and does not ask for it again
     3. try: some steps over it, at the same level; the controller waits meanwhile
     4. keep it if its steps are clearly shorter than those before; else return, and try again late: each time after
        twice as many steps. A step that takes far longer ends the trial at once
-    5. after a network change, steps that have become longer are tried over the process group again; where loss limits
+    5. after a network change, steps that have become longer are tried over the first transport again; where loss limits
        gradwire's TCP, LTP is tried
 
-The level stays the same during a trial, so that both transports are compared at the same work.
+The level stays the same during a trial, so that both transports are compared at the same work; trees use the nearest
+level that they can sum.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
+from gradwire.decide.summable_controller import summable
 from gradwire.level import Level
-from gradwire.types import StepFacts, TransportKind, View
+from gradwire.types import RouteForecast, StepFacts, TransportKind, View
 from gradwire.units import Seconds
 
 # The predicted gain, as a share of a step, from which another transport is opened, and the measured one that keeps it.
@@ -35,6 +38,8 @@ KEEPS: Final = 0.05
 ENOUGH: Final = 8
 MOST: Final = 24
 OPENING: Final = 3
+# Steps for which the first choice waits for the forecast of trees: a trial of something else would take longer.
+PATIENCE: Final = 24
 # A trial's step of so many times the usual one ends it.
 FAR_LONGER: Final = 3.0
 # Steps before a transport that was not kept is tried again; doubled each time.
@@ -64,7 +69,8 @@ class TransportChoice:
 @dataclass(frozen=True, slots=True)
 class TransportStep:
     """One step: what carried it, its level and facts, the view of that transport's network, and the number of ranks.
-    `steady`: the steps that follow have the same level, and are no local steps."""
+    `steady`: the steps that follow have the same level, and are no local steps. `routes` is what trees would take,
+    where that is known."""
 
     ran: TransportKind
     level: Level
@@ -73,6 +79,7 @@ class TransportStep:
     world_size: int
     hops: HopsOver
     steady: bool = True
+    routes: RouteForecast | None = None
 
 
 @dataclass(slots=True)
@@ -104,10 +111,12 @@ class Trial:
 
 
 class TransportChooser:
-    """Call `take` once per step, on rank 0. `trying`: a trial is going on, and the level must stay."""
+    """Call `take` once per step, on rank 0. `trying`: a trial is going on, and the level must stay. `first` is what the
+    job begins with."""
 
-    def __init__(self, offered: Collection[TransportKind] = ("tcp", "ltp")) -> None:
-        self.use: TransportKind = "group"
+    def __init__(self, offered: Collection[TransportKind] = ("tcp", "ltp"), first: TransportKind = "group") -> None:
+        self.use: TransportKind = first
+        self._first: TransportKind = first
         # Counts changes of what carries the job: what was measured of steps before the last one is obsolete.
         self.switches = 0
         self._offered = tuple(offered)
@@ -120,6 +129,7 @@ class TransportChooser:
         self._not_before: dict[TransportKind, int] = {}
         self._pause: dict[TransportKind, int] = {}
         self._usual: float | None = None
+        self._explained = -1
         self._reason = ""
 
     @property
@@ -139,6 +149,7 @@ class TransportChooser:
         elif step.ran == self.use and step.facts.steps == 1:  # a round of local steps seldom waits
             self._collect(step)
             self._look(step, ready)
+            self._explain(step)
         carried_by = self._trial.kind if self._trial is not None else self.use
         return TransportChoice(carried_by, self._prepare, self._reason)
 
@@ -152,14 +163,16 @@ class TransportChooser:
 
     def _look(self, step: TransportStep, ready: Collection[TransportKind]) -> None:
         """Open or try what is predicted to be better."""
-        if len(self._recent) < ENOUGH or not step.steady:
+        awaited = "trees" in self._offered and step.routes is None and self._step <= PATIENCE
+        if len(self._recent) < ENOUGH or not step.steady or awaited:
             return
         kind, why = self._candidate(step)
         if kind is None:
             return
-        if kind == "group" or kind in ready:
+        if kind == self._first or kind in ready:
             before, error = _median(self._recent)
-            self._trial, self._prepare = Trial(kind, step.level, before, error), "group"
+            level = summable(step.level) if kind == "trees" else step.level
+            self._trial, self._prepare = Trial(kind, level, before, error), "group"
             self._reason = f"{why}: measuring {kind}"
         else:
             self._reason = f"{why}: opening {kind}" if self._prepare != kind else ""
@@ -168,20 +181,32 @@ class TransportChooser:
     def _candidate(self, step: TransportStep) -> tuple[TransportKind | None, str]:  # 1
         typical = statistics.median(self._recent)
         longer = self._usual is not None and typical > SLOWER * self._usual
-        if self.use != "group" and longer and self._may_try("group"):
-            return "group", f"steps over {self.use} became longer"
+        if self.use != self._first and longer and self._may_try(self._first):
+            return self._first, f"steps over {self.use} became longer"
         others = (kind for kind in self._offered if kind != self.use and self._may_try(kind))
         gains = {kind: min(step.facts.exposed, self._gain(kind, step)) for kind in others}
         best = max(gains, key=lambda kind: gains[kind], default=None)
         if best is None or gains[best] < WORTH * typical:
             return None, ""
-        return best, f"{best} would save about {Seconds(gains[best])} of a step of {Seconds(typical)}"
+        saved = f"{best} would save about {Seconds(gains[best])} of a step of {Seconds(typical)}"
+        return best, f"{saved} ({step.routes.reason})" if best == "trees" and step.routes is not None else saved
+
+    def _explain(self, step: TransportStep) -> None:
+        """Why sums are not formed along trees: once, and again after a network change."""
+        routes = step.routes
+        if routes is not None and routes.trees is None and not self._reason and self._explained != step.view.changes:
+            self._explained = step.view.changes
+            self._reason = f"sums stay between all ranks: {routes.reason}"
 
     def _gain(self, kind: TransportKind, step: TransportStep) -> float:
-        """Seconds of a step that a wire of gradwire's own is predicted to save."""
+        """Seconds of a step that another transport is predicted to save."""
+        if self.use == "trees":
+            return 0.0  # nothing is known of flat exchanges while trees carry the steps
         link = step.view.group
         # The group's own sum of an uncompressed gradient is a ring, whose transfers are not met.
         met = 2.0 if self.use == "group" and not step.level.off else 1.0
+        if kind == "trees":
+            return _gain_of_trees(step, (met - 1) * step.hops(self.use) * (link.rtprop or 0.0) / 2)
         latency = (met * step.hops(self.use) - step.hops(kind)) * (link.rtprop or 0.0) / 2
         if kind == "ltp" and link.bandwidth and limited_by_loss(step.view, step.world_size):
             return latency + step.facts.wire_bytes / link.bandwidth / 2
@@ -206,7 +231,7 @@ class TransportChooser:
         took = f"{Seconds(_median(trial.seconds)[0] if trial.seconds else step.facts.seconds)} a step"
         compared = f"{took} over {trial.kind}, {Seconds(trial.before)} over {self.use}"
         if keep:
-            if self.use != "group":
+            if self.use != self._first:
                 self._later(self.use)
             self.use, self._usual = trial.kind, None
             self.switches += 1
@@ -223,6 +248,16 @@ class TransportChooser:
         self._offered = tuple(one for one in self._offered if one != kind)
         self._prepare = "group"
         self._reason = f"{kind} is not possible here; gradients stay on {self.use}"
+
+
+def _gain_of_trees(step: TransportStep, meeting: float) -> float:
+    """`meeting` is the time that transfers wait for their round trips. A forecast of more time than exchanges really
+    take is scaled down."""
+    routes = step.routes
+    if routes is None or routes.trees is None or routes.trees >= routes.flat:
+        return 0.0
+    flat = min(routes.flat, max(0.0, step.facts.busy - meeting))
+    return meeting + flat * (1 - routes.trees / routes.flat)
 
 
 def limited_by_loss(view: View, world_size: int) -> bool:

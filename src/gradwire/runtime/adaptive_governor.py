@@ -18,7 +18,7 @@ step to arrive; waiting for a late one keeps ranks from using different levels. 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gradwire.decide.base import Controller, Job, alike, same_job
 from gradwire.decide.bucket_advice import advise
@@ -34,25 +34,36 @@ from gradwire.runtime.governor import GovernorContext, merge
 from gradwire.runtime.guard_reporter import GuardReporter
 from gradwire.runtime.pipeline import Pipeline
 from gradwire.runtime.pulse_exchange import PulseRound, RankReport
+from gradwire.runtime.route_planner import RoutePlanner
 from gradwire.runtime.transport_decider import CarriedStep, TransportDecider
 from gradwire.runtime.transport_switch import TransportSwitch
-from gradwire.sense.ack_stats import restarts
+from gradwire.sense.ack_stats import AckedTotals, restarts
 from gradwire.sense.clock_sync import ClockSync
 from gradwire.sense.estimator import StepObservation
+from gradwire.sense.peer_links import PeerLinks
 from gradwire.sense.pulse import Pulse, Stamps, pack
 from gradwire.sense.stragglers import StragglerDetector
 from gradwire.sense.transport_sensing import TransportSensing
 from gradwire.transport.traffic import Trips
-from gradwire.types import Bucket, Decision, Readiness, StepFacts, TransportKind, View
+from gradwire.types import Bucket, Decision, LinkFacts, LinkView, Readiness, StepFacts, TransportKind, View
 from gradwire.units import Seconds
 
 # By this step buckets have their final layout and the estimates are stable; bucket advice is given at powers of two.
 SETTLED = 16
 
 
+@dataclass(frozen=True, slots=True)
+class OpenChoice:
+    """What is left to gradwire: `chooser` decides where there is another transport, `routes` predicts what trees would
+    take where those are one; both on rank 0."""
+
+    chooser: TransportChooser | None = None
+    routes: RoutePlanner | None = None
+
+
 class AdaptiveGovernor:
     """Pulses, a View and, on rank 0, a controller. `pipeline` has one lane, for pulses alone; `acks` are those of the
-    first transport, and of others that the kernel's TCP carries. `chooser` decides where there is another transport."""
+    first transport, and of others that the kernel's TCP carries."""
 
     def __init__(
         self,
@@ -62,14 +73,17 @@ class AdaptiveGovernor:
         pipeline: Pipeline,
         transports: TransportSwitch,
         acks: AckSource | None = None,
-        chooser: TransportChooser | None = None,
+        choice: OpenChoice | None = None,
     ) -> None:
         self._context = context
         self._controller = controller
         self._pipeline = pipeline
         self._transports = transports
         self._acks = acks or AckSource()
-        self._decider = TransportDecider(controller, chooser, context.sink)
+        choice = choice or OpenChoice()
+        self._routes = choice.routes
+        self._peer_links = PeerLinks()
+        self._decider = TransportDecider(controller, choice.chooser, context.sink, choice.routes)
         self._sensing: dict[TransportKind, TransportSensing] = {}
         self._stragglers = StragglerDetector()
         self._guard_reporter = GuardReporter(context.sink, context.unit)
@@ -98,8 +112,7 @@ class AdaptiveGovernor:
             self._context.traffic.step_ended(step - 1, self._trips)
         acks = self._transports.current.acks or self._acks
         if self._transports.opener is not None:
-            self._transports.use(self.decision.transport)
-            self._transports.prepare(self.decision.prepare)
+            self._transports.follow(self.decision.transport, self.decision.prepare, step)
         self._round = self._send(step, ended, acks)  # 3
         self._buckets[bucket.index] = bucket
         self._ready = now
@@ -127,6 +140,8 @@ class AdaptiveGovernor:
         self._context.traffic.finish(self._step, self._trips)
 
     def close(self) -> None:
+        if self._routes is not None:
+            self._routes.close()
         self._pipeline.close()
 
     @property
@@ -166,7 +181,9 @@ class AdaptiveGovernor:
         def rows() -> list[bytes]:
             """Runs on the lane's thread: a query to a wire waits for the wire's thread, and training must not."""
             links, busy = acks.links(), report.facts.busy if report.facts is not None else 0.0
-            pulse_round.acks = sensing.meter.take(links, acks.moved(), busy, in_turns=acks.in_turns)
+            moved = acks.moved()
+            pulse_round.acks = sensing.meter.take(links, moved, busy, in_turns=acks.in_turns)
+            link = self._note_links(links, moved, acks, number)
             # Links that are numbered by connection and not by rank are part of the summary only.
             pulse_round.links = {} if acks.in_turns else links
             readiness = self._transports.report()
@@ -176,12 +193,27 @@ class AdaptiveGovernor:
                 stamps = Stamps(pulse_round.sent, report.ready)
                 if last is not None and peer in last.arrivals:
                     stamps = replace(stamps, echo=last.sent, arrived=last.arrivals[peer])
-                pulse = Pulse(number, report.facts, stamps, report.next_decision, pulse_round.acks, readiness)
+                pulse = Pulse(number, report.facts, stamps, report.next_decision, pulse_round.acks, readiness, link)
                 pulses.append(pack(pulse))
             return pulses
 
         pulse_round.begin(self._pipeline, rows, self._context.rank, world_size)
         return pulse_round
+
+    def _note_links(
+        self, links: dict[int, LinkView], moved: dict[int, AckedTotals], acks: AckSource, number: int
+    ) -> LinkFacts:
+        """What this pulse reports: one of the links, in turn. Rank 0 knows its own without a report."""
+        if self._routes is None:
+            return LinkFacts()
+        own, world_size = self._context.rank, self._context.world_size
+        ranks = acks.ranks() if acks.ranks is not None else None
+        self._peer_links.take(links, moved, self._context.clock.now(), ranks)
+        facts = {peer: self._peer_links.facts(peer, path.rtprop) for peer, path in self._peers.items()}
+        if own == 0:
+            for one in facts.values():
+                self._routes.learn(own, one)
+        return facts.get((own + number) % world_size, LinkFacts())
 
     def _on_pulses(self, pulse_round: PulseRound, pulses: dict[int, Pulse]) -> None:  # 4
         for peer, pulse in pulses.items():
@@ -193,6 +225,9 @@ class AdaptiveGovernor:
         self._context.report_step(pulse_round.step - 1, pulse_round.facts, pulse_round.level, late)
         if self._context.rank:
             return
+        if self._routes is not None:
+            for peer, pulse in pulses.items():
+                self._routes.learn(peer, pulse.link)
         now = self._context.clock.now()
         facts = self._update_view(pulse_round, pulses, ready, now)
         if facts is not None:

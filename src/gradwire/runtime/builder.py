@@ -168,7 +168,7 @@ def _session(
         sampler=context.sampler,
         plain=_plain_path(context, connections, paths),
         compressed=CompressedPath(paths),
-        tree=TreePath(paths, reducer) if reducer is not None else None,
+        tree=TreePath(paths),
         scaling=paths.scaling,
         reporter=paths.reporter,
         timer=context.timer,

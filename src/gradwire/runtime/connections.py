@@ -87,7 +87,7 @@ def connect(context: BuildContext, opened: ExitStack) -> Connections:
         opened.callback(quietly, reducer.close)
     lanes = lane_count(config, context.world_size)
     # A plan over TCP has its own wire; only pulses are left for lanes, and the process group carries those.
-    needs_wire = lanes > 0 and not (config.plan and config.transport.kind == "tcp")
+    needs_wire = lanes > 0 and not (config.planner and config.transport.kind == "tcp")
     carrier = open_carrier(config.transport, group, clock, needs_wire, bus)
     opened.callback(quietly, carrier.close)
     wire = carrier.source()
@@ -95,10 +95,13 @@ def connect(context: BuildContext, opened: ExitStack) -> Connections:
     first = OpenTransport(
         kind="group" if wire is None else "tcp" if carrier.kernel_tcp else "ltp",
         pipeline=Pipeline(carrier.open(lanes), meter.on_lane, context.timer.worked),
-        footprint=FootprintTable(context.world_size, own_wire=wire is not None),
+        footprint=reducer.footprints
+        if reducer is not None
+        else FootprintTable(context.world_size, own_wire=wire is not None),
         own_wire=wire is not None,
         tolerance=carrier.tolerance,
         release=carrier.close,
+        reducer=reducer,
     )
     transports = TransportSwitch(first)
     opened.callback(quietly, transports.close_lanes)
@@ -109,7 +112,7 @@ def lane_count(config: Config, world_size: int) -> int:
     """Lanes for the longest exchange of any level that this job may use."""
     if world_size == 1:
         return 0
-    if config.plan:
+    if config.planner:
         return 1 if config.observe.verify and not config.planning.elastic else 0
     if is_controller(config.level):
         candidates = [rung.level for rung in LADDER] if is_built_in(config.level) else LONGEST

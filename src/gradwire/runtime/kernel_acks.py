@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import chain
 
 import torch.distributed as dist
 
@@ -23,10 +24,24 @@ def kernel_acks(group: dist.ProcessGroup, timeout: float) -> AckSource:
         everyone = exchange.gather("addresses", [*own_addresses(), own_address()], list[str])
     except (GradwireError, RuntimeError):
         return AckSource()
-    others = (address for rank, addresses in enumerate(everyone) if rank != group.rank() for address in addresses)
-    sockets = TcpSockets(peer_addresses(others), store_ports())
+    others = {rank: addresses for rank, addresses in enumerate(everyone) if rank != group.rank()}
+    sockets = TcpSockets(peer_addresses(chain.from_iterable(others.values())), store_ports())
     links = TcpLinks(sockets.read, restarts=slow_start_after_idle() is not False)
-    return AckSource(links.links, links.moved, in_turns=True)
+    owners = ranks_by_address(others)
+
+    def ranks() -> dict[int, tuple[int, ...]]:
+        return {cookie: owners.get(address, ()) for cookie, address in sockets.addresses().items()}
+
+    return AckSource(links.links, links.moved, in_turns=True, ranks=ranks)
+
+
+def ranks_by_address(addresses: Mapping[int, Iterable[str]]) -> dict[str, tuple[int, ...]]:
+    """The ranks of each address. Several ranks of a host have one address: a connection leads to any of them."""
+    found: dict[str, list[int]] = {}
+    for rank, own in sorted(addresses.items()):
+        for address in set(own):
+            found.setdefault(address, []).append(rank)
+    return {address: tuple(ranks) for address, ranks in found.items()}
 
 
 def peer_addresses(found: Iterable[str]) -> frozenset[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gradwire.config import AUTO_PERIOD, Config
 from gradwire.decide.base import Controller
 from gradwire.decide.capped import CappedController
@@ -14,17 +16,22 @@ from gradwire.decide.transport_choice import TransportChooser
 from gradwire.errors import GradwireError
 from gradwire.level import Level
 from gradwire.runtime.ack_source import AckSource
-from gradwire.runtime.adaptive_governor import AdaptiveGovernor
+from gradwire.runtime.adaptive_governor import AdaptiveGovernor, OpenChoice
 from gradwire.runtime.connections import BuildContext, Connections, quietly
 from gradwire.runtime.governor import FixedGovernor, Governor, GovernorContext
 from gradwire.runtime.kernel_acks import kernel_acks
 from gradwire.runtime.pipeline import Pipeline
 from gradwire.runtime.plan_governor import PlanGovernor
+from gradwire.runtime.route_planner import RoutePlanner, WireKind
 from gradwire.runtime.startup_probe import probe_bandwidth
 from gradwire.runtime.transport_opener import transport_opener
+from gradwire.runtime.transport_switch import OpenTransport, TransportSwitch
+from gradwire.runtime.tree_opener import tree_opener, trees_allowed
+from gradwire.sites.topology import find_sites
+from gradwire.transport.bootstrap.store_exchange import StoreExchange
 from gradwire.transport.traffic import Source, Traffic
 from gradwire.tree.setup import decided_by_plan
-from gradwire.types import Bucket
+from gradwire.types import Bucket, TransportKind
 
 
 def governor_context(context: BuildContext, connections: Connections) -> GovernorContext:
@@ -38,10 +45,10 @@ def governor_context(context: BuildContext, connections: Connections) -> Governo
         clock=context.clock,
         sink=context.event_bus,
         traffic=Traffic(context.rank, context.event_bus, context.clock, sources),
-        footprint=reducer.footprints if reducer is not None else transports.footprint,
+        footprint=transports.footprint,
         explain=context.lost_ranks.explained,
         sampler=context.sampler,
-        plan_version=reducer.version if reducer is not None else lambda: transports.version,
+        plan_version=transports.plan_version,
         unit=_unit(context.config),
     )
 
@@ -67,11 +74,10 @@ def open_governor(context: BuildContext, connections: Connections, governor: Gov
 def _open_adaptive(context: BuildContext, connections: Connections, governor: GovernorContext) -> AdaptiveGovernor:
     """A controller with a lane for its pulses, and a first level that suits this network."""
     config, carrier, transports = context.config, connections.carrier, connections.transports
-    transports.opener = transport_opener(context, governor.traffic.add)
     pipeline = Pipeline(carrier.open(1, host=True), lambda timing: None)
     # With a plan this lane carries pulses alone, so its bandwidth is not that of the trees: the steps will show that.
     try:
-        rate = None if config.plan else probe_bandwidth(pipeline, context.world_size)
+        rate = None if config.planner else probe_bandwidth(pipeline, context.world_size)
     except GradwireError:
         quietly(pipeline.close)
         raise
@@ -79,12 +85,40 @@ def _open_adaptive(context: BuildContext, connections: Connections, governor: Go
     first = initial_level(rate, lambda level: governor.footprint(level, (whole,))[0].wire_bytes, config.cap)
     if not is_controller(config.level):
         first = Fixed(Level.parse(config.level), context.world_size).at(0)
-    if carrier.kernel_tcp and not config.plan:
+    if carrier.kernel_tcp and not config.planner:
         acks = kernel_acks(context.group, config.transport.timeout)
     else:
-        acks = AckSource(carrier.links, dict if config.plan else carrier.moved)
-    chooser = TransportChooser() if transports.opener is not None else None
-    return AdaptiveGovernor(governor, _controller(config), first, pipeline, transports, acks, chooser)
+        acks = AckSource(carrier.links, dict if config.planner else carrier.moved)
+    choice = _transport_choice(context, transports, governor)
+    start = replace(first, transport=transports.current.kind)
+    return AdaptiveGovernor(governor, _controller(config), start, pipeline, transports, acks, choice)
+
+
+def _transport_choice(context: BuildContext, transports: TransportSwitch, governor: GovernorContext) -> OpenChoice:
+    """What this job may change to while it trains. Sets the switch's opener."""
+    config, group = context.config, context.group
+    open_wire = transport_opener(context, governor.traffic.add)
+    offered: list[TransportKind] = ["tcp", "ltp"] if open_wire is not None else []
+    routes = None
+    if trees_allowed(config, context.world_size, group, on_cpu=context.on_cpu):
+        exchange = StoreExchange.for_group(group, "sites", config.transport.timeout)
+        kind = config.transport.kind
+        wire: WireKind | None = kind if kind in ("tcp", "ltp") else None
+        routes = RoutePlanner(context.world_size, find_sites(exchange, config.planning.sites), wire)
+        open_trees = tree_opener(context, transports, governor.traffic, routes)
+        offered.append("trees")
+
+        def opener(kind: TransportKind) -> OpenTransport:
+            if kind != "trees" and open_wire is not None:
+                return open_wire(kind)
+            return open_trees()
+
+        transports.opener = opener
+    else:
+        transports.opener = open_wire
+    if not offered:
+        return OpenChoice()
+    return OpenChoice(TransportChooser(offered, transports.current.kind), routes)
 
 
 def _controller(config: Config) -> Controller:
@@ -94,7 +128,7 @@ def _controller(config: Config) -> Controller:
         level = Level.parse(config.level)
         return PeriodController(FixedLevel(level), (level,))
     controller = make_controller(config.level, config.cap, config.extra_steps)
-    if config.plan:
+    if config.planner:
         controller = SummableController(controller)
     if config.cap is not None:
         controller = CappedController(controller, config.cap)

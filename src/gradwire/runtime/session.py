@@ -44,8 +44,8 @@ class SessionParts:
     governor: Governor
     plain: PlainPath
     compressed: CompressedPath
-    # Where a plan is configured, the path of every dense bucket.
-    tree: TreePath | None = None
+    # Where a plan is in force, the path of every dense bucket.
+    tree: TreePath
     scaling: LossScaling
     reporter: EventReporter
     timer: StepTimer
@@ -111,8 +111,7 @@ class Session:
 
     def set_replica_state(self, state: TransferableState) -> None:
         """Set the state that a rejoining rank receives; without a plan no rank rejoins."""
-        if self._parts.tree is not None:
-            self._parts.tree.set_replica_state(state)
+        self._parts.tree.set_replica_state(state)
 
     def detach(self) -> None:
         """Use plain DDP from the next step on; report the steps so far."""
@@ -142,11 +141,12 @@ class Session:
         return SPARSE if sparse else governor.decision
 
     def _path(self, bucket: Bucket, sparse: bool, level: Level) -> BucketPath:
-        parts, tree = self._parts, None if self._detached else self._parts.tree
+        parts = self._parts
+        trees = parts.tree.reducer is not None and not self._detached
         if sparse:
-            if tree is not None and bucket.is_last:
-                self._in_flight.append(tree.end_step(bucket))
+            if trees and bucket.is_last:
+                self._in_flight.append(parts.tree.end_step(bucket))
             return parts.plain
-        if tree is not None:
-            return tree
+        if trees:
+            return parts.tree
         return parts.plain if level.off else parts.compressed

@@ -51,11 +51,12 @@ def slow_start_after_idle() -> bool | None:
 @dataclass(frozen=True, slots=True)
 class _Known:
     """A descriptor and the kernel's cookie of its socket: a number may be closed and used again. `explains`: whether
-    its congestion control answers TCP_CC_INFO, as BBR does."""
+    its congestion control answers TCP_CC_INFO, as BBR does. `address` is that of the other end."""
 
     descriptor: int
     cookie: int
     explains: bool
+    address: str
 
 
 @dataclass(slots=True)
@@ -80,6 +81,10 @@ class TcpSockets:
             return found
         return {}
 
+    def addresses(self) -> dict[int, str]:
+        """The other end of each connection, as of the last call of `read`."""
+        return {known.cookie: known.address for known in self._known}
+
     def _refresh(self) -> None:
         now, count = self.clock(), os.stat(_DESCRIPTORS).st_size
         if count == self._count and now - self._listed < REFRESH:
@@ -100,7 +105,7 @@ class TcpSockets:
             return None
         cookie = _cookie(descriptor)
         explains = bool(_getsockopt(descriptor, socket.IPPROTO_TCP, _CC_INFO, _CC_ROOM))
-        return None if cookie is None else _Known(descriptor, cookie, explains)
+        return None if cookie is None else _Known(descriptor, cookie, explains, host)
 
 
 def own_addresses() -> list[str]:

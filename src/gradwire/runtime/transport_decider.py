@@ -2,20 +2,23 @@
 
 In: a step of the whole job, what carried it, and which transports every rank has ready. Out: the next decision. While a
 transport is on trial the controller is not asked: the level stays, so that both transports are compared at the same
-work. After a change the controller sees a network change, and starts its own measurements again.
+work. After a change the controller sees a network change, and starts its own measurements again. Over trees it chooses
+among levels that can be summed inside them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from gradwire.decide.base import Controller, Job
+from gradwire.decide.summable_controller import SummableController, summable
 from gradwire.decide.transport_choice import TransportChooser, TransportStep
 from gradwire.events import Sink, TransportChosen
 from gradwire.exchange.select import FootprintTable
 from gradwire.runtime.governor import sendable
-from gradwire.types import Decision, Readiness, StepFacts, TransportKind, View
+from gradwire.types import Decision, Readiness, RouteForecast, StepFacts, TransportKind, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +33,26 @@ class CarriedStep:
     carried_by: TransportKind = "group"
 
 
-class TransportDecider:
-    """`chooser` is None where the transport is not open to choice."""
+class RouteForecaster(Protocol):
+    """Predicts what trees would take instead of what carries the steps now."""
 
-    def __init__(self, controller: Controller, chooser: TransportChooser | None, sink: Sink) -> None:
-        self._controller, self._chooser, self._sink = controller, chooser, sink
+    def take(self, step: CarriedStep) -> RouteForecast | None:
+        """Called once per step; None as long as nothing is known."""
+        ...
+
+
+class TransportDecider:
+    """`chooser` is None where the transport is not open to choice; `routes` where trees are not."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        chooser: TransportChooser | None,
+        sink: Sink,
+        routes: RouteForecaster | None = None,
+    ) -> None:
+        self._controller, self._chooser, self._sink, self._routes = controller, chooser, sink, routes
+        self._over_trees = SummableController(controller)
         self._wire: FootprintTable | None = None
         # Added to a transport's own count of network changes: the controller's count rises with every change.
         self._changes_before = self._changes_shown = 0
@@ -51,12 +69,15 @@ class TransportDecider:
         if chooser.use != before:
             self._changes_before = self._changes_shown + 1 - step.view.changes
         asked = not (trying or chooser.trying) and step.carried_by == chooser.use
-        return replace(self._ask(step) if asked else last, transport=choice.use, prepare=choice.prepare)
+        decision = self._ask(step) if asked else last
+        level = summable(decision.level) if choice.use == "trees" else decision.level
+        return replace(decision, level=level, transport=choice.use, prepare=choice.prepare)
 
     def _ask(self, step: CarriedStep) -> Decision:
         self._changes_shown = step.view.changes + self._changes_before
         view = replace(step.view, changes=self._changes_shown)
-        return sendable(self._controller.decide(step.job, view, step.facts, step.now))
+        controller = self._over_trees if step.carried_by == "trees" else self._controller
+        return sendable(controller.decide(step.job, view, step.facts, step.now))
 
     def _carried(self, step: CarriedStep, last: Decision) -> TransportStep:
         level = step.facts.level
@@ -70,7 +91,8 @@ class TransportDecider:
             found = table(level, job.buckets)
             return found[-1].hops if found else 0
 
-        return TransportStep(step.carried_by, level, step.facts, step.view, job.world_size, hops, steady)
+        routes = self._routes.take(step) if self._routes is not None else None
+        return TransportStep(step.carried_by, level, step.facts, step.view, job.world_size, hops, steady, routes)
 
 
 def _prepared(ranks: Iterable[Readiness]) -> tuple[set[TransportKind], set[TransportKind]]:

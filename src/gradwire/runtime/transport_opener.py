@@ -29,7 +29,7 @@ def transport_opener(context: BuildContext, add_source: Callable[[Source], None]
     """A function that opens a wire to all ranks, or raises the same error on all of them. None where none may be
     opened. `add_source` is told where to read the wire's counters."""
     config, group, world_size = context.config, context.group, context.world_size
-    chosen = config.transport.kind == "auto" and not config.plan and is_controller(config.level)
+    chosen = config.transport.kind == "auto" and not config.planner and is_controller(config.level)
     # Rounds of a fixed length are few and long: a trial of some rounds would take longer than what it could save.
     chosen = chosen and (not config.local_steps or config.sync_every == AUTO_PERIOD)
     if not chosen or world_size == 1 or not context.on_cpu or dist.get_backend(group) != "gloo":

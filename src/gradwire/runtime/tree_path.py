@@ -1,4 +1,8 @@
-"""TreePath: sums a bucket over the trees of the plan in force; `off` sends values unchanged."""
+"""TreePath: sums a bucket over the trees of the plan in force; `off` sends values unchanged.
+
+Trees may have been opened while training went on over another transport. What shards' owners kept there is folded into
+the worker's residual, which the trees send.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +23,14 @@ from gradwire.types import Bucket
 
 
 class TreePath:
-    """Passes buckets to the reducer as float32 values on the CPU."""
+    """Passes buckets as float32 values on the CPU to the reducer of the transport in use, where that has one."""
 
-    def __init__(self, context: PathContext, reducer: TreeReducer) -> None:
+    def __init__(self, context: PathContext) -> None:
         self._context = context
-        self._reducer = reducer
+
+    @property
+    def reducer(self) -> TreeReducer | None:
+        return self._context.transports.current.reducer
 
     def submit(self, bucket: Bucket, buffer: Tensor, level: Level, weights: Weights) -> BucketWork:
         return self._submit(bucket, buffer, level)
@@ -35,14 +42,17 @@ class TreePath:
 
     def set_replica_state(self, state: TransferableState) -> None:
         """Set the state that a rejoining member receives."""
-        self._reducer.set_replica_state(state)
+        if self.reducer is not None:
+            self.reducer.set_replica_state(state)
 
     def _submit(self, bucket: Bucket, buffer: Tensor, level: Level) -> BucketWork:
-        context, reducer = self._context, self._reducer
+        context, reducer = self._context, self.reducer
+        assert reducer is not None
         plain = buffer.dtype == torch.float32 and buffer.device.type == "cpu"
         values = buffer if plain else buffer.float().cpu()
         work = context.work(bucket, level, buffer, values)
         residual = context.feedback.worker(bucket, values.device)
+        context.feedback.fold(bucket.index)
         context.scaling.save(bucket)
         context.timer.energies(*energies(bucket.step, residual, values, reducer.energy_ratio))
         wire_bytes, clock = reducer.footprint(level, bucket).wire_bytes, context.reporter.clock

@@ -1,8 +1,8 @@
 """Pulse: the small fixed-size record that every rank sends to all others once a step, off the critical path.
 
 It carries what the rank measured in its last step, the timestamps for round trips and clock offsets, and, from rank 0,
-the level and the transport that all ranks use from the next step on. It has 384 bytes, so that its transfer time is
-latency only.
+the level and the transport that all ranks use from the next step on. Reports about single links reach rank 0 with it,
+one link at a time. It has 384 bytes, so that its transfer time is latency only.
 
     offset  bytes  field
     0       2      magic "gp"
@@ -19,8 +19,10 @@ latency only.
     180     4      steps of that round (0: none)
     184     4      local steps of the decision; 1: gradients are synchronised at every step
     188     4      transports, by their number: of the decision, to prepare, prepared on this rank; 1: that failed
-    192     4      CRC-32 of everything else
-    196     188    the texts, UTF-8
+    192     2      a rank that the sender has a link to, another one in each pulse (-1: none)
+    194     16     4 floats of that link: round trip, rate, least rate, what all links carry together (0: unknown)
+    210     4      CRC-32 of everything else
+    214     170    the texts, UTF-8
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ from typing import Final
 
 from gradwire.errors import IntegrityError
 from gradwire.level import Level
-from gradwire.types import TRANSPORTS, Acks, Decision, Readiness, RoundNorms, StepFacts
+from gradwire.types import TRANSPORTS, Acks, Decision, LinkFacts, Readiness, RoundNorms, StepFacts
 
 SIZE: Final = 384
-VERSION: Final = 5
-_HEAD: Final = struct.Struct("<2sBBIIHH8d4d6dI2dII4BI")
+VERSION: Final = 6
+_HEAD: Final = struct.Struct("<2sBBIIHH8d4d6dI2dII4Bh4fI")
 _TEXT: Final = SIZE - _HEAD.size
 
 
@@ -60,6 +62,7 @@ class Pulse:
     decision: Decision
     acks: Acks = field(default_factory=Acks)
     readiness: Readiness = field(default_factory=Readiness)
+    link: LinkFacts = field(default_factory=LinkFacts)
 
 
 def pack(pulse: Pulse) -> bytes:
@@ -76,7 +79,8 @@ def pack(pulse: Pulse) -> bytes:
     local = (apart.own, apart.shared, apart.steps, pulse.decision.sync_every)
     kinds = (pulse.decision.transport, pulse.decision.prepare, pulse.readiness.kind)
     carried = (*map(TRANSPORTS.index, kinds), int(pulse.readiness.failed))
-    fields = (*head, len(level), len(reason), *numbers, *times, *acks, facts.hops, *local, *carried)
+    seen_link = (pulse.link.peer, pulse.link.rtprop, pulse.link.rate, pulse.link.floor, pulse.link.together)
+    fields = (*head, len(level), len(reason), *numbers, *times, *acks, facts.hops, *local, *carried, *seen_link)
     text = (level + reason).ljust(_TEXT, b"\0")
     return _HEAD.pack(*fields, zlib.crc32(_HEAD.pack(*fields, 0) + text)) + text
 
@@ -95,8 +99,8 @@ def unpack(data: bytes) -> Pulse:
     level = Level.parse(text[:level_size].decode(errors="replace"), setting="pulse")
     reason = text[level_size : level_size + reason_size].decode(errors="ignore")
     seconds, exposed, busy, wire, work, span, residual, loss, sent, ready, echo, arrived = fields[7:19]
-    rtprop, bandwidth, queueing, lost, floor, restart, hops, own, shared, steps, sync_every = fields[19:-5]
-    *kinds, failed = fields[-5:-1]
+    rtprop, bandwidth, queueing, lost, floor, restart, hops, own, shared, steps, sync_every = fields[19:30]
+    *kinds, failed = fields[30:34]
     if max(kinds) >= len(TRANSPORTS):
         raise IntegrityError("pulse names an unknown transport; run the same gradwire on every rank")
     transport, prepare, prepared = (TRANSPORTS[kind] for kind in kinds)
@@ -105,4 +109,4 @@ def unpack(data: bytes) -> Pulse:
     acks = Acks(rtprop or None, bandwidth or None, queueing, lost, floor, restart)
     decision = Decision(level, reason, decided, sync_every=sync_every, transport=transport, prepare=prepare)
     stamps, readiness = Stamps(sent, ready, echo, arrived), Readiness(prepared, bool(failed))
-    return Pulse(number, facts if valid else None, stamps, decision, acks, readiness)
+    return Pulse(number, facts if valid else None, stamps, decision, acks, readiness, LinkFacts(*fields[34:-1]))

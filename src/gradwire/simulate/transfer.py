@@ -33,7 +33,7 @@ from gradwire.network.link_spec import LinkSpec
 from gradwire.network.network import CrossTraffic
 from gradwire.network.route import Routes, routes
 from gradwire.simulate.underlay import UNLIMITED
-from gradwire.types import TRANSPORTS, TransportKind
+from gradwire.types import FLAT_TRANSPORTS, TransportKind
 
 Pair = tuple[int, int]
 
@@ -83,8 +83,8 @@ class NetworkTimes:
     def __init__(
         self, network: Network, wire: TransportKind = "group", *, restarts: bool = True, seed: int = 1
     ) -> None:
-        if wire not in TRANSPORTS:
-            raise ConfigError(f"transport: {wire!r} cannot be simulated; choose one of {', '.join(TRANSPORTS)}")
+        if wire not in FLAT_TRANSPORTS:
+            raise ConfigError(f"transport: {wire!r} cannot be simulated; choose one of {', '.join(FLAT_TRANSPORTS)}")
         self._network, self._wire, self._restarts = network, wire, restarts
         self._rng = random.Random(seed)
         self._free = 0.0

@@ -39,8 +39,6 @@ from gradwire.tree.setup import (
     TreeMembership,
     connect_tree,
     decided_by_plan,
-    known_network,
-    planner_of,
     read_plan,
 )
 from gradwire.types import Plan
@@ -169,7 +167,7 @@ def rejoin_job(context: SiteContext) -> TreeReducer:
         )
     addresses.pop(context.rank, None)
     # Any plan will do for the start: this rank receives the one in force when it rejoins.
-    plan = planner_of(config, context.numel)(known_network(config.planning, size), 1)
+    plan = context.tree.plan(context.tree.known_network(size), 1)
     connection = replace_member(context, msgspec.structs.replace(record, addresses=addresses), plan, book)
     return TreeReducer(connection, None, book)
 

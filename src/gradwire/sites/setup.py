@@ -35,7 +35,7 @@ def open_reducer(
     events, single = EventContext(clock, sink), SiteTopology.single(group.size())
     if isinstance(group, PlaceholderGroup):
         return rejoin_job(SiteContext(config, group, single, numel, events))
-    if not config.plan or group.size() == 1:
+    if not config.planner or group.size() == 1:
         return None
     if not is_controller(config.level):
         check_summable(Level.parse(config.level))

@@ -67,10 +67,17 @@ class Traffic:
         self._known: dict[int, tuple[float, Mapping[str, float]]] = {}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
 
     def add(self, source: Source) -> None:
         """Report this wire too, from now on."""
         self._sources = [*self._sources, source]
+
+    def remove(self, source: Source) -> None:
+        """Report this wire a last time: it is about to be closed."""
+        if not self._stop.is_set():
+            self.report()
+        self._sources = [one for one in self._sources if one is not source]
 
     def start(self) -> None:
         """Report once a second from now on, as long as there are new steps."""
@@ -102,6 +109,10 @@ class Traffic:
                 log.exception("the traffic of the last second could not be reported")
 
     def report(self) -> None:
+        with self._lock:
+            self._report()
+
+    def _report(self) -> None:
         now, step = self._clock.now(), self._step
         self._reported = step
         accounts: dict[int, Account] = {}

@@ -72,11 +72,30 @@ class EventContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeContext:
-    """Configuration, number of elements of the gradient, and where events go."""
+    """Configuration, number of elements of the gradient, and where events go.
+
+    `network` is what was measured of it before; without it the configured one counts. `sites`: member -> name of its
+    site, for planners that use sites.
+    """
 
     config: Config
     numel: int
     events: EventContext
+    network: Matrix | None = None
+    sites: Mapping[int, str] = field(default_factory=dict)
+
+    def known_network(self, size: int) -> Matrix:
+        return self.network if self.network is not None else known_network(self.config.planning, size)
+
+    @property
+    def job(self) -> ReductionJob:
+        """Uncompressed where a controller chooses the level, because it may choose `off`."""
+        nbytes, level = max(4 * self.numel, 1), self.config.level
+        ratio = 1.0 if is_controller(level) else frame_bytes(Level.parse(level), self.numel) / nbytes
+        return ReductionJob(nbytes, chunk_for(nbytes, ratio), ratio, sites=self.sites)
+
+    def plan(self, matrix: Matrix, version: int) -> Plan:
+        return make_plan(matrix, self.job, self.config.plan, version, self.config.planning.relay)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +123,10 @@ def open_tree(
 ) -> TreeConnection:
     """Connect this rank as a member of the plan over `group`, whose members are these ranks of the job."""
     config, events, size = context.config, context.events, group.size()
-    matrix = known_network(config.planning, size)
+    matrix = context.known_network(size)
     level = str(initial_level(None, lambda _: 0, config.cap).level) if decided_by_plan(config) else ""
     exchange = StoreExchange.for_group(group, "plan", config.transport.timeout)
-    plan = first_plan(exchange, lambda: replace(planner_of(config, context.numel)(matrix, 1), level=level))
+    plan = first_plan(exchange, lambda: replace(context.plan(matrix, 1), level=level))
     wire = open_wire(config.transport, group, fallback_reporter(group, events.clock, events.sink))
     moved = addresses if addresses is not None else {}  # an empty mapping is kept: its owner fills it later
     place = TreeMembership(number=group.rank(), members=range(size), plan=plan, ranks=ranks, addresses=moved)
@@ -117,18 +136,6 @@ def open_tree(
 def decided_by_plan(config: Config) -> bool:
     """Whether plans decide the level: where a controller chooses it and the plan is elastic."""
     return bool(config.plan) and config.planning.elastic and is_controller(config.level)
-
-
-def planner_of(config: Config, numel: int) -> Callable[[Matrix, int], Plan]:
-    job = _job(config, numel)
-    return lambda matrix, version: make_plan(matrix, job, config.plan, version, config.planning.relay)
-
-
-def _job(config: Config, numel: int) -> ReductionJob:
-    """Uncompressed where a controller chooses the level, because it may choose `off`."""
-    nbytes = max(4 * numel, 1)
-    ratio = 1.0 if is_controller(config.level) else frame_bytes(Level.parse(config.level), numel) / nbytes
-    return ReductionJob(nbytes, chunk_for(nbytes, ratio), ratio)
 
 
 class _MembershipEvents(MembershipListener):
@@ -160,14 +167,13 @@ class _MembershipEvents(MembershipListener):
 def connect_tree(context: TreeContext, wire: NativeWire, place: TreeMembership) -> TreeConnection:
     """Build and start the executor of one member over a wire."""
     config, events = context.config, context.events
-    planner = planner_of(config, context.numel)
-    network = KnownNetwork(known_network(config.planning, len(place.ranks)), config.planning.aware)
-    replan = lambda members, version: planner(network.matrix(members, events.clock.now()), version)  # noqa: E731
+    network = KnownNetwork(context.known_network(len(place.ranks)), config.planning.aware)
+    replan = lambda members, version: context.plan(network.matrix(members, events.clock.now()), version)  # noqa: E731
     member = Member(place.number, place.members, place.plan, replan, votes=place.votes)
     listener = _MembershipEvents(events, member, place.ranks)
     parts = TreeParts(
         wire=wire, member=member, config=executor_config(config), clock=events.clock, listener=listener,
-        addresses=place.addresses, planning=(network, plan_manager_config(config, context.numel)),
+        addresses=place.addresses, planning=(network, plan_manager_config(context)),
     )  # fmt: skip
     executor = build_executor(parts)
     if not member.membership.fresh and member.coordinator == member.rank:
@@ -176,10 +182,10 @@ def connect_tree(context: TreeContext, wire: NativeWire, place: TreeMembership) 
     return TreeConnection(wire, executor, place.ranks)
 
 
-def plan_manager_config(config: Config, numel: int) -> PlanManagerConfig:
-    planning = config.planning
-    replan = ReplanConfig(config.plan, planning.gain, planning.interval, planning.relay)
-    return PlanManagerConfig(job=_job(config, numel), replan=replan, probe=planning.probe)
+def plan_manager_config(context: TreeContext) -> PlanManagerConfig:
+    planning = context.config.planning
+    replan = ReplanConfig(context.config.plan, planning.gain, planning.interval, planning.relay)
+    return PlanManagerConfig(job=context.job, replan=replan, probe=planning.probe)
 
 
 def executor_config(config: Config) -> ExecutorConfig:

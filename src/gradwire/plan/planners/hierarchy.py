@@ -17,7 +17,7 @@ from gradwire.types import Tree
 def hierarchy(matrix: Matrix, job: ReductionJob) -> Draft:
     """One tree: members, leaders, root."""
     rate = matrix.effective()
-    groups = _groups(matrix, job)
+    groups = groups_of(matrix, job)
     leaders = [max(group, key=lambda member: _reach(rate, member, group)) for group in groups]
     root = max(leaders, key=lambda member: _reach(rate, member, leaders))
     parents = {member: leader for group, leader in zip(groups, leaders, strict=True) for member in group}
@@ -35,7 +35,8 @@ def _reach(rate: Floats, member: int, others: list[int]) -> float:
     return float(links.min()) if (links > 0).all() else -float((links <= 0).sum())
 
 
-def _groups(matrix: Matrix, job: ReductionJob) -> list[list[int]]:
+def groups_of(matrix: Matrix, job: ReductionJob) -> list[list[int]]:
+    """The members of each site, by index."""
     if job.sites:
         named: dict[str, list[int]] = {}
         for row, member in enumerate(matrix.members):

@@ -21,6 +21,7 @@ from gradwire.plan.planners.fixed import kary, ring, sharded_star, star
 from gradwire.plan.planners.hierarchy import hierarchy
 from gradwire.plan.planners.loadaware import loadaware
 from gradwire.plan.planners.pairwise import pairwise
+from gradwire.plan.planners.sites import sites
 from gradwire.plan.planners.weighted import weighted_star
 from gradwire.plan.trees import relabel, sources_of
 from gradwire.types import Plan, Tree
@@ -36,6 +37,7 @@ PLANNERS: MappingProxyType[str, Planner] = MappingProxyType(
         "kary": kary,
         "pairwise": pairwise,
         "hierarchy": hierarchy,
+        "sites": sites,
         "fapt1": fapt_single,
         "fapt": fapt,
         "loadaware": loadaware,

@@ -1,0 +1,80 @@
+"""MeasuredNetwork: what a running job knows of the links between its ranks, as bounds for predictions.
+
+In: reports of ranks about their links. Out: two matrices. Of a link that was never filled only a lower bound of its
+rate is known. So a way to sum that is in use is predicted on the `optimistic` matrix, where such links limit nothing,
+and one that is not in use on the `cautious` matrix, where they carry no more than was seen: a difference between the
+two predictions does not come from links that nobody measured.
+
+Rates are those of transfers that ran side by side, so pairs of ranks that share a line have their part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from gradwire.plan.matrix import Floats, Matrix
+from gradwire.types import LinkFacts
+
+# Bytes per second of a link that nothing is known to limit.
+UNLIMITED: Final = 1e12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredNetwork:
+    """`rate[i, j]` where the path limited it, else NaN; `floor[i, j]` at least; `rtprop` in seconds, NaN where it is
+    unknown; `up[i]` is the most that rank i sent to all others at the same time, infinite where that is unknown."""
+
+    rate: Floats
+    floor: Floats
+    rtprop: Floats
+    up: Floats
+
+    @classmethod
+    def of(cls, world_size: int, reports: Mapping[tuple[int, int], LinkFacts]) -> MeasuredNetwork:
+        """From the last report of each ordered pair."""
+        pair = (world_size, world_size)
+        rate, rtprop, floor, up = np.full(pair, np.nan), np.full(pair, np.nan), np.zeros(pair), np.zeros(world_size)
+        for (source, destination), seen in reports.items():
+            rate[source, destination] = seen.rate or np.nan
+            rtprop[source, destination] = seen.rtprop or np.nan
+            floor[source, destination] = seen.floor
+            up[source] = max(up[source], seen.together)
+        rtprop = np.fmin(rtprop, rtprop.T)  # a path has one round trip, whoever measures it
+        return cls(rate, floor, rtprop, np.where(up > 0, up, np.inf))
+
+    @property
+    def size(self) -> int:
+        return len(self.rate)
+
+    @property
+    def known(self) -> int:
+        """Pairs whose rate is known."""
+        return int(np.isfinite(self.rate).sum())
+
+    @property
+    def complete(self) -> bool:
+        """Whether something is known of every pair."""
+        off = ~np.eye(self.size, dtype=bool)
+        return bool(((np.isfinite(self.rate) | (self.floor > 0)) & np.isfinite(self.rtprop))[off].all())
+
+    def optimistic(self) -> Matrix:
+        """What is not known limits nothing."""
+        return Matrix.of(np.where(np.isfinite(self.rate), self.rate, UNLIMITED), np.nan_to_num(self.rtprop))
+
+    def cautious(self) -> Matrix:
+        """Links carry no more than was seen, and no rank sends or receives more than its links did together."""
+        rate = np.where(np.isfinite(self.rate), self.rate, self.floor)
+        longest = np.nanmax(self.rtprop, initial=0.0)
+        np.fill_diagonal(rate, 0.0)
+        down = rate.sum(axis=0)
+        return Matrix.of(
+            rate,
+            np.where(np.isfinite(self.rtprop), self.rtprop, longest),
+            up=np.minimum(self.up, np.maximum(rate.sum(axis=1), 1.0)),
+            down=np.maximum(down, 1.0),
+            confidence=np.where(np.isfinite(self.rate), 1.0, 0.5),
+        )

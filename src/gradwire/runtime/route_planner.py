@@ -1,0 +1,161 @@
+"""RoutePlanner: rank 0's forecast of summing along trees instead of between all ranks, for jobs with plan = "auto".
+
+In: what ranks report of their links, with every pulse, and the steps. Out: the last forecast, and the plan that trees
+begin with. Making a plan takes hundreds of milliseconds, so it has a short-lived thread of its own, and happens seldom:
+when something is known of every link, after a network change, and then after longer and longer pauses. Where links are
+about equal, which is cheap to see, no plan is made.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from gradwire.decide.summable_controller import summable
+from gradwire.decide.transport_choice import limited_by_loss
+from gradwire.errors import GradwireError
+from gradwire.level import Level
+from gradwire.plan.job import ReductionJob
+from gradwire.plan.matrix import Matrix
+from gradwire.plan.measured_network import MeasuredNetwork
+from gradwire.plan.route_choice import FlatExchange, RouteChoice, choose_routes, uniform
+from gradwire.runtime.transport_decider import CarriedStep
+from gradwire.sense.site_clusters import find_site_clusters
+from gradwire.sites.topology import SiteTopology
+from gradwire.tree.accumulator import frame_bytes
+from gradwire.tree.partition import chunk_for
+from gradwire.types import LinkFacts, Plan, RouteForecast, all_reduce_bytes
+
+log = logging.getLogger("gradwire")
+
+# What trees are sent over.
+WireKind = Literal["tcp", "ltp"]
+# Seconds until the next plan is made after one that was not clearly better; doubled each time, up to LONGEST.
+PAUSE: Final = 15.0
+LONGEST: Final = 600.0
+# Steps at one level before the first plan: links must have been filled.
+SETTLED: Final = 7
+JOIN: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class RouteProposal:
+    """The plan that trees begin with, the network that it was made for, the ranks of each site, and the wire."""
+
+    plan: Plan
+    network: Matrix
+    sites: tuple[tuple[int, ...], ...]
+    wire: WireKind = "tcp"
+
+
+class RoutePlanner:
+    """`named` are the sites that the user named; without them sites are measured. `wire` is the one that the user
+    chose; without it trees use LTP where loss limits TCP."""
+
+    def __init__(self, world_size: int, named: SiteTopology | None = None, wire: WireKind | None = None) -> None:
+        self._world_size, self._named, self._wire = world_size, named, wire
+        self._reports: dict[tuple[int, int], LinkFacts] = {}
+        self._thread: threading.Thread | None = None
+        self._forecast: tuple[Level, RouteForecast] | None = None
+        self._level: Level | None = None
+        self._steps = self._changes = 0
+        self._next, self._pause = 0.0, PAUSE
+        self.proposal: RouteProposal | None = None
+
+    def learn(self, source: int, facts: LinkFacts) -> None:
+        """Rank `source` reports its link to another rank."""
+        if 0 <= facts.peer < self._world_size and facts.peer != source:
+            self._reports[source, facts.peer] = facts
+
+    def sites(self) -> tuple[tuple[int, ...], ...]:
+        """The user's sites, or those that round trips and rates show."""
+        if self._named is not None:
+            return self._named.groups
+        trips = {pair: facts.rtprop for pair, facts in self._reports.items() if facts.rtprop}
+        rates = {pair: facts.rate for pair, facts in self._reports.items() if facts.rate}
+        return find_site_clusters(self._world_size, trips, rates)
+
+    def take(self, step: CarriedStep) -> RouteForecast | None:
+        """Call once per step. The forecast for the step's level; None as long as there is none."""
+        level = step.facts.level
+        if level is None or step.carried_by == "trees":
+            return None
+        self._steps = self._steps + 1 if level == self._level and step.view.changes == self._changes else 0
+        if step.view.changes != self._changes:
+            self._next, self._pause, self._forecast = 0.0, PAUSE, None
+        self._level, self._changes = level, step.view.changes
+        if self._steps >= SETTLED and step.now >= self._next and not self._planning:
+            self._begin(step, level)
+        known = self._forecast
+        return known[1] if known is not None and known[0] == level else None
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.join(JOIN)
+
+    @property
+    def _planning(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _begin(self, step: CarriedStep, level: Level) -> None:
+        network = MeasuredNetwork.of(self._world_size, self._reports)
+        if not network.complete:
+            return
+        self._next, self._pause = step.now + self._pause, min(2 * self._pause, LONGEST)
+        sites = self.sites()
+        why = uniform(network, sites)
+        if why:
+            self._forecast = level, RouteForecast(0.0, None, why)
+            return
+        flat: FlatExchange = "ring" if level.off and step.carried_by == "group" else "sharded"
+        jobs = flat_job(step, level), tree_job(step, level)
+        wire = self._wire or ("ltp" if limited_by_loss(step.view, self._world_size) else "tcp")
+
+        def plan() -> None:
+            self._plan(level, lambda: choose_routes(network, jobs, flat, sites), network, sites, wire)
+
+        self._thread = threading.Thread(target=plan, name="gradwire-routes", daemon=True)
+        self._thread.start()
+
+    def _plan(
+        self,
+        level: Level,
+        choose: Callable[[], RouteChoice],
+        network: MeasuredNetwork,
+        sites: tuple[tuple[int, ...], ...],
+        wire: WireKind,
+    ) -> None:
+        """On a thread of its own."""
+        try:
+            choice = choose()
+        except GradwireError as error:  # a rank that no link leads to, as far as is known
+            log.debug("no plan could be made: %s", error)
+            return
+        if choice.plan is not None:
+            self.proposal = RouteProposal(choice.plan, network.cautious(), sites, wire)
+        trees = choice.planned if choice.plan is not None else None
+        self._forecast = level, RouteForecast(choice.flat, trees, choice.reason)
+        log.debug("routes at %s: %s", level, choice.reason)
+
+
+def flat_job(step: CarriedStep, level: Level) -> ReductionJob:
+    """What the flat exchange sums, in the bytes that each rank sends at this level."""
+    nbytes = _gradient(step)
+    sent = sum(one.wire_bytes for one in step.job.footprint(level, step.job.buckets))
+    ratio = sent / max(1, all_reduce_bytes(nbytes, step.job.world_size))
+    return ReductionJob(nbytes, chunk_for(nbytes, ratio), max(ratio, 1e-6))
+
+
+def tree_job(step: CarriedStep, level: Level) -> ReductionJob:
+    """What trees sum: at the nearest level whose payloads they can add."""
+    nbytes = _gradient(step)
+    ratio = frame_bytes(summable(level), nbytes // 4) / nbytes
+    return ReductionJob(nbytes, chunk_for(nbytes, ratio), ratio)
+
+
+def _gradient(step: CarriedStep) -> int:
+    """Bytes of the gradient as float32 values."""
+    return max(4, 4 * sum(bucket.numel for bucket in step.job.buckets))
