@@ -27,7 +27,7 @@ PASSED_ON = ("GRADWIRE_", "GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS")
 
 
 def train_loop(settings: dict[str, Any]) -> None:
-    ray.train.report({"accuracy": train(argparse.Namespace(**settings))})
+    train(argparse.Namespace(**settings))
 
 
 def main() -> None:
@@ -49,8 +49,8 @@ def main() -> None:
             failure_config=ray.train.FailureConfig(max_failures=options.max_restarts),
         ),
     )
-    metrics = trainer.fit().metrics or {}
-    print(f"trained on {options.ranks} nodes: accuracy {metrics['accuracy']:.3f}")
+    trainer.fit()  # raises an error after the last restart that is allowed
+    print(f"{options.ranks} ranks have trained {options.steps} steps")
     ray.shutdown()
 
 
