@@ -6,6 +6,8 @@
 The variable gives every run its own store; without it gloo finds the addresses of the run before (torch 2.13). Every
 rank saves its own residuals; rank 0 also the model and the optimizer. A checkpoint counts when all ranks have written
 their part of it, so a rank killed while saving costs one interval and two steps are never mixed.
+
+On a cluster the same training is started by Ray Train (examples/restarts_ray.py) or Slurm (examples/restarts.sbatch).
 """
 
 from __future__ import annotations
@@ -44,16 +46,18 @@ def newest(folder: Path, world: int) -> int:
     return int(last)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--every", type=int, default=10, help="steps between checkpoints")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds after each step: time to kill a rank by hand")
-    parser.add_argument("--level", default="topk:0.05+int8")
+    parser.add_argument("--level", default=None, help='such as "int8" or "topk:0.05+int8"; the default is "auto"')
     parser.add_argument("--checkpoint", type=Path, required=True, help="folder that every rank sees")
-    options = parser.parse_args()
+    return parser
 
-    dist.init_process_group("gloo")
+
+def train(options: argparse.Namespace) -> None:
+    """Train from the last complete checkpoint to `options.steps`, in the process group that exists."""
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
@@ -87,9 +91,15 @@ def main() -> None:
             if rank == 0:
                 write(folder, "shared.pt", {"net": net.state_dict(), "optimizer": optimizer.state_dict()})
 
-    right = (net(data.test_images).argmax(1) == data.test_labels).float().mean()
-    print(f"rank {rank} ends with accuracy {right:.3f}", flush=True)
+    accuracy = (net(data.test_images).argmax(1) == data.test_labels).float().mean().item()
+    print(f"rank {rank} ends with accuracy {accuracy:.3f}", flush=True)
     handle.close()
+
+
+def main() -> None:
+    options = arguments(__doc__).parse_args()
+    dist.init_process_group("gloo")
+    train(options)
     dist.destroy_process_group()
 
 

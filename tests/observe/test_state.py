@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.events import Decided, LinkSample, LinksSensed, Noted, Sensed, Stepped
+from gradwire.events import Attached, Decided, LinkSample, LinksSensed, Noted, Sensed, Stepped
 from gradwire.observe.reader import Record
 from gradwire.observe.series import Distribution, Series
 from gradwire.observe.state import MOST_LINKS, RunState
@@ -102,3 +102,15 @@ def test_the_jobs_steps_are_rank_0s_in_whatever_order_files_are_read() -> None:
         assert state.level_steps == {"int8": 6}
         assert state.parts["compute"] == pytest.approx(2.4)
         assert state.wire_bytes == 2 * 6 * 50, "bytes are everybody's"
+
+
+def test_links_of_a_rank_that_moved_to_another_host_are_forgotten() -> None:
+    """A restarted run records into the same folder: what was measured between other hosts is no longer valid."""
+    state = RunState()
+    for rank, host in enumerate("abc"):
+        state.take(Record(rank, 1.0, Attached(1.0, rank, 3, 10, {}, host)))
+    links = tuple(LinkSample(a, b, 1e6, 0.08) for a, b in ((0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)))
+    state.take(Record(0, 2.0, LinksSensed(2.0, 1, links)))
+    for rank, host in enumerate("adc"):
+        state.take(Record(rank, 3.0, Attached(3.0, rank, 3, 10, {}, host)))
+    assert state.links.keys() == state.rates.keys() == state.trips.keys() == {(0, 2), (2, 0)}

@@ -252,6 +252,8 @@ class RunState:
     def _attached(self, event: Attached) -> None:
         self._follow(event.rank)
         known = self._rank(event.rank)
+        if known.host not in ("", event.host):
+            self._forget_links(event.rank)
         known.host, known.site, known.outcome = event.host, event.site, RankOutcome()
         self.world_size = max(self.world_size, event.world_size)
         self.parameters, self.config = event.parameters, event.config
@@ -334,6 +336,12 @@ class RunState:
                 self.rates.setdefault(key, deque(maxlen=24)).append(link.rate)
             if link.rtt is not None:
                 self.trips.setdefault(key, deque(maxlen=24)).append(link.rtt)
+
+    def _forget_links(self, rank: int) -> None:
+        """The rank was restarted on another host, so its measured links are those of the host before."""
+        for measured in (self.links, self.rates, self.trips):
+            for pair in [pair for pair in measured if rank in pair]:
+                del measured[pair]
 
     def _decided(self, rank: int, time: float, event: Decided) -> None:
         """All ranks and buckets record the same decision; the lowest rank's first one is kept."""

@@ -1,0 +1,91 @@
+"""Slurm: the commands of docs/howto/engines.md on a cluster in the lab, and a node that is lost and replaced."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gradwire.lab import Lab
+from tests.docs.blocks import blocks
+from tests.engines.conftest import ROOT, requires
+from tests.engines.machines import wait_until
+from tests.engines.restarted_run import (
+    AFTER,
+    BEFORE,
+    EVERY,
+    LOST,
+    PAGE,
+    check_output,
+    checkpoint,
+    command,
+    recorded_sites,
+)
+from tests.engines.slurm_cluster import PROGRAMS, SlurmCluster, slurm_cluster
+
+# Ranks import torch and train over 80 ms, on a machine that may be busy.
+DEADLINE = 120.0
+
+
+@pytest.fixture
+def cluster(wan: Lab, folder: Path) -> Iterator[SlurmCluster]:
+    requires(PROGRAMS, "slurmctld slurmd slurm-client munge")
+    with slurm_cluster(wan, folder) as running:
+        yield running
+
+
+def shell(cluster: SlurmCluster, folder: Path, text: str) -> str:
+    script = f"set -euo pipefail\ncd {folder}\n{text}"
+    return cluster.run("bash", "-c", script, timeout=DEADLINE, SHARED=str(folder))
+
+
+def job(cluster: SlurmCluster, number: str) -> dict[str, str]:
+    """The fields of `scontrol show job`."""
+    return dict(re.findall(r"(\w+)=(\S*)", cluster.run("scontrol", "show", "job", number)))
+
+
+def ended(cluster: SlurmCluster, number: str) -> bool:
+    """Whether the job has completed; one that was queued again starts without Slurm's delay of two minutes."""
+    fields = job(cluster, number)
+    assert fields["JobState"] not in {"FAILED", "CANCELLED", "NODE_FAIL"}, fields
+    if fields["JobState"] == "PENDING" and fields["Reason"] == "BeginTime" and fields["Restarts"] == "1":
+        cluster.run("scontrol", "update", f"JobId={number}", "StartTime=now")
+    return fields["JobState"] == "COMPLETED"
+
+
+@pytest.mark.timeout(400)
+def test_a_job_under_slurm_continues_on_another_node(cluster: SlurmCluster, folder: Path) -> None:
+    submitted = shell(cluster, folder, command("sbatch"))
+    number = submitted.split()[-1]
+    log = folder / f"slurm-{number}.out"
+    wait_until(lambda: checkpoint(folder / "run", EVERY), DEADLINE, lambda: _text(log))
+    wait_until(lambda: recorded_sites(folder / "record") == BEFORE, DEADLINE, lambda: _text(log))
+    cluster.crash(LOST)
+    wait_until(lambda: ended(cluster, number), DEADLINE, lambda: _text(log) + cluster.machines.logs())
+    output = _text(log)
+    assert f"rank 1 on {LOST} is gone" in output
+    check_output(output)
+    assert recorded_sites(folder / "record") == AFTER
+    assert cluster.states()[LOST] == "down*"
+
+
+@pytest.mark.timeout(400)
+def test_the_doctor_and_an_unchanged_script_run_under_slurm(cluster: SlurmCluster, folder: Path) -> None:
+    report = shell(cluster, folder, command("doctor"))
+    assert "export GRADWIRE_SITE=site0   # on h0, h1" in report
+    assert "export GRADWIRE_SITE=site1   # on h2" in report
+    (script,) = [block for block in blocks(PAGE) if block.title == "train.sbatch"]
+    (folder / "train.sbatch").write_text(script.text)
+    (folder / "train.py").write_text((ROOT / "examples" / "no_change.py").read_text())
+    smaller = "--nodes 2 --nodelist h1,h2 --cpus-per-task 1 --output job.log"
+    shell(cluster, folder, f"sbatch --wait {smaller} train.sbatch || cat job.log")
+    output = _text(folder / "job.log")
+    loss = re.search(r"loss ([\d.]+) after 40 steps", output)
+    assert loss is not None, output
+    assert float(loss[1]) < 1.3, "chance is 1.6"
+
+
+def _text(log: Path) -> str:
+    return log.read_text(errors="replace") if log.exists() else "no output"
