@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import time
 from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from signal import SIGKILL
+from signal import SIGCONT, SIGKILL, SIGSTOP
 from typing import Any
 
 import pytest
@@ -19,33 +22,40 @@ from tests.train import churn_jobs
 
 WORLD = 3
 CONFIG: dict[str, Any] = {
-    "plan": "loadaware", "planning": {"elastic": True, "rejoin": 60.0}, "observe": {"verify": 1},
-    "transport": {"kind": "tcp", "timeout": 60.0, "dead_after": 10.0, "connect": 10.0},
+    "plan": "loadaware", "planning": {"elastic": True, "rejoin": 100.0}, "observe": {"verify": 1},
 }  # fmt: skip
 
 
-def train(rank: int, port: int, folder: str, level: str, dies_at: int | None, rejoins: bool, sites: str = "") -> None:
-    """The same script for the first process of a rank and for a restarted one. `sites` has a letter for each rank."""
+@dataclass(frozen=True)
+class Start:
+    """How a process of a rank is started. `sites` has a letter for each rank."""
+
+    level: str
+    dies_at: int | None = None
+    rejoins: bool = False
+    sites: str = "abc"
+    # A killed process is noticed by its closed connection; a live one may be silent for long on a busy machine.
+    dead_after: float = 40.0
+
+
+def train(rank: int, port: int, folder: str, how: Start) -> None:
+    """The same script for the first process of a rank and for a restarted one."""
     import gradwire
 
-    size = len(sites) or WORLD
-    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "GRADWIRE_IFNAME": "lo", "RANK": str(rank), "WORLD_SIZE": str(size)}
-    if sites:
-        os.environ["GRADWIRE_SITE"] = sites[rank]
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "GRADWIRE_IFNAME": "lo", "GRADWIRE_SITE": how.sites[rank]}
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(len(how.sites)), "GRADWIRE_REJOIN": str(int(how.rejoins))}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     # The store is not served by rank 0.
     os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
-    os.environ["GRADWIRE_REJOIN"] = str(int(rejoins))
     gradwire.init_process_group("gloo", timeout=timedelta(seconds=60))
-    churn_jobs.train(rank, {**CONFIG, "level": level}, folder, dies_at)
+    transport = {"kind": "tcp", "timeout": 60.0, "dead_after": how.dead_after, "connect": 10.0}
+    churn_jobs.train(rank, {**CONFIG, "level": how.level, "transport": transport}, folder, how.dies_at)
 
 
-def start(
-    rank: int, port: int, folder: Path, level: str, dies_at: int | None = None, rejoins: bool = False, sites: str = ""
-) -> Any:
+def start(rank: int, port: int, folder: Path, how: Start) -> Any:
     context = multiprocessing.get_context("forkserver")  # which imports torch once
     context.set_forkserver_preload(["tests.train.churn_jobs"])
-    process = context.Process(target=train, args=(rank, port, str(folder), level, dies_at, rejoins, sites))
+    process = context.Process(target=train, args=(rank, port, str(folder), how))
     process.start()
     return process
 
@@ -58,12 +68,12 @@ def test_a_rank_that_dies_costs_its_own_round_and_a_new_process_joins_at_the_end
     dies_at = 2 * churn_jobs.EVERY + 2
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     ranks: list[BaseProcess] = [
-        start(rank, store.port, tmp_path, level, dies_at if rank == dead else None) for rank in range(WORLD)
+        start(rank, store.port, tmp_path, Start(level, dies_at if rank == dead else None)) for rank in range(WORLD)
     ]
     try:
         ranks[dead].join(100)
         assert ranks[dead].exitcode == -SIGKILL
-        ranks.append(start(dead, store.port, tmp_path, level, rejoins=True))
+        ranks.append(start(dead, store.port, tmp_path, Start(level, rejoins=True)))
         for process in ranks:
             process.join(100)
         assert [process.exitcode for process in ranks] == [-SIGKILL if one == dead else 0 for one in range(3)] + [0]
@@ -102,11 +112,12 @@ def check_journals(folder: Path, dead: int, dies_at: int) -> None:
 @pytest.mark.parametrize("dead", [2, 3])
 def test_a_site_of_several_ranks_survives_the_death_of_its_leader_and_of_a_follower(tmp_path: Path, dead: int) -> None:
     """With the leader the whole site loses its round; with a follower, the follower's own."""
-    sites, dies_at, last = "aabb", churn_jobs.EVERY + 2, 8 * churn_jobs.EVERY
+    dies_at, last = churn_jobs.EVERY + 2, 8 * churn_jobs.EVERY
     (tmp_path / "last").write_text(str(last))
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     ranks = [
-        start(rank, store.port, tmp_path, "int8", dies_at if rank == dead else None, sites=sites) for rank in range(4)
+        start(rank, store.port, tmp_path, Start("int8", dies_at if rank == dead else None, sites="aabb"))
+        for rank in range(4)
     ]
     try:
         for process in ranks:
@@ -116,15 +127,66 @@ def test_a_site_of_several_ranks_survives_the_death_of_its_leader_and_of_a_follo
         for process in ranks:
             process.kill()
             process.join()
+    contributors = equal_replicas(tmp_path)
+    left = tuple(rank for rank in range(4) if rank != dead)
+    assert contributors[0] == {(0, 1, 2, 3)}
+    assert contributors[1] == {(0, 1) if dead == 2 else left}
+    assert contributors[last // churn_jobs.EVERY - 1] == {left}
+
+
+@pytest.mark.timeout(300)
+def test_a_rank_that_was_silent_for_too_long_rejoins_with_the_weights_of_the_others(tmp_path: Path) -> None:
+    """A suspended process is lost for the others. When it continues, its own round is lost, and no other."""
+    silent = 1
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    ranks = [start(rank, store.port, tmp_path, Start("int8", dead_after=4.0)) for rank in range(WORLD)]
+    try:
+        wait_for(tmp_path, lambda found: len(found) > 2)
+        os.kill(ranks[silent].pid, SIGSTOP)
+        wait_for(tmp_path, lambda found: any(silent not in one for one in found.values()))
+        os.kill(ranks[silent].pid, SIGCONT)
+        lost = max(number for number, one in rounds_of(tmp_path).items() if silent not in one)
+        wait_for(tmp_path, lambda found: any(silent in one for number, one in found.items() if number > lost))
+        end_after(tmp_path, 1 + max(rounds_of(tmp_path)) + churn_jobs.MORE)
+        for process in ranks:
+            process.join(100)
+        assert [process.exitcode for process in ranks] == [0] * WORLD
+    finally:
+        for process in ranks:
+            process.kill()
+            process.join()
+    contributors = equal_replicas(tmp_path)
+    assert contributors[max(contributors)] == {(0, 1, 2)}
+
+
+def rounds_of(folder: Path) -> dict[int, tuple[int, ...]]:
+    """The contributors of each round so far."""
+    lines = [line for path in folder.glob("*.jsonl") for line in path.read_text().splitlines(keepends=True)]
+    facts = [json.loads(line) for line in lines if line.endswith("\n")]
+    return {one["round"]: tuple(one["ranks"]) for one in facts if "round" in one}
+
+
+def wait_for(folder: Path, condition: Callable[[dict[int, tuple[int, ...]]], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition(rounds_of(folder)):
+        assert time.monotonic() < deadline, rounds_of(folder)
+        time.sleep(0.1)
+
+
+def end_after(folder: Path, rounds: int) -> None:
+    (folder / "draft").write_text(str(rounds * churn_jobs.EVERY))
+    (folder / "draft").rename(folder / "last")
+
+
+def equal_replicas(folder: Path) -> dict[int, set[tuple[int, ...]]]:
+    """Checks that digests are equal at every end of a round; returns the contributors of each."""
     digests, contributors = defaultdict(set), defaultdict(set)
-    for path in tmp_path.glob("*.jsonl"):
+    for path in folder.glob("*.jsonl"):
         for one in map(json.loads, path.read_text().splitlines()):
             if one.get("digest") is not None:
                 digests[one["step"]].add(one["digest"])
             if "round" in one:
                 contributors[one["round"]].add(tuple(one["ranks"]))
     assert all(len(found) == 1 for found in digests.values()), "replicas are equal at every end of a round"
-    left = tuple(rank for rank in range(4) if rank != dead)
-    assert contributors[0] == {(0, 1, 2, 3)}
-    assert contributors[1] == {(0, 1) if dead == 2 else left}
-    assert contributors[last // churn_jobs.EVERY - 1] == {left}
+    assert all(len(found) == 1 for found in contributors.values()), "all ranks know the same contributors"
+    return contributors
