@@ -1,6 +1,7 @@
 """What local steps cost in steps: workers and steps between synchronisations, against synchronous training.
 
     python benchmarks/local_steps.py [--jobs gpt:adamw:0.001,cnn:sgd:0.05:0.9] [--workers 2,4] [--every 5,20] [--write]
+                                     [--methods gradwire,torchft-diloco,post-local-sgd]
 
 Workers in one process (gradwire.simulate.local_workers), real gradients, the shipped outer optimizer, no network. For
 each job and number of workers the synchronous training first, then each number of local steps, with the same weights
@@ -11,6 +12,8 @@ and batches. Every worker has its own batch, so all runs of one number of worker
                over that at which synchronous training reached the loss (interpolated); their median. Where synchronous
                training never reached it, it counts with all its steps, so the slowdown is at most what is stated
     cosine     mean cosine between the pseudo-gradients of two workers, over the second half of the run
+    method     gradwire's outer optimizer, or another library's, in the same arithmetic
+               (harness/progress/local_peers.py)
     price      what decide/period_price.py assumes for it; its constants are fitted to this table
 
 Every finished run is kept in docs/results/local-steps.json with --write, the page is written from the whole file, and
@@ -25,7 +28,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Final
@@ -33,10 +36,13 @@ from typing import Final
 import numpy as np
 import torch
 
+from gradwire.config import OuterConfig
 from gradwire.decide.period_price import SPREAD, cosine_of, prior_price
+from gradwire.errors import ConfigError
 from gradwire.level import Level
 from gradwire.simulate.local_workers import LocalWorkers
 from gradwire.simulate.tasks import CharGpt, TrainingTask, make_task, with_optimizer
+from harness.progress.local_peers import LEVEL, LOCAL_PEERS
 
 RESULTS: Final = Path(__file__).parents[1] / "docs" / "results"
 JOBS: Final = "gpt:adamw:0.001,cnn:sgd:0.05:0.9"
@@ -49,6 +55,9 @@ WIDTH: Final = 64
 EVALUATE: Final = 40
 
 
+GRADWIRE: Final = "gradwire"
+
+
 @dataclass(frozen=True)
 class Setting:
     """What identifies a run. `every` 0: synchronous."""
@@ -59,14 +68,15 @@ class Setting:
     level: str
     seed: int
     steps: int
+    method: str = GRADWIRE
 
 
 @dataclass(frozen=True)
 class Run(Setting):
     """One training. `curve` has [step, held-out loss]."""
 
-    curve: list[list[float]]
-    cosine: float | None
+    curve: list[list[float]] = field(default_factory=list)
+    cosine: float | None = None
 
     @property
     def loss(self) -> float:
@@ -74,7 +84,7 @@ class Run(Setting):
 
     @property
     def setting(self) -> Setting:
-        return Setting(self.job, self.workers, self.every, self.level, self.seed, self.steps)
+        return Setting(self.job, self.workers, self.every, self.level, self.seed, self.steps, self.method)
 
     @property
     def group(self) -> tuple[str, int, int, int]:
@@ -94,14 +104,18 @@ def task_of(job: str, data: Path | None) -> TrainingTask:
 
 
 def train(one: Setting, data: Path | None) -> Run:
-    trainer, level = LocalWorkers(task_of(one.job, data), one.workers, seed=one.seed), Level.parse(one.level)
+    peer, level = LOCAL_PEERS.get(one.method), Level.parse(one.level)
+    outer, synchronous = (peer.outer, peer.synchronous_steps(one.steps)) if peer else (OuterConfig(), 0)
+    trainer = LocalWorkers(task_of(one.job, data), one.workers, seed=one.seed, outer=outer)
     curve: list[list[float]] = []
     cosines = []
-    if one.every:
-        trainer.begin_local()
     for step in range(1, one.steps + 1):
-        boundary = not one.every or step % one.every == 0
-        if not one.every:
+        alone = step - synchronous if one.every else 0
+        # The averager of post-local SGD begins after its first step alone.
+        boundary = alone <= 0 or alone % one.every == (1 % one.every if synchronous else 0)
+        if alone == 1:
+            trainer.begin_local()
+        if alone <= 0:
             trainer.train(level)
         else:
             trainer.train_alone()
@@ -125,7 +139,7 @@ def slowdown(plain: Run, local: Run) -> float:
 def rows(runs: Sequence[Run]) -> Iterator[tuple[Run, float | None]]:
     """Runs in the order of the table, each with its slowdown; None for synchronous ones."""
     plain = {one.group: one for one in runs if not one.every and one.level == "off"}
-    for one in sorted(runs, key=lambda run: (run.job, run.workers, run.every, run.level, run.seed)):
+    for one in sorted(runs, key=lambda run: (run.job, run.workers, run.every, run.method, run.level, run.seed)):
         if one.group in plain:
             yield one, slowdown(plain[one.group], one) if one is not plain[one.group] else None
 
@@ -136,11 +150,16 @@ def page(runs: Sequence[Run]) -> str:
         found = "-" if slower is None else f"{slower:.2f}"
         cosine = "-" if one.cosine is None else f"{one.cosine:.2f}"
         cells = (
-            one.job, str(one.workers), str(one.every or 1), one.level, str(one.seed), str(one.steps),
-            f"{one.loss:.3f}", cosine, found, f"{prior_price(one.every, one.workers, ':sgd' not in one.job):.2f}",
+            one.job, str(one.workers), str(one.every or 1), one.method if one.every else "synchronous", one.level,
+            str(one.seed), str(one.steps), f"{one.loss:.3f}", cosine, found, price_of(one),
         )  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def price_of(one: Run) -> str:
+    """Of gradwire's local steps."""
+    return f"{prior_price(one.every, one.workers, ':sgd' not in one.job):.2f}" if one.method == GRADWIRE else "-"
 
 
 HEAD: Final = (
@@ -163,8 +182,12 @@ HEAD: Final = (
     "most the number of workers. A running job corrects it by the cosine that it observes.",
     f"(spread, share, growth) are {SPREAD[0]} for AdamW and {SPREAD[1]} for SGD.",
     "",
-    "| job | workers | H | level | seed | steps | loss | cosine | slowdown | price |",
-    "|---|---|---|---|---|---|---|---|---|---|",
+    "`torchft-diloco` and `post-local-sgd` are the arithmetic of torchft's DiLoCo (outer Nesterov 0.7 / 0.9, as in",
+    "its training example) and of torch's post_localSGD_hook with PeriodicModelAverager (a tenth of the steps",
+    "synchronous, then plain averages), computed here; neither library was run.",
+    "",
+    "| job | workers | H | method | level | seed | steps | loss | cosine | slowdown | price |",
+    "|---|---|---|---|---|---|---|---|---|---|---|",
 )
 
 
@@ -183,6 +206,7 @@ def options_of() -> argparse.Namespace:
     parser.add_argument("--jobs", default=JOBS, help="task:optimizer:rate[:momentum], by comma")
     parser.add_argument("--workers", default="2,4,8")
     parser.add_argument("--every", default="5,10,20,50,100")
+    parser.add_argument("--methods", default=GRADWIRE, help=f"{GRADWIRE}, {', '.join(LOCAL_PEERS)}, by comma")
     parser.add_argument("--levels", default="off", help="of the pseudo-gradients")
     parser.add_argument("--steps", type=int, help="default: 500 for gpt, 400 for cnn")
     parser.add_argument("--seed", type=int, default=1)
@@ -192,12 +216,21 @@ def options_of() -> argparse.Namespace:
 
 
 def settings(options: argparse.Namespace) -> Iterator[Setting]:
-    local = [(int(every), level) for every in _words(options.every) for level in _words(options.levels)]
+    methods = _words(options.methods)
+    unknown = [name for name in methods if name != GRADWIRE and name not in LOCAL_PEERS]
+    if unknown:
+        raise ConfigError(f"methods: {unknown[0]!r} is not one of {', '.join((GRADWIRE, *LOCAL_PEERS))}")
+    local = [
+        (int(every), level, method)
+        for every in _words(options.every)
+        for method in methods
+        for level in (_words(options.levels) if method == GRADWIRE else [LEVEL])
+    ]
     for workers in _words(options.workers):
         for job in _words(options.jobs):
             steps = options.steps or STEPS.get(job.partition(":")[0], 500)
-            for every, level in [(0, "off"), *local]:
-                yield Setting(job, int(workers), every, level, options.seed, steps)
+            for every, level, method in [(0, "off", GRADWIRE), *local]:
+                yield Setting(job, int(workers), every, level, options.seed, steps, method)
 
 
 def main() -> None:

@@ -31,10 +31,11 @@ from harness.progress import page, tables
 from harness.progress.cells import AUTO, AUTO_LOCAL, PLAIN, TRADE
 from harness.progress.lab_check import LabCheck
 from harness.progress.ledger import Ledger
+from harness.progress.local_peers import local_steps_of
 from harness.progress.networks import NETWORKS, needs_data, network_of
 from harness.progress.plot import plot
 from harness.progress.pool import perform
-from harness.progress.runs import Setup, Work, local_steps_of, setup_of, timing
+from harness.progress.runs import Setup, Work, setup_of, timing
 from harness.progress.summary import Collected, Contestants, Place, summarise
 from harness.progress.tasks import NEED_DATA, TASKS, task_of
 from harness.progress.torch_hooks import TORCH_HOOKS, hook_of
@@ -43,6 +44,7 @@ ROOT: Final = Path(__file__).parents[1]
 FIXED: Final = tuple(str(rung.level) for rung in LADDER)
 ADAPTIVE: Final = (AUTO, TRADE, "netsense", "dc2")
 STEPS: Final = 1000
+LOCAL_HELP: Final = "with local steps: local:20 (20 at int8), auto-local, torchft-diloco:20, post-local-sgd:20"
 QUICK: Final[dict[str, Any]] = {
     "tasks": "gpt,cnn-0.05,mlp", "nets": "20mbit,lan1g,wan-us-eu,lossy-wifi,lte,drop", "seeds": 1, "steps": 200,
 }  # fmt: skip
@@ -200,7 +202,7 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--fixed", default=",".join(FIXED), help="fixed levels; off is plain DDP")
     parser.add_argument("--hooks", default=",".join(TORCH_HOOKS), help="torch's communication hooks, as peers")
     parser.add_argument("--controllers", default=",".join(ADAPTIVE))
-    parser.add_argument("--local", default="", help="with local steps: local:20 (20 steps at int8), auto-local")
+    parser.add_argument("--local", default="", help=LOCAL_HELP)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--peer-seeds", type=int, default=1, help="seeds of torch's hooks, netsense, dc2 and a trade")
     parser.add_argument("--steps", type=int, default=STEPS)

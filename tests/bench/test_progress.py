@@ -29,9 +29,10 @@ from harness.progress.cells import (
 )
 from harness.progress.curves import Curve, noise_of, trend
 from harness.progress.ledger import Ledger, code_of
+from harness.progress.local_peers import local_steps_of
 from harness.progress.networks import binned, network_of, rotated
 from harness.progress.pool import perform
-from harness.progress.runs import Setup, Work, each_of, evaluated, local_steps_of, runs_of, started, timing
+from harness.progress.runs import Setup, Work, each_of, evaluated, runs_of, started, timing
 from harness.progress.summary import Collected, Contestants, fixed_levels, keeping, keeps_accuracy, totals, verdict
 from harness.progress.tasks import task_of
 
@@ -408,7 +409,7 @@ def test_contestants_with_local_steps_are_compared_with_the_best_fixed_level() -
     assert "| `int8` | 8.0 | `local:20` | 2.0 | 4.00 |" in tables.local_table([named])[-1]
 
 
-@pytest.mark.parametrize("name", ["local", "local:0", "local:x", "20"])
+@pytest.mark.parametrize("name", ["local", "local:0", "local:x", "20", "torchft-diloco"])
 def test_a_contestant_that_is_no_number_of_local_steps_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="local:STEPS"):
         local_steps_of(name)

@@ -4,7 +4,7 @@ train   a fixed level, once: its losses do not depend on the network. What each 
 peer    one of torch's communication hooks, likewise
 time    the same steps on a network: the recorded traffic in that network's timeline
 whole   a controller on a network, training and time in one loop; also a fixed level, to check the composition
-local   a fixed number of local steps at one level, trained and timed like a fixed level
+local   a fixed number of local steps at one level, trained and timed like a fixed level; or those of another library
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import torch
 
 from gradwire.decide.base import Controller
 from gradwire.decide.registry import make_controller
-from gradwire.errors import ConfigError
 from gradwire.level import Level
 from gradwire.network import preset
 from gradwire.simulate.local_training import simulation_of
@@ -38,6 +37,8 @@ from gradwire.simulate.workers import BucketTraffic
 from gradwire.types import Bucket, TransportKind
 from harness.progress.cells import AUTO, AUTO_LOCAL, TRADE
 from harness.progress.ledger import CONTROL, LOCAL, TIMING, TRAINING, Settings, code_of
+from harness.progress.local_peers import LEVEL as UNCOMPRESSED
+from harness.progress.local_peers import PeerSimulation, local_steps_of
 from harness.progress.networks import network_of
 from harness.progress.tasks import task_of
 from harness.progress.torch_hooks import HookWorkers, hook_of
@@ -88,9 +89,16 @@ class Work:
     @property
     def code(self) -> str:
         kind = self.settings["kind"]
-        own = (*OWN_CODE, "torch_hooks.py") if kind == "peer" else OWN_CODE
+        own = (*OWN_CODE, *self._peer_code)
         shipped = (*CODE[kind], *LOCAL) if self.settings.get("level") == AUTO_LOCAL else CODE[kind]
         return code_of(shipped) + code_of(own, Path(__file__).parent)
+
+    @property
+    def _peer_code(self) -> tuple[str, ...]:
+        if self.settings["kind"] == "peer":
+            return ("torch_hooks.py",)
+        other_library = self.settings["kind"] == "local" and not self.settings["level"].startswith("local:")
+        return ("local_peers.py",) if other_library else ()
 
     def run(self, steps: int | None = None) -> dict[str, Any]:
         """Of a training, only the first `steps`."""
@@ -137,25 +145,25 @@ def peer(work: Work, steps: int) -> dict[str, Any]:
 
 def local(work: Work, steps: int) -> dict[str, Any]:
     """Local steps, so many a round."""
-    return _recorded(work, _unhindered(work, LOCAL_LEVEL, local_steps_of(work.settings["level"])), steps)
+    peer, every = local_steps_of(work.settings["level"])
+    if peer is None:
+        return _recorded(work, _unhindered(work, LOCAL_LEVEL, every), steps)
+    job = replace(_unhindered_job(work, UNCOMPRESSED, every), outer=peer.outer)
+    return _recorded(work, PeerSimulation(job, peer.synchronous_steps(work.setup.steps)), steps)
 
 
 TRAINED: Final = {"train": train, "peer": peer, "local": local}
 
 
-def local_steps_of(contestant: str) -> int:
-    """Of "local:20"; ConfigError for another form."""
-    kind, _, number = contestant.partition(":")
-    if kind != "local" or not number.isdigit() or int(number) < 1:
-        raise ConfigError(f"local: {contestant!r} is not local:STEPS or {AUTO_LOCAL}")
-    return int(number)
-
-
 def _unhindered(work: Work, level: str, sync_every: int = 0) -> TrainingSimulation:
+    return simulation_of(_unhindered_job(work, level, sync_every))
+
+
+def _unhindered_job(work: Work, level: str, sync_every: int) -> SimulatedJob:
     setup, settings = work.setup, work.settings
     task = task_of(settings["task"], setup.steps, setup.directory)
     job = SimulatedJob(task, preset("lan1g", setup.hosts), level, seed=settings["seed"], sync_every=sync_every)
-    return simulation_of(replace(job, evaluate_every=setup.steps + 1))
+    return replace(job, evaluate_every=setup.steps + 1)
 
 
 def _recorded(work: Work, simulation: TrainingSimulation, steps: int) -> dict[str, Any]:
