@@ -319,8 +319,8 @@ class Advised(Fact, frozen=True):
 
 
 class TransportChosen(Fact, frozen=True):
-    """Where the configuration leaves the transport open: what carries the coming steps ("group", "tcp" or "ltp"), and
-    why; also when another one is being opened or measured."""
+    """Where the configuration leaves the transport or the plan open: what carries the coming steps ("group", "tcp",
+    "ltp" or "trees"), and why; also when another one is being opened or measured."""
 
     step: int
     transport: str

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from gradwire.dashboard.openapi import document
 from gradwire.dashboard.routes import ROUTES
 from gradwire.dashboard.schema import RunsChanged
-from gradwire.events import Decided, LinksSensed, Noted, Planned, Stepped, Transferred
+from gradwire.events import Decided, LinksSensed, Noted, Planned, Stepped, Transferred, TransportChosen
 from gradwire.observe.reader import Record, read
 from tests.dashboard.conftest import Served
 
@@ -51,6 +51,9 @@ def test_the_overview_adds_up_the_log(served: Served, records: list[Record]) -> 
         assert overview["split"][part] == pytest.approx(sum(getattr(event, part) for event in last) / len(last))
     assert overview["note"]["accuracy"] == events(records, Noted)[-1].accuracy
     assert overview["recent"][0]["reason"] == events(records, Decided, 0)[-1].reason
+    chosen = events(records, TransportChosen, 0)[-1]
+    carried = {"transport": chosen.transport, "step": chosen.step, "reason": chosen.reason}
+    assert overview["carried"] == carried
 
 
 def test_a_series_holds_every_step_when_there_is_room(served: Served, records: list[Record]) -> None:

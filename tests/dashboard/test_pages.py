@@ -21,6 +21,7 @@ from gradwire.events import (
     Planned,
     Stepped,
     Transferred,
+    TransportChosen,
 )
 from gradwire.observe.files import segment_path
 from gradwire.observe.reader import Record, read
@@ -69,6 +70,9 @@ def test_the_overview_shows_the_log(served: Served, tab: Callable[..., Tab], rec
     wire = sum(event.wire for event in last) / len(last)
     assert number(shown("[data-test=split-wire] b")) == pytest.approx(wire, rel=0.01)
     assert number(shown("[data-test=steps]")) == len(events(records, Stepped, 0))
+    chosen = events(records, TransportChosen, 0)[-1]
+    assert shown("[data-test=carried] .chip") == chosen.transport
+    assert chosen.reason in shown("[data-test=carried]")
 
 
 def test_dragging_zooms_and_double_click_shows_all(served: Served, tab: Callable[..., Tab]) -> None:

@@ -68,6 +68,7 @@ export interface Overview {
     waited: number;
     headline: string;
   } | null;
+  carried: { transport: string; step: number; reason: string } | null;
 }
 export interface Series {
   name: string;

@@ -106,6 +106,15 @@ class LocalStepsView(Response, frozen=True):
     headline: str
 
 
+class ChosenTransportView(Response, frozen=True):
+    """What carries the gradients, where the job chooses it: "group", "tcp", "ltp" or "trees"; since which step, and
+    why."""
+
+    transport: str
+    step: int
+    reason: str
+
+
 class Overview(Response, frozen=True):
     """Main numbers of a run. `speedup` is predicted by the cost model: `predicted_plain` divided by `split.seconds`.
     `step_mean` is the mean step of the whole run: the ratio of two runs is the measured speed-up, as in reports."""
@@ -129,6 +138,8 @@ class Overview(Response, frozen=True):
     guard: GuardView | None
     # None without local steps.
     local_steps: LocalStepsView | None = None
+    # None where the configuration fixes it, or as long as nothing was chosen.
+    carried: ChosenTransportView | None = None
 
 
 class SeriesName(Response, frozen=True):

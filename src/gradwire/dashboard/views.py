@@ -44,6 +44,7 @@ def overview(data: RunData, run: schema.RunBrief) -> schema.Overview:
         faults=sum(state.faults.values()),
         guard=_guard(data),
         local_steps=_local_steps(data),
+        carried=_carried(data),
     )
 
 
@@ -159,6 +160,13 @@ def _network(data: RunData) -> schema.NetworkNow | None:
     if event is None:
         return None
     return schema.NetworkNow(event.bandwidth, event.rtprop, event.queueing, event.loss, event.confidence)
+
+
+def _carried(data: RunData) -> schema.ChosenTransportView | None:
+    chosen = data.state.chosen
+    if chosen is None:
+        return None
+    return schema.ChosenTransportView(chosen.transport[:MAX_NAME], chosen.step, chosen.reason[:MAX_TEXT])
 
 
 def _guard(data: RunData) -> schema.GuardView | None:

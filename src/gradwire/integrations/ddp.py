@@ -68,8 +68,9 @@ def attach(  # noqa: PLR0913 - the settings that users change most, by name
     controller may choose, as in attach(model, "auto", lossiest="int4").
     `transport` is "group" (the collectives of the model's process group), "ltp" (gradwire's own, over UDP; TCP where
     UDP is blocked), "tcp", or "auto": the group first, then what adaptive levels measure to be faster. `plan` names a
-    planner: gradients then travel over its trees (docs/planning.md), on a wire of gradwire's own. `record` names a
-    directory for the ranks' event files, as GRADWIRE_RECORD and the setting do.
+    planner: gradients then travel over its trees (docs/planning.md), on a wire of gradwire's own; with "auto" they do
+    so where that is measured to be faster. `record` names a directory for the ranks' event files, as GRADWIRE_RECORD
+    and the setting do.
     `scaler` is this model's loss scaler (torch.amp.GradScaler); if every rank's training loop has exactly one, gradwire
     finds it.
     `sync_every` allows local steps (docs/howto/local-steps.md): ranks train alone for this many steps of `optimizer`

@@ -37,6 +37,7 @@ from gradwire.events import (
     Sensed,
     Stepped,
     Transferred,
+    TransportChosen,
 )
 from gradwire.observe.files import PACKED, PLAIN, pack, segment_path
 from gradwire.types import all_reduce_bytes
@@ -212,6 +213,7 @@ def _plan(run: _SampleRun, reason: str) -> None:
     leaders = sorted({_leader(run, rank) for rank in range(ranks)})
     routes = (PlannedRoute((leaders[0], leaders[1], leaders[2]), side=True),) if len(leaders) == len(SITES) else ()
     run.record(0, Planned(run.at, run.step, run.plan, "loadaware", reason, 0.21, trees, routes, 4_000_000))
+    run.record(0, TransportChosen(run.at, run.step, "trees", "sample: 210 ms a step over trees, 330 ms over group"))
 
 
 def _leader(run: _SampleRun, rank: int) -> int:
