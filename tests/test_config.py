@@ -88,6 +88,11 @@ def test_an_error_names_its_setting(given: object, environment: dict[str, str], 
             "configuration: there is no setting 'transports'; did you mean 'transport'? known are level, lossiest, ",
         ),
         ({"levle": "int8"}, "configuration: there is no setting 'levle'; did you mean 'level'? "),
+        (
+            {"compress": {"warmup": -1}},
+            "compress.warmup: -1 is not valid; it must be a whole number >= 0; the default is 100, and 0 with "
+            "a plan or local steps",
+        ),
         ({"level": 5}, "level: 5 is not valid; it must be text"),
         ({"level": "atuo"}, "level: 'atuo' in 'atuo' is not a stage; "),
         ({"level": "topkk:0.01"}, "level: 'topkk:0.01' in 'topkk:0.01' is not a stage; did you mean 'topk'? "),

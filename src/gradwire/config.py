@@ -26,6 +26,8 @@ from gradwire.suggest import did_you_mean
 from gradwire.transport.config import TransportConfig
 
 PREFIX = "GRADWIRE_"
+# Defaults that depend on other settings, in words for errors.
+DEFAULTS: Final = {"compress.warmup": f"{WARM_STEPS}, and 0 with a plan or local steps"}
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
@@ -423,7 +425,7 @@ def _explain(text: str, fields: dict[str, Any]) -> str:
     else:
         wanted = f"one of {', '.join(map(repr, choices))}" if choices else _in_words(what)
     default = names[name].default
-    usual = "" if default is msgspec.NODEFAULT else f"; the default is {default!r}"
+    usual = "" if default is msgspec.NODEFAULT else f"; the default is {DEFAULTS.get(setting, repr(default))}"
     return f"{setting}: {given!r} is not valid; it must be {wanted}{usual}"
 
 

@@ -73,7 +73,7 @@ def test_a_job_under_slurm_continues_on_another_node(cluster: SlurmCluster, fold
 
 @pytest.mark.timeout(400)
 def test_the_doctor_and_an_unchanged_script_run_under_slurm(cluster: SlurmCluster, folder: Path) -> None:
-    report = shell(cluster, folder, command("doctor"))
+    report = shell(cluster, folder, command("gradwire doctor"))
     assert "export GRADWIRE_SITE=site0   # on h0, h1" in report
     assert "export GRADWIRE_SITE=site1   # on h2" in report
     (script,) = [block for block in blocks(PAGE) if block.title == "train.sbatch"]

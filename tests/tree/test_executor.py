@@ -61,6 +61,20 @@ def test_every_plan_sums_everything_once(name: str) -> None:
         assert torch.allclose(got.double(), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("level", ["off", "int8"])
+@pytest.mark.parametrize("numels", [(0, 30_000), (30_000, 0)])
+def test_an_empty_bucket_is_reduced_with_the_others(numels: tuple[int, ...], level: str) -> None:
+    """Also as the last of a step, which it ends."""
+    gradients = [[torch.full((numel,), float(rank)) for numel in numels] for rank in range(3)]
+    net = FakeNet()
+    with Grid([net.wire(r) for r in range(3)], plan_for(generated(3, 1).matrix), numels) as grid:
+        for _ in range(3):
+            results = grid.run(gradients, level)
+            assert_identical(results)
+            assert [values.numel() for values in results[0]] == list(numels)
+            assert torch.allclose(torch.cat(results[0]), torch.ones(30_000), atol=0.02)
+
+
 @pytest.mark.parametrize(
     "level", ["off", "fp16", "int8", "int4", "int2", "randk:0.1", "sharedk:0.05+int8", "randk:0.2+fp16"]
 )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from concurrent.futures import as_completed
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ import torch
 from harness.progress.ledger import Ledger
 from harness.progress.reuse import repeated
 from harness.progress.runs import Work
+from harness.worker_processes import process_pool
 
 
 def perform(works: Iterable[Work], ledger: Ledger, jobs: int = 1) -> Iterator[tuple[Work, dict[str, Any]]]:
@@ -27,7 +28,7 @@ def perform(works: Iterable[Work], ledger: Ledger, jobs: int = 1) -> Iterator[tu
         for work in waiting:
             yield work, ledger.add(work.settings, work.code, work.run())
     elif waiting:
-        with ProcessPoolExecutor(jobs, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+        with process_pool(jobs, partial(torch.set_num_threads, 1)) as pool:
             futures = {pool.submit(work.run): work for work in waiting}
             try:
                 for future in as_completed(futures):

@@ -106,7 +106,22 @@ def _geo_aws10(_: int) -> Network:
     return Network("", as_hosts(hosts), full_matrix(hosts, spec))
 
 
-_STORM_CABLES = ((1, 2), (1, 3), (2, 3), (2, 5), (3, 4), (4, 5), (4, 6), (5, 7), (6, 7), (6, 8), (6, 9), (7, 8), (8, 9))
+# The testbed of NetStorm: 9 sites, 13 links.
+NETSTORM_LINKS = (
+    (1, 2),
+    (1, 3),
+    (2, 3),
+    (2, 5),
+    (3, 4),
+    (4, 5),
+    (4, 6),
+    (5, 7),
+    (6, 7),
+    (6, 8),
+    (6, 9),
+    (7, 8),
+    (8, 9),
+)
 _STORM_REDRAW, _STORM_ROUNDS = 180.0, 20
 
 
@@ -118,7 +133,7 @@ def _netstorm9(_: int, dynamic: bool = False) -> Network:
         return Rate.from_mbit(round(rng.uniform(20, 155)))
 
     links: list[Link] = []
-    for a, b in _STORM_CABLES:
+    for a, b in NETSTORM_LINKS:
         links += both(f"s{a}", f"s{b}", LinkSpec(draw(), Seconds(0.005)), LinkSpec(draw(), Seconds(0.005)))
     changes = tuple(
         Change(Seconds(_STORM_REDRAW * turn), link.name, draw())

@@ -69,7 +69,8 @@ class StepRunner:
         if step.level is not None and not request.own_level:
             request = replace(request, level=step.level)
         numel = request.bucket.numel
-        pieces = step.partitioner.partition(numel, frame_bytes(request.level, numel) / (4 * numel))
+        ratio = frame_bytes(request.level, numel) / (4 * numel) if numel else 1.0
+        pieces = step.partitioner.partition(numel, ratio)
         step.left += len(pieces)
         step.closed = request.bucket.is_last
         left = len(pieces)
@@ -86,7 +87,9 @@ class StepRunner:
 
         for piece in pieces:
             self._waiting.append((_weight(step, piece), self._reduction(step, request, piece, restored)))
-        if not pieces:
+        if not pieces:  # an empty bucket
+            if step.left == 0 and step.closed:
+                self._complete(step)
             self.pending.bucket_done(request)
 
     def admit(self) -> None:

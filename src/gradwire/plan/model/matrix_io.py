@@ -14,25 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from gradwire.errors import ConfigError
+from gradwire.network.presets import NETSTORM_LINKS
 from gradwire.plan.matrix import Matrix
 from gradwire.units import Rate, parse_rate, parse_seconds
 
-# The testbed of NetStorm: 9 sites, 13 links, each direction with its own rate of 20..155 Mbit/s.
-NETSTORM_LINKS = (
-    (1, 2),
-    (1, 3),
-    (2, 3),
-    (2, 5),
-    (3, 4),
-    (4, 5),
-    (4, 6),
-    (5, 7),
-    (6, 7),
-    (6, 8),
-    (6, 9),
-    (7, 8),
-    (8, 9),
-)
 AWS_COLUMNS = ("region_a", "region_b", "rtt_ms", "bandwidth_gbps")
 
 
@@ -46,7 +31,7 @@ class NamedMatrix:
 
 
 def netstorm9(seed: int = 0, low_mbit: float = 20, high_mbit: float = 155, rtprop: float = 0.03) -> NamedMatrix:
-    """The 9-site graph, members 1..9; the rate of each direction of each link is drawn uniformly."""
+    """NetStorm's testbed, members 1..9; the rate of each direction of each link is drawn uniformly."""
     draw = np.random.default_rng(seed)
     links = {}
     for first, second in NETSTORM_LINKS:
