@@ -115,8 +115,8 @@ def test_missing_and_one_way_links_are_relayed(planner: str, matrix: Matrix, job
 
 # With few chunks the order in which two of them take one link decides, and two models may order them differently.
 FEW_CHUNKS = 4
-# `sites` counts what ranks of a site send together over their line, and sums inside sites before those between them; the
-# simulation knows no common lines, and overlaps the two.
+# `sites` counts what ranks of a site send together over their line, and sums inside sites before those between them;
+# the simulation knows no common lines, and overlaps the two.
 OVERLAPPED = "sites"
 
 
