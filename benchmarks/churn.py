@@ -1,6 +1,6 @@
 """Local steps with replicas that are killed and restarted: what the kills cost, and whether replicas stay equal.
 
-    python benchmarks/churn.py [--replicas 32] [--kills 60] [--sync-every 20] [--level int8] [--plan NAME] [--out FOLDER]
+    python benchmarks/churn.py [--replicas 32] [--kills 60] [--sync-every 20] [--level int8] [--plan NAME] [--out DIR]
 
 Replicas are processes of this machine that train a small network on handwritten digits, along the trees of a plan over
 TCP on loopback. Kills (SIGKILL) come at seeded random times of rounds; a new process replaces each at once and joins at
