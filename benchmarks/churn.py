@@ -1,8 +1,8 @@
 """Local steps with replicas that are killed and restarted: what the kills cost, and whether replicas stay equal.
 
-    python benchmarks/churn.py [--replicas 32] [--kills 60] [--sync-every 20] [--level int8] [--seed 1] [--out FOLDER]
+    python benchmarks/churn.py [--replicas 32] [--kills 60] [--sync-every 20] [--level int8] [--plan NAME] [--out DIR]
 
-Replicas are processes of this machine that train a small network on handwritten digits, along a load-aware plan over
+Replicas are processes of this machine that train a small network on handwritten digits, along the trees of a plan over
 TCP on loopback. Kills (SIGKILL) come at seeded random times of rounds; a new process replaces each at once and joins at
 an end of a round. churn.json has the figures, churn.md is generated from it. Ends with 1 where a promise is broken.
 """
@@ -32,7 +32,7 @@ def job_of(options: argparse.Namespace) -> dict[str, Any]:
         "parent": os.getpid(),
         "config": {
             "level": options.level,
-            "plan": "loadaware",
+            "plan": options.plan,
             # Idle links are not probed: dozens of processes share two cores, which is what a probe would measure.
             "planning": {"elastic": True, "rejoin": 240.0, "aware": False, "probe": False},
             # A dead process is found by its closed connection; a live one may be silent for long on a busy machine.
@@ -54,6 +54,7 @@ def page(found: dict[str, Any]) -> str:
     share, possible = one["useful"] / one["made"], one["useful"] / one["possible"]
     verdict = "every promise kept" if not one["problems"] else f"BROKEN: {'; '.join(one['problems'])}"
     command = f"python benchmarks/churn.py --replicas {one['replicas']} --kills {kills} --sync-every {every}"
+    command += f" --rounds {options['rounds']}" if options["rounds"] else ""
     rows = [
         ("useful steps: in the global weights", f"{one['useful']:,} of {one['made']:,} made ({share:.2%})"),
         ("of what a run without kills makes in as many rounds", f"{possible:.1%}"),
@@ -68,9 +69,9 @@ def page(found: dict[str, Any]) -> str:
     table = "\n".join(f"| {what} | {value} |" for what, value in rows)
     return f"""# Local steps with ranks that die and rejoin
 
-    {command} --level {options["level"]} --seed {options["seed"]} --out docs/results
+    {command} --plan {options["plan"]} --level {options["level"]} --seed {options["seed"]} --out docs/results
 
-{one["replicas"]} replicas as processes of one machine, {kills} kills at random times and as many new processes, {one["rounds"]} rounds of {every} steps at level `{options["level"]}`: {verdict}. Handwritten digits, plan `loadaware` over TCP on loopback, `planning.elastic`. gradwire {facts["revision"]}, torch {facts["torch"]}, {facts["cores"]} cores, load {facts["load_before"]} before the run, {one["seconds"]:.0f} s in all.
+{one["replicas"]} replicas as processes of one machine, {kills} kills at random times and as many new processes, {one["rounds"]} rounds of {every} steps at level `{options["level"]}`: {verdict}. Handwritten digits, plan `{options["plan"]}` over TCP on loopback, `planning.elastic`. gradwire {facts["revision"]}, torch {facts["torch"]}, {facts["cores"]} cores, load {facts["load_before"]} before the run, {one["seconds"]:.0f} s in all.
 
 | | |
 |---|---|
@@ -87,6 +88,7 @@ def main() -> None:
     parser.add_argument("--sync-every", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=0, help="over which kills are spread; 0: as many as kills")
     parser.add_argument("--level", default="int8")
+    parser.add_argument("--plan", default="loadaware")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--limit", type=float, default=1500.0, help="seconds after which the run is an error")
     parser.add_argument("--out", type=Path)
