@@ -97,6 +97,11 @@ def test_an_error_names_its_setting(given: object, environment: dict[str, str], 
         ({"level": "atuo"}, "level: 'atuo' in 'atuo' is not a stage; "),
         ({"level": "topkk:0.01"}, "level: 'topkk:0.01' in 'topkk:0.01' is not a stage; did you mean 'topk'? "),
         ({"plan": "loadawre"}, "plan: 'loadawre' is not a planner; did you mean 'loadaware'? "),
+        ({"plan": "atuo"}, "plan: 'atuo' is not a planner; did you mean 'auto'? "),
+        (
+            {"plan": "auto", "planning": {"elastic": True}},
+            "planning.elastic: ranks can be lost and rejoin only ",
+        ),
         (0.01, "config: 0.01 is not a configuration; give a level as text "),
         (["int8"], "config: ['int8'] is not a configuration; "),
         (Config(level=5), "level: 5 is not valid; it must be text"),  # type: ignore[arg-type]
@@ -287,3 +292,12 @@ VARIABLES = sorted({name for path in SOURCES for name in re.findall(r"GRADWIRE_[
 @pytest.mark.parametrize("variable", VARIABLES)
 def test_no_variable_that_gradwire_reads_is_refused(variable: str) -> None:
     assert variable in config.OTHER_VARIABLES or variable in config._fields()
+
+
+def test_a_plan_that_is_left_open_is_no_planner_and_excludes_nothing() -> None:
+    """Local steps and momentum are possible: trees are not tried then."""
+    config = resolve({"plan": "auto", "sync_every": 5, "lossiest": "topk:0.03+int8"}, {})
+    assert (config.plan, config.planner) == ("auto", "")
+    assert resolve({"plan": "auto", "compress": {"momentum": 0.9}}, {}).warmup > 0
+    assert resolve({"plan": "star"}, {}).planner == "star"
+    assert resolve(None, {"GRADWIRE_PLAN": "auto"}).plan == "auto"

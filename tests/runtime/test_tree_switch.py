@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 import torch
 
+from gradwire.decide.transport_choice import TransportChoice, TransportChooser, TransportStep
 from gradwire.events import Event, Faulted, Planned
 from gradwire.runtime.pipeline import Pipeline
 from gradwire.runtime.transport_switch import OpenTransport, TransportSwitch
 from gradwire.runtime.tree_opener import JobSteps
 from gradwire.sites.reducer import TreeReducer
 from gradwire.types import Readiness, TransportKind
+from tests.runtime import test_transport_switch
 from tests.runtime.sessions import Sessions
 from tests.runtime.transports import transport_of
 from tests.tree.test_setup import connections
@@ -132,3 +136,34 @@ def test_events_of_trees_have_the_steps_of_the_job() -> None:
     events.emit(Faulted(1.0, 3, "fallback", "text"))
     assert [event.step for event in seen if isinstance(event, Planned | Faulted)] == [77, 77]
     switch.close_lanes()
+
+
+class TwiceOverTrees(TransportChooser):
+    """Uses trees as soon as every rank has them, leaves them after some steps, and asks for them again at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.carried = self.rests = 0
+
+    def take(
+        self, step: TransportStep, ready: Collection[TransportKind], failed: Collection[TransportKind]
+    ) -> TransportChoice:
+        self.carried += step.ran == "trees"
+        self.rests -= self.rests > 0
+        if self.use == "trees" and self.carried >= 4:
+            self.use, self.carried, self.rests = "group", -100 if self.switches else 0, 1
+            self.switches += 1
+        elif "trees" in ready and not self.rests and self.switches < 2:
+            self.use = "trees"
+        asks = self.use != "trees" and not self.rests and self.switches < 2
+        return TransportChoice(self.use, "trees" if asks else "group")
+
+
+def test_a_report_of_trees_that_were_closed_is_not_taken_for_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(test_transport_switch, "ScriptedChooser", TwiceOverTrees)
+    ran = test_transport_switch.run(3)
+    assert [one.error for one in ran] == [""] * 3
+    kinds = ran[0].kinds
+    assert ran[1].kinds == ran[2].kinds == kinds
+    changes = [kinds[step] for step in range(1, len(kinds)) if kinds[step] != kinds[step - 1]]
+    assert changes[:3] == ["trees", "group", "trees"]

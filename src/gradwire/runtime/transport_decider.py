@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Final, Protocol
 
 from gradwire.decide.base import Controller, Job
 from gradwire.decide.summable_controller import SummableController, summable
@@ -19,6 +19,10 @@ from gradwire.events import Sink, TransportChosen
 from gradwire.exchange.select import FootprintTable
 from gradwire.runtime.governor import sendable
 from gradwire.types import Decision, Readiness, RouteForecast, StepFacts, TransportKind, View
+
+# Rounds of pulses from a request to open trees until what ranks report is the answer to it. Trees that were left are
+# closed, and a report from before that must not be taken for one of those that are opened anew.
+ANSWERED: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,8 @@ class TransportDecider:
         self._wire: FootprintTable | None = None
         # Added to a transport's own count of network changes: the controller's count rises with every change.
         self._changes_before = self._changes_shown = 0
+        # Rounds in a row in which ranks were told to open trees.
+        self._requested = 0
 
     def decide(self, step: CarriedStep, last: Decision, ranks: Iterable[Readiness]) -> Decision:
         """`last` is the decision before; `ranks` say what each of them has prepared."""
@@ -63,7 +69,7 @@ class TransportDecider:
         if chooser is None:
             return self._ask(step)
         before, trying = chooser.use, chooser.trying
-        choice = chooser.take(self._carried(step, last), *_prepared(ranks))
+        choice = chooser.take(self._carried(step, last), *self._answers(last, ranks))
         if choice.reason:
             self._sink.emit(TransportChosen(step.now, step.step, choice.use, choice.reason))
         if chooser.use != before:
@@ -72,6 +78,14 @@ class TransportDecider:
         decision = self._ask(step) if asked else last
         level = summable(decision.level) if choice.use == "trees" else decision.level
         return replace(decision, level=level, transport=choice.use, prepare=choice.prepare)
+
+    def _answers(self, last: Decision, ranks: Iterable[Readiness]) -> tuple[set[TransportKind], set[TransportKind]]:
+        """What is ready on every rank, and what failed on one."""
+        self._requested = self._requested + 1 if last.prepare == "trees" else 0
+        ready, failed = _prepared(ranks)
+        if last.transport != "trees" and self._requested < ANSWERED:
+            ready, failed = ready - {"trees"}, failed - {"trees"}
+        return ready, failed
 
     def _ask(self, step: CarriedStep) -> Decision:
         self._changes_shown = step.view.changes + self._changes_before
