@@ -183,7 +183,7 @@ HEAD: Final = (
     f"(spread, share, growth) are {SPREAD[0]} for AdamW and {SPREAD[1]} for SGD.",
     "",
     "`torchft-diloco` and `post-local-sgd` are the arithmetic of torchft's DiLoCo (outer Nesterov 0.7 / 0.9, as in",
-    "its training example) and of torch's post_localSGD_hook with PeriodicModelAverager (a tenth of the steps",
+    "its own tests) and of torch's post_localSGD_hook with PeriodicModelAverager (a tenth of the steps",
     "synchronous, then plain averages), computed here; neither library was run.",
     "",
     "| job | workers | H | method | level | seed | steps | loss | cosine | slowdown | price |",

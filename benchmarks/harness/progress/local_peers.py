@@ -1,6 +1,6 @@
 """Local peers: other libraries' local steps, as arithmetic and traffic, with the same number of local steps a round.
 
-    torchft-diloco:H   torchft's DiLoCo with the outer optimizer of its training example: SGD with Nesterov momentum,
+    torchft-diloco:H   torchft's DiLoCo with the outer optimizer of its own tests: SGD with Nesterov momentum,
                        0.7 / 0.9. Uncompressed
     post-local-sgd:H   torch's post_localSGD_hook and PeriodicModelAverager: synchronous gradients at first, then the
                        mean of the workers' weights, for the first time after one step alone and then after every H
