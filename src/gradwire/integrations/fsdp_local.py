@@ -80,7 +80,7 @@ def attach_local_fsdp(
 
 
 def _parameters(model: nn.Module, units: Sequence[FsdpUnit]) -> ModelParameters:
-    """The sharded parameters, by the names of their shards. Others are frozen, or FSDP2 was told to ignore them."""
+    """The sharded parameters, by the names of their shards. Others are frozen, or ignored by FSDP2."""
     trained = {name: one for unit in units for name, one in unit.trained()}
     ours = set(map(id, trained.values()))
     return ModelParameters(trained, tuple(one for one in model.parameters() if id(one) not in ours))

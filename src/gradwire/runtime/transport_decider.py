@@ -60,7 +60,7 @@ class TransportDecider:
         self._wire: FootprintTable | None = None
         # Added to a transport's own count of network changes: the controller's count rises with every change.
         self._changes_before = self._changes_shown = 0
-        # Rounds in a row in which ranks were told to open trees.
+        # Rounds in a row in which the decision asked ranks to open trees.
         self._requested = 0
 
     def decide(self, step: CarriedStep, last: Decision, ranks: Iterable[Readiness]) -> Decision:
