@@ -105,7 +105,7 @@ def test_mistakes_are_named_on_all_ranks(ranks: Ranks) -> None:
         "optimizer: this SGD does not step",
         "sync_every: 'auto' cannot be used with FSDP2",
         "sync_seconds: 5 cannot be used with FSDP2",
-        "sync_every: 5 cannot be combined with plan = 'ring'",
+        "plan: 'ring' cannot be used with FSDP2",
         "sync_every: 5 needs the optimizer",
         "sync_every: with num_fragments = 3 some rank of a site has an empty shard",
         "sync_every: rank 0 has 5, rank 1 has 6",
