@@ -112,14 +112,17 @@ def check_journals(folder: Path, dead: int, dies_at: int) -> None:
 @pytest.mark.parametrize("dead", [2, 3])
 def test_a_site_of_several_ranks_survives_the_death_of_its_leader_and_of_a_follower(tmp_path: Path, dead: int) -> None:
     """With the leader the whole site loses its round; with a follower, the follower's own."""
-    dies_at, last = churn_jobs.EVERY + 2, 8 * churn_jobs.EVERY
-    (tmp_path / "last").write_text(str(last))
+    dies_at = churn_jobs.EVERY + 2
+    left = tuple(rank for rank in range(4) if rank != dead)
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     ranks = [
         start(rank, store.port, tmp_path, Start("int8", dies_at if rank == dead else None, sites="aabb"))
         for rank in range(4)
     ]
     try:
+        wait_for(tmp_path, lambda found: any(number > 1 and set(one) == set(left) for number, one in found.items()))
+        rounds = 1 + max(rounds_of(tmp_path)) + churn_jobs.MORE
+        end_after(tmp_path, rounds)
         for process in ranks:
             process.join(200)
         assert [process.exitcode for process in ranks] == [-SIGKILL if rank == dead else 0 for rank in range(4)]
@@ -128,10 +131,9 @@ def test_a_site_of_several_ranks_survives_the_death_of_its_leader_and_of_a_follo
             process.kill()
             process.join()
     contributors = equal_replicas(tmp_path)
-    left = tuple(rank for rank in range(4) if rank != dead)
     assert contributors[0] == {(0, 1, 2, 3)}
     assert contributors[1] == {(0, 1) if dead == 2 else left}
-    assert contributors[last // churn_jobs.EVERY - 1] == {left}
+    assert contributors[rounds - 1] == {left}
 
 
 @pytest.mark.timeout(300)
