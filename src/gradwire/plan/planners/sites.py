@@ -8,7 +8,9 @@ not see that, so trees are made between sites:
 3. In each tree one member leads its site: the others send to it and receive from it. Trees are repeated, each time with
    the next member of every site, so that all members of a site carry an equal part.
 
-Sites come from the job, or from the matrix (`hierarchy.groups_of`).
+Sites come from the job, or from the matrix (`hierarchy.groups_of`). Where the job names them, the predicted time counts
+what their lines carry together: sums inside sites, then those between them. Of sites that the matrix shows nothing is
+known but the links, so the plan's time is predicted by these, as every planner's is.
 """
 
 from __future__ import annotations
@@ -42,10 +44,13 @@ def sites(matrix: Matrix, job: ReductionJob) -> Draft:
     between = loadaware(between_sites(matrix, groups), job)  # 1, 2
     leaders = min(MOST_LEADERS, max(len(group) for group in groups))
     trees = tuple(_extended(tree, groups, turn, leaders) for tree, turn in product(between.trees, range(leaders)))  # 3
+    reason = f"{len(groups)} sites sum internally, then {between.reason} between sites"
+    if not job.sites:
+        return Draft(trees, reason)
     assert between.cost is not None
     inside = max(_inside(matrix, group, job) for group in groups)
     cost = PlanCost(between.cost.seconds + inside, between.cost.busiest, between.cost.busy, between.cost.path + inside)
-    return Draft(trees, f"{len(groups)} sites sum internally, then {between.reason} between sites", cost)
+    return Draft(trees, reason, cost)
 
 
 def between_sites(matrix: Matrix, groups: Sequence[Sequence[int]]) -> Matrix:
