@@ -16,7 +16,10 @@ ROOT = Path(__file__).parents[2]
 PAGES = [
     ROOT / "README.md",
     *(ROOT / "docs" / name for name in ("tutorial.md", "observe.md", "planning.md")),
-    *(ROOT / "docs" / "howto" / name for name in ("attach.md", "backend.md", "frameworks.md", "faults.md")),
+    *(
+        ROOT / "docs" / "howto" / name
+        for name in ("attach.md", "backend.md", "estimate.md", "frameworks.md", "faults.md")
+    ),
     *(ROOT / "docs" / "howto" / name for name in ("wan.md", "planner.md", "compressor.md", "kubernetes.md")),
 ]  # those of engines.md need a cluster: tests/engines
 # The slowest blocks start a lab and train in it, or run the doctor.

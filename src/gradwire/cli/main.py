@@ -19,6 +19,11 @@ COMMANDS = {
         "simulate_command",
         "Simulate one synchronisation with each planner's trees.",
     ),
+    "estimate": (
+        "gradwire.cli.estimate",
+        "estimate_command",
+        "Estimate whether gradwire would help a job, from a few numbers.",
+    ),
     "demo": ("gradwire.cli.demo", "demo", "Train a small CNN with plain DDP and with gradwire, and compare."),
     "dashboard": ("gradwire.cli.dashboard", "dashboard", "Show recorded runs, live or finished, in a browser."),
     "doctor": (
