@@ -74,11 +74,11 @@ class Estimate:
         return self.step * self.price
 
 
-def estimate(job: DescribedJob, periods: Sequence[int] = PERIODS) -> list[Estimate]:
-    """Every synchronous option, least lossy first, then local steps; plain DDP is the first."""
+def estimate(job: DescribedJob, periods: Sequence[int] = PERIODS, levels: Sequence[Level] = LEVELS) -> list[Estimate]:
+    """Every synchronous option in the order of `levels`, then local steps. Of LEVELS, the first is plain DDP."""
     prices = PriceList(())
     prices.take(None, job.adaptive)
-    found = [_synchronous(job, level, transport, prices.of(level)) for level in LEVELS for transport in FLAT_TRANSPORTS]
+    found = [_synchronous(job, level, transport, prices.of(level)) for level in levels for transport in FLAT_TRANSPORTS]
     world = len(job.network.ranks)
     for every in periods:
         price = prior_price(every, world, job.adaptive) * prices.of(LOCAL_LEVEL)
