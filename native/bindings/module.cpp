@@ -11,4 +11,5 @@ NB_MODULE(_native, m) {
   gradwire::bind_stream(m);
   gradwire::bind_packets(m);
   gradwire::bind_shm_allreduce(m);
+  gradwire::bind_key_exchange(m);
 }

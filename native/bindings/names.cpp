@@ -3,9 +3,9 @@
 namespace gradwire {
 
 const char* name_of(Failure failure) {
-  static constexpr const char* names[] = {"none",       "no_answer",      "authentication", "rank_in_use",
-                                          "wrong_rank", "too_many_peers", "vanished",       "restarted",
-                                          "half_open",  "closed",         "protocol",       "local_close"};
+  static constexpr const char* names[] = {
+      "none",      "no_answer", "authentication", "rank_in_use", "wrong_rank",  "too_many_peers", "vanished",
+      "restarted", "half_open", "closed",         "protocol",    "local_close", "wrong_version",  "key_limit"};
   return names[static_cast<std::size_t>(failure)];
 }
 

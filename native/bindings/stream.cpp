@@ -50,7 +50,8 @@ void bind_config(nb::module_& m) {
 std::map<std::string, std::uint64_t> counters(const stream::Counters& c) {
   return {{"malformed", c.malformed}, {"authentication_failed", c.authentication_failed},
           {"refused", c.refused},     {"accepted", c.accepted},
-          {"dropped", c.dropped},     {"wakes", c.wakes}};
+          {"dropped", c.dropped},     {"wrong_version", c.wrong_version},
+          {"wakes", c.wakes}};
 }
 
 std::uint64_t send(stream::Loop& loop, std::uint32_t rank, std::uintptr_t data, std::uint64_t size, std::uint64_t tag,

@@ -10,6 +10,8 @@
 
 namespace gradwire {
 
+void wipe(MutableBytes bytes) { OPENSSL_cleanse(bytes.data(), bytes.size()); }
+
 Secret sha256(Bytes data) {
   Secret digest;
   SHA256(data.data(), data.size(), digest.data());
@@ -33,7 +35,7 @@ void hkdf_expand(const Secret& key, std::string_view label, Bytes context, Mutab
   std::vector<std::uint8_t> info(label.begin(), label.end());
   info.insert(info.end(), context.begin(), context.end());
   info.push_back(1);  // the first and only block of RFC 5869's output
-  Secret block = hmac_sha256(key, info);
+  HeldSecret block = hmac_sha256(key, info);
   if (out.size() > block.size()) throw std::logic_error("hkdf_expand gives at most 32 bytes");
   std::memcpy(out.data(), block.data(), out.size());
 }
@@ -50,7 +52,7 @@ Aead::Aead(const Secret& traffic_secret, Direction direction) : context_(EVP_CIP
   hkdf_expand(traffic_secret, "ltp1 iv", {}, iv_);
   int encrypting = direction == Direction::seal;
   bool ok = context_ && EVP_CipherInit_ex(context_.get(), EVP_aes_128_gcm(), nullptr, key.data(), nullptr, encrypting);
-  OPENSSL_cleanse(key.data(), key.size());
+  wipe(key);
   if (!ok) throw std::runtime_error("OpenSSL has no AES-128-GCM");
 }
 

@@ -1,4 +1,5 @@
-// Cryptographic primitives of the wires, all from OpenSSL: HKDF and HMAC over SHA-256, AES-128-GCM.
+// Cryptographic primitives of the wires, all from OpenSSL: HKDF and HMAC over SHA-256, AES-128-GCM. The exchange of
+// keys is in key_exchange.h.
 #pragma once
 #include <array>
 #include <memory>
@@ -12,6 +13,18 @@ namespace gradwire {
 
 using Secret = std::array<std::uint8_t, 32>;
 using Tag = std::array<std::uint8_t, 16>;
+
+// Overwrites `bytes`; the compiler does not leave it out.
+void wipe(MutableBytes bytes);
+
+// A secret that is overwritten when it is no longer needed.
+struct HeldSecret : Secret {
+  HeldSecret() : Secret{} {}
+  HeldSecret(const Secret& from) : Secret(from) {}
+  HeldSecret(const HeldSecret&) = default;
+  HeldSecret& operator=(const HeldSecret&) = default;
+  ~HeldSecret() { wipe(*this); }
+};
 
 Secret sha256(Bytes data);
 Secret hmac_sha256(Bytes key, Bytes data);

@@ -9,8 +9,8 @@ namespace gradwire::ltp {
 Connection::Connection(const Settings& settings, const ConnectionStart& start, Time now)
     : settings_(settings),
       start_(start),
-      sealing_(start.sealing),
-      opening_(start.opening),
+      sealing_(start.sealing, settings.key_limit),
+      opening_(start.opening, settings.key_limit),
       recovery_(settings.congestion, kBaseDatagram, start.rtt, now, counters_),
       pmtu_(start.largest_datagram),
       sends_(start.rank, start.peer_credit, control_, events_, counters_),
@@ -20,6 +20,8 @@ Connection::Connection(const Settings& settings, const ConnectionStart& start, T
       now_(now),
       next_keepalive_(now),
       confirmed_(start.confirmed) {
+  wipe(start_.sealing);
+  wipe(start_.opening);
   // The initiator sends first, so that the responder learns that its answer arrived.
   ping_ = start.confirmed;
 }

@@ -31,7 +31,7 @@ struct ConnectionStart {
   std::uint32_t rank = 0;  // the peer's
   std::uint64_t epoch = 0;
   std::uint32_t local = 0, remote = 0;  // connection numbers
-  Secret sealing{}, opening{};
+  HeldSecret sealing, opening;          // wiped once the keys exist
   bool encrypt = true;
   bool confirmed = false;  // true at the initiator; the responder waits for a sealed packet as proof of the peer
   std::uint32_t peer_credit = 0;

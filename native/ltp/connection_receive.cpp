@@ -17,8 +17,10 @@ void Connection::handle_packet(Time now, const SealedHeader& header, MutableByte
   MutableBytes body = datagram.subspan(kSealedHeader);
   if (!opening_.open(header, header_bytes, body, start_.encrypt)) {
     ++counters_.authentication_failed;
+    if (opening_.exhausted()) fail(now, Failure::key_limit);
     return;
   }
+  if (opening_.exhausted()) return fail(now, Failure::key_limit);
   replay_window_.insert(header.number);
   Bytes frames = body.first(body.size() - kTagSize);
   if (!well_formed(frames)) {

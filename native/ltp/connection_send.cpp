@@ -173,6 +173,10 @@ void Connection::update_keys() {
 
 std::size_t Connection::finish(Time now, Packet& packet, MutableBytes out) {
   update_keys();
+  if (sealing_.exhausted() || packet.number > kLastNumber) {
+    fail(now, Failure::key_limit);
+    return 0;
+  }
   Writer writer(out);
   write(writer, SealedHeader{sealing_.generation(), start_.remote, packet.number});
   Bytes header = writer.written();

@@ -45,6 +45,10 @@ void Endpoint::connect(Time now, std::uint32_t rank, const Address& address) {
   peer.hello.nonce = handshake_.fresh_nonce();
   peer.hello.credit = settings_.credit;
   peer.hello.largest_datagram = settings_.largest_datagram;
+  peer.key.reset();
+  if (!peer.initiator) return;
+  peer.key = handshake_.fresh_key();
+  peer.hello.key = peer.key->public_key();
 }
 
 std::uint32_t Endpoint::fresh_connection() {
@@ -122,6 +126,7 @@ void Endpoint::shut() {
 
 void Endpoint::start(Time now, Peer& peer, const ConnectionStart& start) {
   peer.connection = std::make_unique<Connection>(settings_, start, now);
+  peer.key.reset();
   peer.state = Peer::State::connected;
   by_connection_[start.local] = &peer;
   for (SendRequest& request : peer.early_sends) peer.connection->send(now, std::move(request));
@@ -140,6 +145,7 @@ void Endpoint::report_connected(const Peer& peer) {
 void Endpoint::fail(Time now, Peer& peer, Failure failure) {
   if (peer.connection) peer.connection->fail(now, failure);
   peer.failure = failure;
+  peer.key.reset();
   for (const SendRequest& request : peer.early_sends)
     refuse(EventType::sent, peer.rank, request.token, request.size, failure);
   for (const ReceiveRequest& request : peer.early_receives)

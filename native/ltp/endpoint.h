@@ -74,8 +74,11 @@ class Endpoint {
   void on_refuse(Time now, Bytes datagram);
   void on_reset(Time now, const Address& from, Bytes datagram);
   void on_knock(Time now, const Address& from, Bytes datagram);
+  void on_versions(Time now, Bytes datagram);
+  void on_other_version(Time now, const Address& from, Bytes datagram);
   void on_sealed(Time now, const Address& from, MutableBytes datagram);
-  void accept(Time now, const Address& from, Peer& peer, const Hello& hello);
+  void accept(Time now, const Address& from, Peer& peer, const Hello& hello, Bytes datagram);
+  void hint(const Address& from, Failure failure);
   Peer* greeting_peer(std::uint32_t connection);
   std::uint32_t fresh_connection();
   bool poll_pending(std::deque<PendingDatagram>& pending, MutableBytes out, Transmit& transmit);
@@ -93,6 +96,7 @@ class Endpoint {
   std::deque<PendingDatagram> answers_;  // to packets of no connection: sent after what connections send
   std::deque<Event> events_;
   AnswerBudget budget_;
+  AnswerBudget exchanges_;  // of keys: at 0.1 ms each, a tenth of a core
   std::uint32_t turn_ = 0;
   int runs_ = 0;  // of connections, since the last answer
   Time next_reset_ = 0;

@@ -26,7 +26,8 @@ Time round_trip(Time elapsed) { return elapsed < kKnockAnswer ? std::max(elapsed
 void Endpoint::handle_datagram(Time now, const Address& from, MutableBytes datagram) {
   auto kind = peek_kind(datagram);
   if (!kind) {
-    ++(datagram.empty() || datagram[0] >> 4 == kVersion ? counters_.malformed : counters_.wrong_version);
+    if (!datagram.empty() && datagram[0] >> 4 != kVersion) return on_other_version(now, from, datagram);
+    ++counters_.malformed;
     return;
   }
   switch (*kind) {
@@ -37,6 +38,7 @@ void Endpoint::handle_datagram(Time now, const Address& from, MutableBytes datag
     case Kind::refuse: return on_refuse(now, datagram);
     case Kind::reset: return on_reset(now, from, datagram);
     case Kind::knock: return on_knock(now, from, datagram);
+    case Kind::versions: return on_versions(now, datagram);
   }
 }
 
@@ -44,9 +46,14 @@ void Endpoint::handle_datagram(Time now, const Address& from, MutableBytes datag
 // differ.
 void Endpoint::reject(const Address& from) {
   ++counters_.authentication_failed;
+  hint(from, Failure::authentication);
+}
+
+// What to report if the peer at that address never answers as it should. Anybody can send such packets, so they change
+// nothing else.
+void Endpoint::hint(const Address& from, Failure failure) {
   for (auto& [rank, peer] : peers_)
-    if (peer.state == Peer::State::greeting && peer.address == from && peer.hint == Failure::none)
-      peer.hint = Failure::authentication;
+    if (peer.state == Peer::State::greeting && peer.address == from && peer.hint == Failure::none) peer.hint = failure;
 }
 
 void Endpoint::answer(Time now, const Address& to, Datagram bytes) {
@@ -104,7 +111,7 @@ void Endpoint::on_hello(Time now, const Address& from, Bytes datagram) {
   Peer& peer = found->second;
   if (peer.connection) {
     const ConnectionStart& old = peer.connection->start();
-    if (old.epoch == hello.epoch && peer.hello.nonce == hello.nonce) {
+    if (old.epoch == hello.epoch && peer.hello.nonce == hello.nonce && peer.hello.key == hello.key) {
       answer(now, from, peer.accept);
       return;
     }
@@ -112,15 +119,19 @@ void Endpoint::on_hello(Time now, const Address& from, Bytes datagram) {
     if (alive(now, peer)) return old.epoch == hello.epoch ? void() : refuse(Refusal::rank_in_use);
     if (peer.connection->confirmed())
       return fail(now, peer, old.epoch == hello.epoch ? Failure::half_open : Failure::restarted);
+    if (!exchanges_.take(now)) return;
     // The peer never received it: its requests move to the next connection.
     peer.connection->hand_over(peer.early_sends, peer.early_receives);
     by_connection_.erase(old.local);
     peer.connection.reset();
+  } else if (!exchanges_.take(now)) {
+    return;
   }
-  accept(now, from, peer, hello);
+  accept(now, from, peer, hello, datagram);
 }
 
-void Endpoint::accept(Time now, const Address& from, Peer& peer, const Hello& hello) {
+void Endpoint::accept(Time now, const Address& from, Peer& peer, const Hello& hello, Bytes datagram) {
+  EphemeralKey key = handshake_.fresh_key();
   Accept answer;
   answer.encrypt = hello.encrypt || settings_.encrypt;
   answer.connection = hello.connection;
@@ -130,18 +141,23 @@ void Endpoint::accept(Time now, const Address& from, Peer& peer, const Hello& he
   answer.nonce = handshake_.fresh_nonce();
   answer.credit = settings_.credit;
   answer.largest_datagram = settings_.largest_datagram;
-  TrafficSecrets secrets = handshake_.keys(hello, answer);
+  answer.key = key.public_key();
+  Datagram accept = handshake_.sealed(answer, core(datagram));
+  auto secrets = handshake_.keys(key, hello.key, core(datagram), accept);
+  // A key of low order. Only a member of the job can have sent it.
+  if (!secrets) return fail(now, peer, Failure::protocol);
   peer.hello.nonce = hello.nonce;
+  peer.hello.key = hello.key;
   peer.address = from;
-  peer.accept = handshake_.sealed(answer, Handshake::core(hello));
+  peer.accept = std::move(accept);
   pending_datagrams_.push_back({from, peer.accept});
   ConnectionStart begin;
   begin.rank = peer.rank;
   begin.epoch = hello.epoch;
   begin.local = answer.own_connection;
   begin.remote = hello.connection;
-  begin.sealing = secrets.responder;
-  begin.opening = secrets.initiator;
+  begin.sealing = secrets->responder;
+  begin.opening = secrets->initiator;
   begin.encrypt = answer.encrypt;
   begin.peer_credit = hello.credit;
   begin.largest_datagram = std::min(hello.largest_datagram, settings_.largest_datagram);
@@ -176,16 +192,18 @@ void Endpoint::on_accept(Time now, Bytes datagram) {
   }
   Peer* peer = greeting_peer(answer.connection);
   if (!peer) return;
-  if (!handshake_.authentic(datagram, Handshake::core(peer->hello))) return reject(peer->address);
+  HelloCore hello = core(peer->hello);
+  if (!handshake_.authentic(datagram, hello)) return reject(peer->address);
   if (answer.rank != peer->rank) return fail(now, *peer, Failure::wrong_rank);
-  TrafficSecrets secrets = handshake_.keys(peer->hello, answer);
+  auto secrets = handshake_.keys(*peer->key, answer.key, hello, datagram);
+  if (!secrets) return fail(now, *peer, Failure::protocol);
   ConnectionStart begin;
   begin.rank = peer->rank;
   begin.epoch = answer.epoch;
   begin.local = answer.connection;
   begin.remote = answer.own_connection;
-  begin.sealing = secrets.initiator;
-  begin.opening = secrets.responder;
+  begin.sealing = secrets->initiator;
+  begin.opening = secrets->responder;
   begin.encrypt = answer.encrypt;
   begin.confirmed = true;
   begin.peer_credit = answer.credit;
@@ -252,6 +270,29 @@ void Endpoint::on_knock(Time now, const Address& from, Bytes datagram) {
     answer(now, from, handshake_.sealed(Refuse{Refusal::rank_in_use, 0, self_.epoch}, number_bytes(knock.epoch)));
   else
     fail(now, peer, Failure::restarted);
+}
+
+// The answer names the versions of this endpoint; without the secret there is none, as for every HELLO.
+void Endpoint::on_other_version(Time now, const Address& from, Bytes datagram) {
+  ++counters_.wrong_version;
+  auto kind = static_cast<Kind>(datagram[0] & 15);
+  if (kind == Kind::hello || kind == Kind::knock) hint(from, Failure::wrong_version);
+  AnyHello hello;
+  if (!parse(datagram, hello) || !handshake_.authentic(datagram)) return;
+  answer(now, from, handshake_.sealed(Versions{hello.connection}, hello.nonce));
+}
+
+void Endpoint::on_versions(Time now, Bytes datagram) {
+  Versions versions;
+  if (!parse(datagram, versions)) {
+    ++counters_.malformed;
+    return;
+  }
+  Peer* peer = greeting_peer(versions.connection);
+  if (!peer) return;
+  if (!handshake_.authentic(datagram, peer->hello.nonce)) return reject(peer->address);
+  // An answer to another HELLO than ours would have another nonce.
+  if (versions.lowest > kVersion || versions.highest < kVersion) fail(now, *peer, Failure::wrong_version);
 }
 
 }  // namespace gradwire::ltp

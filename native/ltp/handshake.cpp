@@ -4,12 +4,11 @@ namespace gradwire::ltp {
 namespace {
 
 constexpr Time kCookieLife = 10 * kSecond;  // many round trips, yet too short for stolen cookies to be of use
-constexpr std::size_t kHelloCore = 60;      // HELLO up to its cookie
 
 }  // namespace
 
 Handshake::Handshake(Bytes job_secret, const Secret& entropy)
-    : job_secret_(job_secret.begin(), job_secret.end()), key_(handshake_key(job_secret)), entropy_(entropy) {
+    : job_key_(job_key(job_secret)), key_(handshake_key(job_secret)), entropy_(entropy) {
   hkdf_expand(entropy_, "ltp1 cookie", {}, cookie_key_);
 }
 
@@ -55,34 +54,27 @@ bool Handshake::cookie_valid(Time now, const Address& from, const Hello& hello) 
   return constant_time_equal(cookie(made, from, hello), hello.cookie);
 }
 
-Nonce Handshake::fresh_nonce() {
-  std::uint8_t counter[8];
-  Writer(counter).u64(drawn_++);
-  Nonce nonce;
-  hkdf_expand(entropy_, "ltp1 nonce", counter, nonce);
-  return nonce;
+HeldSecret Handshake::draw() {
+  HeldSecret drawn, next;
+  hkdf_expand(entropy_, "ltp3 draw", {}, drawn);
+  hkdf_expand(entropy_, "ltp3 next", {}, next);
+  entropy_ = next;
+  return drawn;
 }
 
 std::uint64_t Handshake::fresh_number() {
-  Nonce nonce = fresh_nonce();
-  return Reader(nonce).u64();
+  HeldSecret drawn = draw();
+  return Reader(drawn).u64();
 }
 
-Datagram Handshake::core(const Hello& hello) {
-  Datagram bytes(kBaseDatagram);
-  Writer out(MutableBytes(bytes).first(kBaseDatagram - kTagSize));
-  write(out, hello);
-  bytes.resize(kHelloCore);
-  return bytes;
-}
-
-TrafficSecrets Handshake::keys(const Hello& hello, const Accept& accept) const {
-  Datagram transcript = core(hello);
-  std::uint8_t bytes[128];
-  Writer out(bytes);
-  write(out, accept);
-  transcript.insert(transcript.end(), out.written().begin(), out.written().end());
-  return traffic_secrets(job_secret_, hello.nonce, accept.nonce, transcript);
+std::optional<TrafficSecrets> Handshake::keys(const EphemeralKey& own, const PublicKey& other, const HelloCore& hello,
+                                              Bytes accept) const {
+  auto shared = own.agree(other);
+  if (!shared) return std::nullopt;
+  Datagram transcript(hello.begin(), hello.end());
+  Bytes body = accept.first(accept.size() - kTagSize);
+  transcript.insert(transcript.end(), body.begin(), body.end());
+  return traffic_secrets(job_key_, *shared, transcript);
 }
 
 }  // namespace gradwire::ltp

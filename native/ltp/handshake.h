@@ -14,7 +14,8 @@ using Datagram = std::vector<std::uint8_t>;
 
 class Handshake {
  public:
-  // `entropy` is drawn once per process; cookies and nonces are derived from it.
+  // `entropy` is drawn once per process; cookies, nonces and ephemeral keys are derived from it. It is replaced at each
+  // draw, so that what was drawn before cannot be computed again.
   Handshake(Bytes job_secret, const Secret& entropy);
 
   // A packet with its tag, computed over body and context.
@@ -33,21 +34,23 @@ class Handshake {
   Cookie cookie(Time now, const Address& from, const Hello& hello) const;
   bool cookie_valid(Time now, const Address& from, const Hello& hello) const;
 
-  Nonce fresh_nonce();
+  Nonce fresh_nonce() { return draw(); }
   std::uint64_t fresh_number();
-  // The HELLO without its cookie: the context of ACCEPT's tag and of the traffic keys.
-  static Datagram core(const Hello& hello);
-  TrafficSecrets keys(const Hello& hello, const Accept& accept) const;
+  EphemeralKey fresh_key() { return EphemeralKey(draw()); }
+  // Of a HELLO's core and a whole ACCEPT datagram. None when the other side's public key is of low order.
+  std::optional<TrafficSecrets> keys(const EphemeralKey& own, const PublicKey& other, const HelloCore& hello,
+                                     Bytes accept) const;
 
  private:
   void put_tag(Datagram& datagram, Bytes context) const;
   Tag tag(Bytes body, Bytes context) const;
 
-  Datagram job_secret_;
-  Secret key_;
-  Secret entropy_;
-  Secret cookie_key_;
-  std::uint64_t drawn_ = 0;
+  HeldSecret draw();
+
+  HeldSecret job_key_;
+  HeldSecret key_;
+  HeldSecret entropy_;
+  HeldSecret cookie_key_;
 };
 
 }  // namespace gradwire::ltp

@@ -1,6 +1,6 @@
 #include "ltp/packet.h"
 
-#include <algorithm>
+#include "core/extensions.h"
 
 namespace gradwire::ltp {
 namespace {
@@ -22,11 +22,21 @@ std::uint8_t begin(Reader& in, Kind kind, std::uint8_t allowed) {
 
 bool finish(const Reader& in) { return in.ok() && in.left() == kTagSize; }
 
+// The rest up to the tag.
+bool finish_extensions(const Reader& in) {
+  return in.ok() && in.left() >= kTagSize && well_formed_extensions(in.rest().first(in.left() - kTagSize));
+}
+
+constexpr std::size_t kCookieAt = 92;  // in HELLO
+constexpr std::size_t kNonceAt = 22;
+
 }  // namespace
 
 std::optional<Kind> peek_kind(Bytes datagram) {
-  if (datagram.empty() || datagram[0] >> 4 != kVersion) return std::nullopt;
+  if (datagram.empty()) return std::nullopt;
   std::uint8_t kind = datagram[0] & 15;
+  if (kind == static_cast<std::uint8_t>(Kind::versions)) return Kind::versions;
+  if (datagram[0] >> 4 != kVersion) return std::nullopt;
   if (kind < static_cast<std::uint8_t>(Kind::hello) || kind > static_cast<std::uint8_t>(Kind::sealed))
     return std::nullopt;
   return static_cast<Kind>(kind);
@@ -41,8 +51,9 @@ void write(Writer& out, const Hello& hello) {
   out.bytes(hello.nonce);
   out.u32(hello.credit);
   out.u16(hello.largest_datagram);
+  out.bytes(hello.key);
   out.bytes(hello.cookie);
-  out.zeros(kBaseDatagram - kTagSize - out.size());
+  out.zeros(kHelloBody - out.size());
 }
 
 bool parse(Bytes datagram, Hello& hello) {
@@ -55,8 +66,9 @@ bool parse(Bytes datagram, Hello& hello) {
   in.copy(hello.nonce);
   hello.credit = in.u32();
   hello.largest_datagram = in.u16();
+  in.copy(hello.key);
   in.copy(hello.cookie);
-  return in.ok() && datagram.size() == kBaseDatagram && hello.largest_datagram >= kBaseDatagram;
+  return finish_extensions(in) && datagram.size() == kBaseDatagram && hello.largest_datagram >= kBaseDatagram;
 }
 
 void write(Writer& out, const Retry& retry) {
@@ -82,6 +94,7 @@ void write(Writer& out, const Accept& accept) {
   out.bytes(accept.nonce);
   out.u32(accept.credit);
   out.u16(accept.largest_datagram);
+  out.bytes(accept.key);
 }
 
 bool parse(Bytes datagram, Accept& accept) {
@@ -94,7 +107,8 @@ bool parse(Bytes datagram, Accept& accept) {
   in.copy(accept.nonce);
   accept.credit = in.u32();
   accept.largest_datagram = in.u16();
-  return finish(in) && accept.largest_datagram >= kBaseDatagram;
+  in.copy(accept.key);
+  return finish_extensions(in) && accept.largest_datagram >= kBaseDatagram;
 }
 
 void write(Writer& out, const Refuse& refuse) {
@@ -144,6 +158,44 @@ bool parse(Bytes datagram, Knock& knock) {
   knock.peer_rank = in.u32();
   knock.epoch = in.u64();
   return finish(in);
+}
+
+void write(Writer& out, const Versions& versions) {
+  start(out, Kind::versions, 0);
+  out.u32(versions.connection);
+  out.u8(versions.lowest);
+  out.u8(versions.highest);
+}
+
+bool parse(Bytes datagram, Versions& versions) {
+  Reader in(datagram);
+  if ((in.u8() & 15) != static_cast<std::uint8_t>(Kind::versions)) in.fail();
+  in.u8();  // flags of a version that is not ours
+  versions.connection = in.u32();
+  versions.lowest = in.u8();
+  versions.highest = in.u8();
+  return finish(in);
+}
+
+bool parse(Bytes datagram, AnyHello& hello) {
+  if (datagram.size() != kBaseDatagram || (datagram[0] & 15) != static_cast<std::uint8_t>(Kind::hello)) return false;
+  hello.connection = Reader(datagram.subspan(2)).u32();
+  Reader(datagram.subspan(kNonceAt)).copy(hello.nonce);
+  return true;
+}
+
+HelloCore core(Bytes hello) {
+  HelloCore bytes;
+  std::memcpy(bytes.data(), hello.data(), bytes.size());
+  std::memset(bytes.data() + kCookieAt, 0, kCookieSize);
+  return bytes;
+}
+
+HelloCore core(const Hello& hello) {
+  HelloCore bytes;
+  Writer out(bytes);
+  write(out, hello);
+  return core(Bytes(bytes));
 }
 
 void write(Writer& out, const SealedHeader& header) {

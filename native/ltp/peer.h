@@ -21,6 +21,7 @@ struct Peer {
 
   // Greeting. The initiator repeats HELLO, the other side KNOCK.
   Hello hello;
+  std::optional<EphemeralKey> key;  // the initiator's, until ACCEPT
   Time greeting_at = 0, greeted_at = 0, deadline = 0;
   Time asked_at = 0;  // when the first HELLO with a cookie was sent: an ACCEPT may answer any of them
   int greetings = 0;

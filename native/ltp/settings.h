@@ -4,6 +4,7 @@
 
 #include "core/time.h"
 #include "ltp/congestion.h"
+#include "ltp/keys.h"
 
 namespace gradwire::ltp {
 
@@ -18,8 +19,9 @@ struct Settings {
   // Longer than the 5 s pause that a connection must survive, plus several lost keepalives.
   Time dead_after = 15 * kSecond;
   Time connect_timeout = 30 * kSecond;
-  // AES-GCM keeps its margin up to 2^24.5 packets of our size under one key (RFC 9001, appendix B); this is well below.
-  std::uint64_t key_update_after = std::uint64_t{1} << 22;
+  // Half of what one key may protect. At the limit itself, on either side, the connection fails.
+  std::uint64_t key_update_after = kPacketsPerKey / 2;
+  std::uint64_t key_limit = kPacketsPerKey;
   // Early Close: see early_close.h.
   Time deadline_slack = 30 * kMillisecond;
   Time first_deadline = 10 * kSecond;  // while the path's rate is unknown

@@ -14,7 +14,7 @@
 namespace gradwire::stream {
 
 struct Protection {
-  Secret sealing{}, opening{};
+  HeldSecret sealing, opening;
   bool encrypt = true;
 };
 

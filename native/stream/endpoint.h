@@ -31,7 +31,7 @@ struct EndpointConfig {
 };
 
 struct EndpointCounters {
-  std::uint64_t malformed = 0, authentication_failed = 0, refused = 0, accepted = 0, dropped = 0;
+  std::uint64_t malformed = 0, authentication_failed = 0, refused = 0, accepted = 0, dropped = 0, wrong_version = 0;
 };
 
 class Endpoint {
@@ -99,6 +99,8 @@ class Endpoint {
   bool send_challenge(PendingSocket& pending);
   bool on_connected(PendingSocket& pending);
   bool on_challenge(PendingSocket& pending);
+  void on_other_version(PendingSocket& pending, std::uint32_t rank);
+  Greeting own_greeting(Greeting::Kind kind, std::uint32_t peer_rank) const;
   void on_hello(Time now, PendingSocket& pending);
   void accept(Time now, PendingSocket& pending, Peer& peer, const Greeting& hello);
   void on_answer(Time now, PendingSocket& pending);

@@ -20,6 +20,12 @@ Nonce fresh_nonce() {
   return nonce;
 }
 
+EphemeralKey fresh_key() {
+  HeldSecret seed;
+  fill_random(seed);
+  return EphemeralKey(seed);
+}
+
 }  // namespace
 
 bool Endpoint::send_challenge(PendingSocket& pending) {
@@ -39,6 +45,28 @@ bool Endpoint::on_connected(PendingSocket& pending) {
   return !config_.local || same_user(pending.socket.get());
 }
 
+Greeting Endpoint::own_greeting(Greeting::Kind kind, std::uint32_t peer_rank) const {
+  Greeting own;
+  own.kind = kind;
+  own.encrypt = config_.encrypt;
+  own.rings = config_.local;
+  own.rank = config_.rank;
+  own.peer_rank = peer_rank;
+  own.epoch = config_.epoch;
+  own.credit = config_.credit;
+  own.nonce = fresh_nonce();
+  return own;
+}
+
+// Anybody can write such bytes, so they only change the reason that is given if the peer never answers as it should.
+// The connecting side sends a HELLO nevertheless: it tells the other one the version.
+void Endpoint::on_other_version(PendingSocket& pending, std::uint32_t rank) {
+  ++counters_.wrong_version;
+  if (pending.rank) pending.send(greeter_.write(own_greeting(Greeting::Kind::hello, *pending.rank)));
+  Peer* peer = find(pending.rank.value_or(rank));
+  if (peer && peer->state == Peer::State::waiting) peer->hint = Failure::wrong_version;
+}
+
 // The challenge's own tag is not checked: the HELLO's tag covers it, and the responder must know the secret to answer.
 bool Endpoint::on_challenge(PendingSocket& pending) {
   auto challenge = Greeter::parse(pending.bytes);
@@ -46,14 +74,8 @@ bool Endpoint::on_challenge(PendingSocket& pending) {
     ++counters_.malformed;
     return false;
   }
-  Greeting hello;
-  hello.encrypt = config_.encrypt;
-  hello.rings = config_.local;
-  hello.rank = config_.rank;
-  hello.peer_rank = *pending.rank;
-  hello.epoch = config_.epoch;
-  hello.credit = config_.credit;
-  hello.nonce = fresh_nonce();
+  Greeting hello = own_greeting(Greeting::Kind::hello, *pending.rank);
+  if (!config_.local) hello.key = pending.key.emplace(fresh_key()).public_key();
   pending.sent = greeter_.write(hello, pending.bytes);
   pending.stage = PendingSocket::Stage::greeted;
   pending.got = 0;
@@ -93,21 +115,20 @@ void Endpoint::on_hello(Time now, PendingSocket& pending) {
 }
 
 void Endpoint::accept(Time now, PendingSocket& pending, Peer& peer, const Greeting& hello) {
-  Greeting answer;
-  answer.kind = Greeting::Kind::accept;
-  answer.encrypt = hello.encrypt || config_.encrypt;
-  answer.rings = config_.local;
-  answer.rank = config_.rank;
-  answer.peer_rank = hello.rank;
-  answer.epoch = config_.epoch;
-  answer.credit = config_.credit;
-  answer.nonce = fresh_nonce();
+  Greeting answer = own_greeting(Greeting::Kind::accept, hello.rank);
+  answer.encrypt |= hello.encrypt;
+  std::optional<EphemeralKey> key;
+  if (!config_.local) answer.key = key.emplace(fresh_key()).public_key();
   GreetingBytes accept = greeter_.write(answer, pending.bytes);
+  std::optional<Protection> protection;
+  if (key) {
+    auto secrets = greeter_.secrets(*key, hello.key, pending.bytes, accept);
+    // A key of low order. Only a member of the job can have sent it.
+    if (!secrets) return fail(peer, Failure::protocol);
+    protection = Protection{secrets->responder, secrets->initiator, answer.encrypt};
+  }
   bool sent = config_.local ? pending.send(accept, {poller_.bell()}) : pending.send(accept);
   if (!sent) return;
-  StreamSecrets secrets = greeter_.secrets(pending.bytes, accept);
-  std::optional<Protection> protection;
-  if (!config_.local) protection = Protection{secrets.responder, secrets.initiator, answer.encrypt};
   auto candidate = make_candidate(now, peer, pending, protection, hello);
   if (!candidate) return;
   if (peer.candidates.size() >= kCandidatesMost) drop_candidate(peer, peer.candidates.front().channel->fd());
@@ -132,9 +153,12 @@ void Endpoint::on_answer(Time now, PendingSocket& pending) {
     return;
   }
   if (answer->rank != peer->number || answer->peer_rank != config_.rank) return fail(*peer, Failure::wrong_rank);
-  StreamSecrets secrets = greeter_.secrets(pending.sent, pending.bytes);
   std::optional<Protection> protection;
-  if (!config_.local) protection = Protection{secrets.initiator, secrets.responder, answer->encrypt};
+  if (pending.key) {
+    auto secrets = greeter_.secrets(*pending.key, answer->key, pending.sent, pending.bytes);
+    if (!secrets) return fail(*peer, Failure::protocol);
+    protection = Protection{secrets->initiator, secrets->responder, answer->encrypt};
+  }
   auto made = make_candidate(now, *peer, pending, protection, *answer);
   if (!made) return;
   peer->outbox.set_credit(made->credit);

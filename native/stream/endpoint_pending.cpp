@@ -90,6 +90,11 @@ void Endpoint::drop_pending(Time now, int fd) {
 bool Endpoint::on_pending(Time now, PendingSocket& pending) {
   if (pending.rank && pending.stage == PendingSocket::Stage::connecting) return on_connected(pending);
   if (!pending.receive()) return false;
+  if (pending.got >= kAnyGreeting)
+    if (auto rank = Greeter::other_version(Bytes(pending.bytes).first(kAnyGreeting))) {
+      on_other_version(pending, *rank);
+      return false;
+    }
   if (!pending.complete()) return true;
   if (pending.rank && pending.stage == PendingSocket::Stage::connected) return on_challenge(pending);
   if (pending.rank)

@@ -3,10 +3,12 @@
 #include <string_view>
 #include <vector>
 
+#include "core/extensions.h"
+
 namespace gradwire::stream {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x67775332;  // "gwS2": the protocol and its version
+constexpr std::uint32_t kMagic = 0x67775333;  // "gwS3": the protocol and its version
 constexpr std::size_t kTagSize = 16;
 constexpr std::size_t kBody = kGreeting - kTagSize;
 
@@ -15,7 +17,7 @@ Bytes text(std::string_view view) { return {reinterpret_cast<const std::uint8_t*
 }  // namespace
 
 Greeter::Greeter(Bytes job_secret)
-    : job_secret_(job_secret.begin(), job_secret.end()),
+    : job_key_(hkdf_extract(text("gradwire stream job"), job_secret)),
       key_(hkdf_extract(text("gradwire stream handshake"), job_secret)) {}
 
 Tag Greeter::tag(Bytes body, Bytes context) const {
@@ -40,6 +42,7 @@ GreetingBytes Greeter::write(const Greeting& greeting, Bytes context) const {
   out.u64(greeting.epoch);
   out.u32(greeting.credit);
   out.bytes(greeting.nonce);
+  out.bytes(greeting.key);
   Tag value = tag(Bytes(bytes).first(kBody), context);
   std::memcpy(bytes.data() + kBody, value.data(), kTagSize);
   return bytes;
@@ -61,18 +64,34 @@ std::optional<Greeting> Greeter::parse(Bytes bytes) {
   greeting.epoch = in.u64();
   greeting.credit = in.u32();
   in.copy(greeting.nonce);
+  in.copy(greeting.key);
+  if (!well_formed_extensions(in.rest().first(in.left() - kTagSize))) return std::nullopt;
   return greeting;
+}
+
+std::optional<std::uint32_t> Greeter::other_version(Bytes bytes) {
+  Reader in(bytes);
+  std::uint32_t magic = in.u32();
+  in.u32();
+  std::uint32_t rank = in.u32();
+  if (!in.ok() || magic == kMagic || magic >> 8 != kMagic >> 8) return std::nullopt;
+  return rank;
 }
 
 bool Greeter::authentic(Bytes bytes, Bytes context) const {
   return bytes.size() == kGreeting && constant_time_equal(tag(bytes.first(kBody), context), bytes.last(kTagSize));
 }
 
-StreamSecrets Greeter::secrets(Bytes hello, Bytes accept) const {
+// The HELLO's tag covers the challenge, so the transcript does, too. The job's key is the salt: without it, or without
+// a private key of the exchange, the result is random.
+std::optional<StreamSecrets> Greeter::secrets(const EphemeralKey& own, const PublicKey& other, Bytes hello,
+                                              Bytes accept) const {
+  auto shared = own.agree(other);
+  if (!shared) return std::nullopt;
   std::vector<std::uint8_t> transcript(hello.begin(), hello.end());
   transcript.insert(transcript.end(), accept.begin(), accept.end());
   Secret context = sha256(transcript);
-  Secret master = hkdf_extract(context, job_secret_);
+  HeldSecret master = hkdf_extract(job_key_, *shared);
   StreamSecrets secrets;
   hkdf_expand(master, "gradwire stream initiator", context, secrets.initiator);
   hkdf_expand(master, "gradwire stream responder", context, secrets.responder);

@@ -1,17 +1,20 @@
 // Greeting: the handshake of a stream: CHALLENGE from the higher rank, which listens, HELLO from the lower one, ACCEPT
 // or REFUSE, then sealed frames. Both prove that they know the job secret, and by the challenge and the HELLO's nonce
-// that they are live: a recording is valid for its own connection only. No sockets.
+// that they are live: a recording is valid for its own connection only. HELLO and ACCEPT exchange X25519 keys of this
+// connection, so that whoever learns the job secret later cannot open what was recorded. No sockets.
 #pragma once
 #include <optional>
 #include <vector>
 
-#include "core/crypto.h"
+#include "core/key_exchange.h"
 
 namespace gradwire::stream {
 
 using Nonce = std::array<std::uint8_t, 16>;
 
-inline constexpr std::size_t kGreeting = 80;  // every message of the handshake has this size
+inline constexpr std::size_t kGreeting = 256;  // every message of the handshake has this size
+// Of a greeting of any version: the protocol's name and version, up to the rank that sent it.
+inline constexpr std::size_t kAnyGreeting = 12;
 
 struct Greeting {
   enum class Kind : std::uint8_t { hello = 1, accept, refuse, challenge };
@@ -24,12 +27,13 @@ struct Greeting {
   std::uint64_t epoch = 0;
   std::uint32_t credit = 0;
   Nonce nonce{};
+  PublicKey key{};  // of HELLO and ACCEPT; zero where frames are not sealed
 };
 
 using GreetingBytes = std::array<std::uint8_t, kGreeting>;
 
 struct StreamSecrets {
-  Secret initiator, responder;
+  HeldSecret initiator, responder;
 };
 
 class Greeter {
@@ -40,12 +44,15 @@ class Greeter {
   // `parse`: whether the format is that of a greeting. `authentic`: whether its writer knows the secret.
   static std::optional<Greeting> parse(Bytes bytes);
   bool authentic(Bytes bytes, Bytes context = {}) const;
-  StreamSecrets secrets(Bytes hello, Bytes accept) const;
+  // The rank that sent a greeting of another version (its first kAnyGreeting bytes); none when it is ours, or none.
+  static std::optional<std::uint32_t> other_version(Bytes bytes);
+  // None when the other side's public key is of low order.
+  std::optional<StreamSecrets> secrets(const EphemeralKey& own, const PublicKey& other, Bytes hello,
+                                       Bytes accept) const;
 
  private:
   Tag tag(Bytes body, Bytes context) const;
-  std::vector<std::uint8_t> job_secret_;
-  Secret key_;
+  HeldSecret job_key_, key_;
 };
 
 }  // namespace gradwire::stream

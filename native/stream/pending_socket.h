@@ -18,8 +18,9 @@ struct PendingSocket {
   std::optional<std::uint32_t> rank;  // of an outgoing connection
   Stage stage = Stage::connecting;
   Time deadline = 0;
-  GreetingBytes bytes{};  // being read
-  GreetingBytes sent{};   // the challenge of an incoming connection, or the HELLO of an outgoing one
+  GreetingBytes bytes{};            // being read
+  GreetingBytes sent{};             // the challenge of an incoming connection, or the HELLO of an outgoing one
+  std::optional<EphemeralKey> key;  // of the HELLO
   std::size_t got = 0;
   RingOffer offer;  // ours, or what arrived with the HELLO
 

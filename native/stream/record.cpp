@@ -11,7 +11,7 @@ constexpr std::uint64_t kRecordsPerKey = std::uint64_t{1} << 20;
 
 std::uint64_t RecordKeys::next_number() {
   if (number_ == kRecordsPerKey) {
-    Secret next;
+    HeldSecret next;
     hkdf_expand(secret_, "gradwire stream update", {}, next);
     secret_ = next;
     aead_ = Aead(secret_, direction_);

@@ -17,7 +17,7 @@ class RecordKeys {
  private:
   std::uint64_t next_number();
 
-  Secret secret_;
+  HeldSecret secret_;
   Aead::Direction direction_;
   Aead aead_;
   std::uint64_t number_ = 0;

@@ -1,6 +1,5 @@
 // Streams between loops of one process, over TCP and over rings: threads, cancellation, closing with work in progress,
 // and hostile bytes at every depth. Built with the address and undefined-behaviour sanitizers, and with the thread one.
-#include <arpa/inet.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -12,8 +11,13 @@
 #include "stream/loop.h"
 #include "tests/check.h"
 #include "tests/requests.h"
+#include "tests/stream_caller.h"
 
 using namespace gradwire;
+using test::Caller;
+using test::dial;
+using test::receive_greeting_bytes;
+using test::send_greeting_bytes;
 using test::sending;
 
 namespace {
@@ -113,16 +117,6 @@ void closing_fails_pending_transfers(bool local) {
   two.a.close();
 }
 
-int dial(std::uint16_t port) {
-  int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  to.sin_port = htons(port);
-  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  CHECK(::connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0);
-  return fd;
-}
-
 // Sockets that write noise, half a greeting, or a greeting under another secret: counted, dropped, without effect on
 // others.
 void unauthenticated_sockets_are_counted_and_dropped() {
@@ -151,55 +145,6 @@ void unauthenticated_sockets_are_counted_and_dropped() {
   two.a.send(1, sending(source, 1));
   CHECK(two.b.wait(in, soon()) && source == target);
 }
-
-stream::Greeting hello_of_rank_0() {
-  stream::Greeting hello;
-  hello.encrypt = true;
-  hello.peer_rank = 1;
-  hello.epoch = 100;
-  hello.credit = 1u << 30;
-  return hello;
-}
-
-void receive_greeting_bytes(int fd, stream::GreetingBytes& bytes) {
-  CHECK(::recv(fd, bytes.data(), bytes.size(), MSG_WAITALL) == static_cast<ssize_t>(bytes.size()));
-}
-
-void send_greeting_bytes(int fd, Bytes bytes) {
-  CHECK(::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()));
-}
-
-// An initiator that a test plays itself, up to the ACCEPT that answers its HELLO.
-struct Caller {
-  explicit Caller(std::uint16_t port, const std::vector<std::uint8_t>& secret = config(0, false).secret)
-      : greeter(secret), fd(dial(port)) {
-    stream::GreetingBytes challenge{};
-    receive_greeting_bytes(fd, challenge);
-    hello = greeter.write(hello_of_rank_0(), challenge);
-    send_greeting_bytes(fd, hello);
-    receive_greeting_bytes(fd, accept);
-  }
-  ~Caller() { ::close(fd); }
-  Caller(const Caller&) = delete;
-  Caller& operator=(const Caller&) = delete;
-  // The first sealed frame.
-  void prove() {
-    stream::RecordKeys keys(greeter.secrets(hello, accept).initiator, Aead::Direction::seal);
-    std::uint8_t ping[stream::kHeader + 16];
-    auto header = MutableBytes(ping).first(stream::kHeader);
-    stream::write(header, {stream::FrameType::ping, 0, 0, 0, 1, 0});
-    keys.seal(header, ping, ping + stream::kHeader, true);
-    send_greeting_bytes(fd, ping);
-  }
-  // Nothing more comes from the other side.
-  bool ended() {
-    std::uint8_t byte;
-    return ::recv(fd, &byte, 1, 0) <= 0;
-  }
-  stream::Greeter greeter;
-  int fd;
-  stream::GreetingBytes hello{}, accept{};
-};
 
 // Short deadlines, so that silence is detected while a test waits.
 stream::LoopConfig brief(std::uint32_t rank) {

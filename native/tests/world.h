@@ -119,6 +119,8 @@ class World {
   }
   // A datagram from `from` for which it is true gets lost.
   std::function<bool(std::uint32_t from, Bytes bytes)> drop;
+  // Changes a datagram on its way, as an attacker between the two can.
+  std::function<void(std::uint32_t from, Datagram& bytes)> change;
   // Sees every run of datagrams as it is handed to the system.
   std::function<void(std::uint32_t from, const Transmit& run)> watch;
   Time now = 77 * kSecond;
@@ -172,6 +174,7 @@ class World {
     Time at = pipe.free_at + spec.delay;
     if (pipe.random.uniform() < spec.reorder) at += spec.reorder_by;
     Datagram copy(bytes.begin(), bytes.end());
+    if (change) change(from, copy);
     if (pipe.random.uniform() < spec.corrupt)
       copy[pipe.random.next() % copy.size()] ^= static_cast<std::uint8_t>(1 << pipe.random.next() % 8);
     if (pipe.random.uniform() < spec.duplicate) arrivals_.push({at + kMicrosecond, order_++, from, to, copy});

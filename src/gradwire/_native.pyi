@@ -414,3 +414,16 @@ class ShmAllreduce:
 
     @property
     def odd_header(self) -> bytes: ...
+
+class EphemeralKey:
+    """An X25519 key pair, to be used for one exchange."""
+
+    def __init__(self, seed: bytes) -> None: ...
+
+    @property
+    def public_key(self) -> bytes: ...
+
+    def agree(self, other: bytes) -> bytes:
+        """
+        The secret shared with the holder of the other private key; ValueError for a weak public key.
+        """

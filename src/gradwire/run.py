@@ -6,7 +6,7 @@ model's summary on standard error. With GRADWIRE_BACKEND=gradwire the script's `
 group, whatever backend it names. `-m gradwire.run -m package.module args...` runs a module.
 
 If gradwire's own wires are used and no secret is set, one is made for the job. On one machine it never leaves the
-machine; on several it goes through torch's store, and rank 0 prints how to set a safer one.
+machine; on several it is agreed through torch's store, and rank 0 prints how to set a safer one.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def provide_secret(config: Config, environment: MutableMapping[str, str]) -> Non
             atexit.register(_unlink_as, os.getpid(), path)
     elif environment.get("RANK") == "0":
         print(
-            "gradwire: no job secret is set, so rank 0 makes one and shares it through torch's store; anyone who can "
-            f"reach MASTER_PORT can read it. To keep it private, set {VARIABLE} to the output of "
+            "gradwire: no job secret is set, so the ranks agree on one through torch's store; anyone who can write to "
+            f"MASTER_PORT can take part. To keep others out, set {VARIABLE} to the output of "
             "`openssl rand -hex 32` on every node, or GRADWIRE_SECRET_FILE to a file that contains it.",
             file=sys.stderr,
         )

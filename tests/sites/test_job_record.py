@@ -24,7 +24,7 @@ def test_without_a_job_there_is_nothing_to_rejoin() -> None:
 
 def test_a_job_with_other_settings_is_not_joined() -> None:
     store, leader = HashStore(), LeaderRecord(kind="ltp", secret="", addresses={}, plan="")
-    publish_job(store, "0", JobRecord(leader, facts_of(resolve(CONFIG))))
+    publish_job(store, "0", JobRecord(leader, facts_of(resolve(CONFIG)), drawn=True))
     assert find_job(store, "0", facts_of(resolve(CONFIG)), 0.2).leader == leader
     with pytest.raises(ConfigError, match=r"level is 'fp16' here and 'int8' in the running job"):
         find_job(store, "0", facts_of(resolve({**CONFIG, "level": "fp16"})), 0.2)
@@ -33,7 +33,7 @@ def test_a_job_with_other_settings_is_not_joined() -> None:
 def test_a_job_with_another_cap_is_not_joined() -> None:
     store, leader = HashStore(), LeaderRecord(kind="ltp", secret="", addresses={}, plan="")
     ours, theirs = ({**CONFIG, "level": "auto", "lossiest": cap} for cap in ("int8", "int4"))
-    publish_job(store, "0", JobRecord(leader, facts_of(resolve(theirs))))
+    publish_job(store, "0", JobRecord(leader, facts_of(resolve(theirs)), drawn=True))
     with pytest.raises(ConfigError, match=r"lossiest is 'int8' here and 'int4' in the running job"):
         find_job(store, "0", facts_of(resolve(ours)), 0.2)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,14 @@ from torch.distributed import HashStore, PrefixStore, Store
 from gradwire.errors import ConfigError, LinkError, NoAnswerError
 from gradwire.transport.bootstrap.address import interface_address, own_address, port_range, route_to
 from gradwire.transport.bootstrap.rendezvous import rendezvous
-from gradwire.transport.bootstrap.secret import given_secret, job_secret, one_machine, shared_file, shared_secret
+from gradwire.transport.bootstrap.secret import (
+    given_secret,
+    job_secret,
+    one_machine,
+    shared_file,
+    shared_secret,
+    stretched,
+)
 from gradwire.transport.bootstrap.store_exchange import StoreExchange
 from gradwire.transport.wires.ltp import Endpoint, LtpConfig
 
@@ -169,14 +177,23 @@ def test_secrets_are_read_from_the_environment_or_a_file(tmp_path: Path) -> None
     path = tmp_path / "secret"
     path.write_text("a secret of sufficient length\n")
     assert given_secret({}) is None
-    assert given_secret({"GRADWIRE_SECRET": "0123456789abcdef"}) == SECRET
-    assert given_secret({"GRADWIRE_SECRET_FILE": str(path)}) == b"a secret of sufficient length"
+    assert given_secret({"GRADWIRE_SECRET": "a secret of sufficient length"}) == stretched(path.read_bytes().strip())
+    assert given_secret({"GRADWIRE_SECRET_FILE": str(path)}) == stretched(b"a secret of sufficient length")
     with pytest.raises(ConfigError, match="too few"):
         given_secret({"GRADWIRE_SECRET": "short"})
     with pytest.raises(ConfigError, match="No such file"):
         given_secret({"GRADWIRE_SECRET_FILE": str(tmp_path / "none")})
     with pytest.raises(ConfigError, match="both set"):
         given_secret({"GRADWIRE_SECRET": "x", "GRADWIRE_SECRET_FILE": "y"})
+
+
+def test_typed_text_is_stretched_and_random_digits_are_not() -> None:
+    digits = "0f" * 32
+    assert given_secret({"GRADWIRE_SECRET": digits}) == bytes.fromhex(digits)
+    typed = given_secret({"GRADWIRE_SECRET": "correct horse battery"})
+    expected = hashlib.scrypt(b"correct horse battery", salt=b"gradwire job secret", n=2**14, r=8, p=1, dklen=32)
+    assert typed == expected
+    assert given_secret({"GRADWIRE_SECRET": digits[:-1]}) == stretched(digits[:-1].encode()) != bytes.fromhex(digits)
 
 
 def test_ranks_of_one_launcher_share_a_secret_that_nobody_else_can_read(tmp_path: Path) -> None:

@@ -79,9 +79,11 @@ void round_trip(Bytes bytes) {
 
 void parsers(Bytes bytes) {
   round_trip<Retry>(bytes), round_trip<Accept>(bytes), round_trip<Refuse>(bytes), round_trip<Reset>(bytes),
-      round_trip<Knock>(bytes);
+      round_trip<Knock>(bytes), round_trip<Versions>(bytes);
   Hello hello;
-  parse(bytes, hello);
+  if (parse(bytes, hello)) core(bytes);
+  AnyHello any;
+  parse(bytes, any);
   Reader in(bytes);
   Frame frame;
   while (in.left() && next_frame(in, frame)) {

@@ -1,6 +1,6 @@
 // libFuzzer target: an initiator, and possible answers to it. The input is a list of steps; the first byte of each
-// chooses one: RETRY, ACCEPT, REFUSE, RESET or KNOCK with numbers from the input and authentic tags, frames under the
-// keys that an ACCEPT led to (of any generation), the input's bytes unchanged, or the passing of time.
+// chooses one: RETRY, ACCEPT, REFUSE, RESET, KNOCK or VERSIONS with numbers from the input and authentic tags, frames
+// under the keys that an ACCEPT led to (of any generation), the input's bytes unchanged, or the passing of time.
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -34,7 +34,7 @@ class Responder {
   }
 
   void step(Reader& in) {
-    switch (in.u8() % 9) {
+    switch (in.u8() % 10) {
       case 0: return answer(Retry{number(in), cookie(in)}, hello_.nonce);
       case 1: return accept(in);
       case 2: return answer(Refuse{static_cast<Refusal>(in.u8() % 5), number(in), in.u64()}, hello_.nonce);
@@ -43,6 +43,7 @@ class Responder {
       case 5: return seal(in);
       case 6: return advance();
       case 7: return deliver(taken(in));
+      case 8: return answer(Versions{number(in), in.u8(), in.u8()}, hello_.nonce);
       default:
         now_ += in.u16() * kMillisecond;
         endpoint_.handle_timeout(now_);
@@ -96,11 +97,15 @@ class Responder {
     in.copy(packet.nonce);
     packet.credit = in.u32();
     packet.largest_datagram = in.u16();
+    packet.key = key_.public_key();
+    if (in.u8() % 8 == 0) in.copy(packet.key);
     encrypt_ = packet.encrypt;
     remote_ = packet.own_connection;
-    keys_.emplace(handshake_.keys(hello_, packet).responder);
+    Datagram datagram = handshake_.sealed(packet, core(hello_));
+    if (packet.key == key_.public_key())
+      if (auto secrets = handshake_.keys(key_, hello_.key, core(hello_), datagram)) keys_.emplace(secrets->responder);
     number_ = 0;
-    deliver(handshake_.sealed(packet, Handshake::core(hello_)));
+    deliver(std::move(datagram));
   }
   void advance() {
     if (keys_) keys_->advance();
@@ -118,6 +123,7 @@ class Responder {
 
   Endpoint endpoint_;
   Handshake handshake_;
+  EphemeralKey key_{HeldSecret(Secret{2})};
   std::vector<std::uint8_t> source_, target_;
   Address address_;
   Hello hello_;

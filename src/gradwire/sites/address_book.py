@@ -1,7 +1,8 @@
 """AddressBook: the current addresses of members whose process was replaced, through torch's store.
 
 In: a process that takes the place of a lost one publishes its address. Out: `addresses`, in which the others find it.
-They read the store on a thread of their own, because a store may not answer.
+They read the store on a thread of their own, because a store may not answer. The same thread gives the secret of a job
+that drew its own to such a process.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 
 from gradwire.errors import LinkError
 from gradwire.transport.bootstrap.rendezvous import RankAddress, check_address
+from gradwire.transport.bootstrap.secret_exchange import SecretAnswers, request_secret
 
 # Seconds between two reads of the store.
 POLL: Final = 1.0
@@ -31,9 +33,18 @@ class AddressBook:
         self._store = PrefixStore(f"gradwire/addresses/{name}", store.clone() if hasattr(store, "clone") else store)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._answers: SecretAnswers | None = None
 
     def publish(self, member: int, address: tuple[str, int]) -> None:
         self._store.set(str(member), msgspec.json.encode(address).decode())
+
+    def share_secret(self, secret: bytes) -> None:
+        """Give the secret to processes that rejoin, from the start of `watch` on."""
+        self._answers = SecretAnswers(self._store, secret)
+
+    def request_secret(self, timeout: float) -> bytes:
+        """The secret of the running job, from a member that shares it."""
+        return request_secret(self._store, timeout)
 
     def watch(self, missing: Callable[[], Iterable[int]]) -> None:
         """Read the addresses of missing members once a second, until closed or until the store is gone."""
@@ -58,5 +69,7 @@ class AddressBook:
         while not self._stop.wait(POLL):
             try:
                 self.read(list(missing()))
+                if self._answers is not None:
+                    self._answers.answer()
             except RuntimeError:
                 return

@@ -140,9 +140,13 @@ class SiteRebuild:
 
 def publish_rejoin(connection: TreeConnection, context: SiteContext, name: str, addresses: AddressBook) -> None:
     """Let a rank that dies be replaced: a restarted process finds in the store what it needs to know."""
+    drawn = given_secret() is None
+    if drawn:
+        addresses.share_secret(connection.wire.secret)
     if context.rank == 0:
         addresses.publish(0, (own_address(), connection.wire.port))
-        publish_job(context.store, name, JobRecord(LeaderRecord.of(connection), facts_of(context.config)))
+        leader = msgspec.structs.replace(LeaderRecord.of(connection), secret="")
+        publish_job(context.store, name, JobRecord(leader, facts_of(context.config), drawn))
 
 
 def rejoin_job(context: SiteContext) -> TreeReducer:
@@ -155,8 +159,12 @@ def rejoin_job(context: SiteContext) -> TreeReducer:
     if config.compress.warmup:
         raise ConfigError(f"{VARIABLE}: compress.warmup counts steps that this rank has not made; set it to 0")
     name = model_name(context.group.group_name)
-    record = find_job(context.store, name, facts_of(config), config.transport.connect).leader
-    book = AddressBook(context.store, name)
+    job = find_job(context.store, name, facts_of(config), config.transport.connect)
+    record, book = job.leader, AddressBook(context.store, name)
+    if job.drawn and given_secret() is None:
+        secret = book.request_secret(config.transport.connect)
+        book.share_secret(secret)
+        record = msgspec.structs.replace(record, secret=secret.hex())
     book.read(range(size))
     addresses = record.addresses | book.addresses
     missing = set(range(size)) - addresses.keys() - {context.rank}

@@ -30,8 +30,9 @@ FILES: Final = ("net", "sites")
 class JobRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How to connect to the job, and the settings that must be the same on all ranks."""
 
-    leader: LeaderRecord
+    leader: LeaderRecord  # without the secret, which members give to a process that asks for it
     facts: dict[str, str]
+    drawn: bool  # whether the job drew its secret: otherwise the user gives it to the new process, too
 
 
 _ATTACHED: Counter[str] = Counter()
@@ -80,7 +81,6 @@ def find_job(store: Store, name: str, facts: dict[str, str], patience: float) ->
         time.sleep(POLL)
     try:
         record = msgspec.json.decode(records.get(name), type=JobRecord)
-        bytes.fromhex(record.leader.secret)
         for rank, (address, port) in record.leader.addresses.items():
             check_address(rank, RankAddress(address, port))
     except (msgspec.DecodeError, ValueError, LinkError) as error:

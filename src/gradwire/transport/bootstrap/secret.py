@@ -2,17 +2,22 @@
 
 In: the environment and torch's store. Out: bytes, the same on every rank. GRADWIRE_SECRET or the file that
 GRADWIRE_SECRET_FILE names comes first. Without either, ranks that one launcher started on one machine share a random
-one through a private file (`shared_secret`, used by gradwire.run); other jobs get one from rank 0 through the store.
+one through a private file (`shared_secret`, used by gradwire.run); other jobs get one from rank 0, sealed for each rank
+under keys that are agreed through the store (`secret_exchange`).
 
-A secret from the store protects the job's packets from everybody who cannot read that store: other machines of the
-network, other jobs, senders of stray or forged packets. It does not protect from those who can reach the store's port
-(MASTER_PORT), because torch's store has no password. Where that matters, give every rank the same secret by the
-environment or a file.
+Text that a person typed is stretched by scrypt: whoever guesses it from a recorded packet pays for each guess.
+
+A secret from the store protects the job from everybody who cannot write to that store: other machines of the network,
+other jobs, senders of stray or forged packets, readers of the store's traffic. It does not protect from those who reach
+the store's port (MASTER_PORT) while the job starts, because torch's store has no password. Where that matters, give
+every rank the same secret by the environment or a file.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import secrets
 import stat
 import tempfile
@@ -21,13 +26,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from gradwire.errors import ConfigError, LinkError
+from gradwire.transport.bootstrap.secret_exchange import draw_key, open_secret, seal_secret
 from gradwire.transport.bootstrap.store_exchange import StoreExchange
 
 VARIABLE: Final = "GRADWIRE_SECRET"
 FILE_VARIABLE: Final = "GRADWIRE_SECRET_FILE"
 LEAST_BYTES: Final = 16
 RANDOM_BYTES: Final = 32
+# 16 MiB and about 50 ms for each guess. The salt separates gradwire from other programs only: ranks share nothing else
+# that could be one.
+_SCRYPT: Final = {"salt": b"gradwire job secret", "n": 2**14, "r": 8, "p": 1, "dklen": RANDOM_BYTES}
 _HOW: Final = "write at least 16 random characters, for example the output of: openssl rand -hex 32"
 
 
@@ -38,14 +49,30 @@ def given_secret(environment: Mapping[str, str] | None = None) -> bytes | None:
     if text and path:
         raise ConfigError(f"{VARIABLE} and {FILE_VARIABLE} are both set; unset one")
     if path:
-        return _long_enough(_read(Path(path)), f"{FILE_VARIABLE}={path}")
-    return _long_enough(text.encode(), VARIABLE) if text else None
+        return stretched(_long_enough(_read(Path(path)), f"{FILE_VARIABLE}={path}"))
+    return stretched(_long_enough(text.encode(), VARIABLE)) if text else None
+
+
+def stretched(text: bytes) -> bytes:
+    """32 bytes: those that 64 hexadecimal digits stand for, which somebody drew; of any other text its scrypt hash."""
+    if re.fullmatch(rb"[0-9a-fA-F]{64}", text):
+        return bytes.fromhex(text.decode())
+    return hashlib.scrypt(text, **_SCRYPT)  # type: ignore[arg-type]  # mypy joins the values' types
+
+
+class SecretOffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whether the user gave this rank a secret, and its public key for the case that nobody has one."""
+
+    given: bool
+    key: str
 
 
 def job_secret(exchange: StoreExchange, environment: Mapping[str, str] | None = None) -> bytes:
     """The secret of all ranks of this exchange: the given one, or a random one of rank 0. Every rank calls this."""
     given = given_secret(environment)
-    present = exchange.gather("secret-given", given is not None, bool)
+    key = draw_key()
+    offers = exchange.gather("secret-offer", SecretOffer(given is not None, key.public_key.hex()), SecretOffer)
+    present = [offer.given for offer in offers]
     odd = [rank for rank, has in enumerate(present) if has != present[0]]
     if odd:
         have, lack = (odd, [0]) if present[odd[0]] else ([0], odd)
@@ -55,12 +82,18 @@ def job_secret(exchange: StoreExchange, environment: Mapping[str, str] | None = 
     if given is not None:
         return given
     if exchange.rank == 0:
-        exchange.publish("secret", secrets.token_hex(RANDOM_BYTES))
-    try:
-        drawn = bytes.fromhex(exchange.read("secret", 0, str))
-    except ValueError as error:
-        raise LinkError("the store holds no job secret of gradwire; does another program write to it?") from error
-    return _long_enough(drawn, "the secret of rank 0")
+        drawn = secrets.token_bytes(RANDOM_BYTES)
+        try:
+            exchange.publish("secret", [seal_secret(drawn, key, offer.key) for offer in offers[1:]])
+        except ValueError as error:
+            raise LinkError(
+                f"a rank published no public key ({error}); does another program write to the store?"
+            ) from error
+        return drawn
+    sealed = exchange.read("secret", 0, list[str])
+    if len(sealed) != exchange.world_size - 1:
+        raise LinkError(f"rank 0 sealed the job secret for {len(sealed)} ranks, not for {exchange.world_size - 1}")
+    return open_secret(sealed[exchange.rank - 1], key, offers[0].key)
 
 
 def one_machine(environment: Mapping[str, str]) -> bool:

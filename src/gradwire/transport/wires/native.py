@@ -37,6 +37,8 @@ _WHY: Final[dict[str, str]] = {
     "closed": "has closed the connection",
     "protocol": "broke the protocol (a bug: the packets were authentic)",
     "local_close": "was disconnected by close() on this rank",
+    "wrong_version": "speaks another version of gradwire's wire protocol: install the same gradwire on every rank",
+    "key_limit": "was disconnected: a key reached its limit of use before it was changed",
 }
 
 
