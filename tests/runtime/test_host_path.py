@@ -5,6 +5,7 @@ The simulated device (tests/device/simulated.py) runs work as late as events all
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from functools import partial
 
@@ -163,6 +164,19 @@ def test_a_step_that_the_device_never_ends_is_a_link_error() -> None:
     world.close()
 
 
+@pytest.mark.parametrize(("dtype", "bytes_per_parameter"), [(torch.float32, 10.0), (torch.float16, 8.0)])
+def test_host_memory_is_what_the_documentation_states(dtype: torch.dtype, bytes_per_parameter: float) -> None:
+    """Residual 4, values as large as the gradient, and 4 / 2 ranks for the shard that this rank owns."""
+    world = DeviceSessions()
+    world.step("int8", drawn(0, dtype))
+    for feedback, session in zip(world.feedbacks, world.sessions, strict=True):
+        kept = [*session._parts.host._values.values(), *feedback._residual._flat.values()]
+        kept += [left for owned in feedback._owned.values() for left in owned.values()]
+        numel = sum(value.numel() for value in feedback._residual._flat.values())
+        assert sum(tensor.nbytes for tensor in kept) <= bytes_per_parameter * numel
+    world.close()
+
+
 class NeverDone:
     def query(self) -> bool:
         return False
@@ -180,6 +194,10 @@ def test_an_error_of_the_path_reaches_the_training_loop_with_its_type(monkeypatc
         patched.setattr(CompressedPath, "submit", broken)
         with pytest.raises(LinkError, match="rank 1 is gone"):
             world.step("int8", drawn(0))
+        for session in world.sessions:  # the buckets behind the failed one are refused too, before submit works again
+            passed = threading.Event()
+            session._parts.host.after_buckets(passed.set)
+            assert passed.wait(10)
     assert world.step("int8", drawn(0))[0][0].isfinite().all(), "the threads go on"
     world.close()
 

@@ -44,7 +44,9 @@ class CudaDevice:
         return CudaStream(torch.cuda.Stream(self.device))
 
     def pinned(self, nbytes: int) -> Tensor:
-        return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+        # A thread's device is 0 unless it says so; pinning there would make a context on another rank's GPU.
+        with torch.cuda.device(self.device):
+            return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
 
     def future(self) -> Future[Tensor]:
         return Future(devices=[self.device])
