@@ -14,7 +14,7 @@ ROOT = Path(gradwire.__file__).parent
 # Lowest layer first. A module may import from its own layer and from those before it.
 LAYERS = [
     {"units", "errors", "clock", "closing", "level", "types", "events", "fork", "suggest", "_native"},
-    {"network"},
+    {"network", "device"},
     {"sense", "decide", "compress", "plan", "transport", "observe"},
     {"config"},
     {"exchange", "tree", "backend"},

@@ -14,14 +14,19 @@ from gradwire.compress.base import Weights
 from gradwire.compress.codec_cache import CodecCache
 from gradwire.compress.error_feedback import ErrorFeedback, Place
 from gradwire.config import CompressConfig
+from gradwire.device.base import FindDevice
+from gradwire.device.cuda import find_device
+from gradwire.device.event_watcher import EventWatcher
+from gradwire.device.pinned_copy import SLOT
 from gradwire.events import Event
 from gradwire.level import Level
 from gradwire.runtime.compressed_path import CompressedPath
 from gradwire.runtime.event_reporter import EventReporter
+from gradwire.runtime.host_path import HostPath
 from gradwire.runtime.loss_scaling import LossScaling
 from gradwire.runtime.path import PathContext
 from gradwire.runtime.pipeline import Pipeline
-from gradwire.runtime.plain_path import PlainPath
+from gradwire.runtime.plain_path import AllReduceMean, PlainPath
 from gradwire.runtime.session import Session, SessionParts
 from gradwire.runtime.tree_path import TreePath
 from gradwire.sense.step_timer import StepTimer
@@ -106,7 +111,7 @@ def buckets(shapes: Shapes, step: int) -> list[Bucket]:
 class Sessions:
     """`step(level, gradients)` is one backward on all ranks: gradients[rank][bucket] in, the restored means out."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each has a default
         self,
         world_size: int,
         shapes: Shapes,
@@ -116,30 +121,43 @@ class Sessions:
         loss: Loss | None = None,
         late: bool = False,
         release: Callable[[], None] = lambda: None,
+        devices: Sequence[FindDevice] = (),
+        slot: int = SLOT,
     ) -> None:
         self.world_size, self.shapes = world_size, shapes
         self.governors = [ScriptedGovernor() for _ in range(world_size)]
         self.feedbacks = [ObservedFeedback(rank, world_size) for rank in range(world_size)]
         self.codecs = [CodecCache(compress is not None and compress.prune == "zero") for _ in range(world_size)]
         self.events: list[Event] = []
+        self.timings: list[tuple[float, float, int]] = []
         self.sessions: list[Session] = []
         self.contexts: list[PathContext] = []
+        self._find_device = devices or [find_device] * world_size
         self._tolerance = 1.0 if loss is None else 0.5
         lanes = [Loopback(world_size, loss=loss, late=late) for _ in range(LANES)]
         plain = Loopback(world_size)
         for rank in range(world_size):
             context = self._context(rank, compress or CompressConfig(), lanes, own_wire)
             self.contexts.append(context)
-            governor = self.governors[rank]
+            governor, host = self.governors[rank], HostPath(context, slot=slot)
             parts = SessionParts(
                 governor=governor,
-                plain=PlainPath(context, _all_reduce(plain, rank), lambda *timing: None),
+                plain=PlainPath(context, self.all_reduce(plain, rank), lambda *timing: self.timings.append(timing)),
                 compressed=CompressedPath(context),
                 tree=TreePath(context),
+                host=host,
                 scaling=context.scaling,
                 reporter=context.reporter,
                 timer=context.timer,
-                closers=(context.transports.close_lanes, context.feedback.settle_last, governor.close, release),
+                closers=(
+                    host.close_downloads,
+                    context.transports.close_lanes,
+                    host.close_uploads,
+                    context.watcher.close,
+                    context.feedback.settle_last,
+                    governor.close,
+                    release,
+                ),
             )
             self.sessions.append(Session(parts))
 
@@ -156,7 +174,13 @@ class Sessions:
             transports=transport_of(pipeline, self.world_size, own_wire=own_wire, tolerance=self._tolerance),
             reporter=EventReporter(self, MonotonicClock()),
             timer=StepTimer(),
+            watcher=EventWatcher(MonotonicClock()),
+            find_device=self._find_device[rank],
         )
+
+    def all_reduce(self, world: Loopback, rank: int) -> AllReduceMean:
+        """What `off` does on the process group."""
+        return _all_reduce(world, rank)
 
     def emit(self, event: Event) -> None:
         self.events.append(event)
@@ -209,7 +233,7 @@ class Sessions:
         session.settle()
 
 
-def _all_reduce(world: Loopback, rank: int) -> Callable[[Tensor], Future[list[Tensor]]]:
+def _all_reduce(world: Loopback, rank: int) -> AllReduceMean:
     lane = world.lane(rank)
 
     def all_reduce(buffer: Tensor) -> Future[list[Tensor]]:

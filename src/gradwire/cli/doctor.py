@@ -8,7 +8,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gradwire.doctor.types import DoctorReport
+from gradwire.doctor.types import DoctorReport, GpuReport
 from gradwire.level import Level
 from gradwire.units import Bytes, Rate, Seconds, parse_bytes
 
@@ -35,6 +35,9 @@ LARGEST_MATRIX = 12
 )
 @click.option("--strict", is_flag=True, help="Exit with code 1 if an error was found.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON (rank 0).")
+@click.option(
+    "--gpu", is_flag=True, help="Check this host's GPU instead; without torchrun. Exit code 1 if a check fails."
+)
 def doctor(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     model: str,
     compute_ms: float | None,
@@ -44,11 +47,14 @@ def doctor(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     patience: float,
     strict: bool,
     as_json: bool,
+    gpu: bool,
 ) -> int:
     """Measure the network between the ranks, find set-up mistakes, predict step times, recommend a level.
 
     Runs on every host under torchrun, or in the lab: gradwire lab run --net lan100 -- python -m gradwire doctor.
     """
+    if gpu:
+        return check_gpu(as_json)
     # These import torch, which `--help` should not wait for.
     from gradwire.doctor.examine import ExaminationPlan, examine
     from gradwire.doctor.join import join_job
@@ -65,6 +71,34 @@ def doctor(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
             Console().print(render(report))
     exchange.leave()
     return 1 if strict and any(finding.severity == "error" for finding in report.findings) else 0
+
+
+def check_gpu(as_json: bool) -> int:
+    """`--gpu`: checks in this process alone."""
+    from gradwire.doctor.gpu import examine_gpu
+
+    report = examine_gpu()
+    if as_json:
+        click.echo(msgspec.json.encode(report).decode())
+    else:
+        Console().print(render_gpu(report))
+    return 0 if report.passed else 1
+
+
+def render_gpu(report: GpuReport) -> RenderableType:
+    versions = f"{report.gpu}, torch {report.torch}, CUDA {report.cuda}, NCCL {report.nccl}"
+    lines: list[RenderableType] = [Text(versions, style="bold")]
+    for check in report.checks:
+        lines.append(
+            Text(
+                f"{'pass' if check.passed else 'FAIL'} {check.name}: {check.text}", style="" if check.passed else "red"
+            )
+        )
+    rates = f"{report.to_host / 1e9:.1f} GB/s to the host, {report.to_device / 1e9:.1f} GB/s to the GPU"
+    lines.append(Text(f"copies through pinned memory: {rates}; compute hides {report.hidden:.0%} of a copy"))
+    if not report.passed:
+        lines.append(Text("A check failed: please report this whole output, with --json if you can.", style="bold red"))
+    return Group(*lines)
 
 
 def render(report: DoctorReport) -> RenderableType:

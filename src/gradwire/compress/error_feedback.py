@@ -30,6 +30,8 @@ from gradwire.errors import ConfigError, LinkError
 from gradwire.types import Bucket
 
 Place = tuple[int, int]  # (start, numel) of a shard within its bucket
+# Residuals of gradients on a device are in host memory: there they are encoded.
+HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +124,15 @@ class ErrorFeedback:
 
     def flush(self, bucket: Bucket, gradient: Tensor) -> SavedResiduals:
         """Add the residual to the gradient and clear it, for a step without compression. Returns what was cleared."""
-        residual = self.worker(bucket, gradient.device)
+        saved = self.take(bucket)
+        gradient.add_(saved.residual.to(gradient.device))
+        return saved
+
+    def take(self, bucket: Bucket) -> SavedResiduals:
+        """Clear the residual, which the caller adds to the gradient. Returns what was cleared."""
+        residual = self.worker(bucket, HOST)
         self.fold(bucket.index)
-        gradient.add_(residual.to(gradient.device))  # on the CPU where a plan carries the gradient
-        velocity = self._velocity.of(bucket, gradient.device) if self._velocity.holds(bucket) else None
+        velocity = self._velocity.of(bucket, HOST) if self._velocity.holds(bucket) else None
         self._residual.forget(bucket)
         self._velocity.forget(bucket)
         return SavedResiduals(bucket, residual, {}, velocity)

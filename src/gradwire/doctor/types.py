@@ -125,3 +125,28 @@ class DoctorReport(msgspec.Struct, frozen=True):
     recommendation: str
     partial: bool = False
     sites: list[SiteFacts] = []
+
+
+class GpuCheck(msgspec.Struct, frozen=True):
+    """One check's result; `text` says what was measured, or what went wrong."""
+
+    name: str
+    passed: bool
+    text: str
+
+
+class GpuReport(msgspec.Struct, frozen=True):
+    """Rates in bytes per second; `hidden` is the share of a copy's time that compute hid."""
+
+    gpu: str
+    torch: str
+    cuda: str
+    nccl: str
+    checks: list[GpuCheck]
+    to_host: float
+    to_device: float
+    hidden: float
+
+    @property
+    def passed(self) -> bool:
+        return all(check.passed for check in self.checks)

@@ -12,18 +12,18 @@ from gradwire.errors import IntegrityError
 from gradwire.transport.lanes.base import AllReduce, Op
 
 
-def verify(restored: list[Tensor], step: int) -> Iterator[Op]:
-    """1. hash what was restored, 2. take the maximum of the hash and of its negative, 3. they must cancel."""
-    digest = digest_of(restored)  # 1
-    both = torch.tensor([digest, -digest], dtype=torch.int64, device=restored[0].device if restored else None)
-    yield AllReduce(both, maximum=True)  # 2
-    if int(both[0]) != -int(both[1]):  # 3
+def verify(digest: int, step: int) -> Iterator[Op]:
+    """1. take the maximum of the hash of what was restored and of its negative, 2. they must cancel."""
+    both = torch.tensor([digest, -digest], dtype=torch.int64)
+    yield AllReduce(both, maximum=True)  # 1
+    if int(both[0]) != -int(both[1]):  # 2
         raise IntegrityError(
             f"replicas differ after step {step}: ranks restored different gradients; restart from a checkpoint"
         )
 
 
 def digest_of(restored: list[Tensor]) -> int:
+    """Called on the training thread: on a device, its stream waits for the restored values, other threads' do not."""
     digest = 0
     for tensor in (part for whole in restored for part in _dense(whole)):
         digest = digest * 31 % 2**40 + kernels.checksum(tensor.detach().cpu().contiguous().view(torch.uint8))

@@ -17,6 +17,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
+from gradwire.device.cuda import completed_future
 from gradwire.errors import ConfigError
 from gradwire.fork import void_in_child
 from gradwire.integrations.bucket_layout import as_parameter, in_bucket_order
@@ -169,9 +170,7 @@ class DetachedHook:
 
 def unchanged(bucket: GradBucket) -> Future[Tensor]:
     """The bucket as it is: this rank's own gradient."""
-    future: Future[Tensor] = Future()
-    future.set_result(bucket.buffer())
-    return future
+    return completed_future(bucket.buffer())
 
 
 def call(state: Any, bucket: GradBucket) -> Future[Tensor]:

@@ -6,7 +6,6 @@ over all sites in its place, through the session. In local steps it stays as it 
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch.futures import Future
 
@@ -38,11 +37,9 @@ class FsdpHook:
         slices, weights = unit.layout(buffer.numel())
         bucket = Bucket(self._buckets, self._session.step, buffer.numel(), buffer.element_size(), slices, is_last=False)
         self._buckets += 1
-        _synchronise_device(buffer.device)
         self._in_flight.append(self._session.synchronise(bucket, buffer, weights))
         if not unit.views_only(buffer):
             self._settle()
-            _synchronise_device(buffer.device)
 
     def _synchronises_now(self, unit: FsdpUnit, buffer: Tensor) -> bool:
         """After `set_requires_all_reduce(False)` the site's mean is kept, and added to the unit's next one."""
@@ -88,9 +85,3 @@ class LocalFsdpHook(FsdpHook):
     def detach(self) -> None:
         """Synchronise gradients from the next backward on."""
         self.detached = True
-
-
-def _synchronise_device(device: torch.device) -> None:
-    """Wait for the device: a session's threads use other streams than FSDP2."""
-    if device.type != "cpu":
-        getattr(torch, device.type).synchronize(device)

@@ -31,7 +31,7 @@ def timed_rounds(parts: OuterParts, config: Config, group: dist.ProcessGroup) ->
     timing, world_size = RoundTiming(config.sync_seconds, config.sync_wait), group.size()
     pipeline = None
     if world_size > 1:
-        lanes = open_lanes(group, 1, config.transport.timeout, MonotonicClock(), host=True)
+        lanes = open_lanes(group, 1, config.transport.timeout, MonotonicClock())
         pipeline = Pipeline(lanes, lambda timing: None)
     return TimedRounds(parts, timing, RoundAgreement(pipeline, group.rank(), world_size), config.fragment_sync_delay)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from torch import Tensor
 from torch.futures import Future
@@ -15,6 +16,7 @@ from gradwire.events import NonFinite
 from gradwire.exchange.buffer_pool import BufferLease
 from gradwire.level import Level
 from gradwire.runtime.event_reporter import EventReporter
+from gradwire.runtime.loss_scaling import finite
 from gradwire.transport.exit_wait import track
 from gradwire.transport.lanes.base import Op
 from gradwire.transport.lanes.collectives import explain
@@ -22,6 +24,21 @@ from gradwire.types import Bucket
 
 # Start, end and bytes of an all-reduce.
 OnFinished = Callable[[float, float, int], None]
+
+
+class PendingBucket(Protocol):
+    """One bucket in flight. `future` is DDP's, `restored` the buffer that gets the mean."""
+
+    future: Future[Tensor]
+    restored: Tensor
+
+    def wait(self) -> None:
+        """Wait until the mean is there; a failure is raised with its own type."""
+        ...
+
+    def finite(self) -> bool:
+        """Whether every restored value is finite; after `wait`."""
+        ...
 
 
 class PlainWork:
@@ -66,6 +83,9 @@ class PlainWork:
         seconds = finished - self._started
         self._reporter.synchronised(self._bucket, Level(), self._wire_bytes, self._bucket.numel, seconds)
         self._on_finished(self._started, finished, self._wire_bytes)
+
+    def finite(self) -> bool:
+        return finite(self.restored)
 
 
 def _record_time(times: list[float], ended: threading.Event, clock: Clock) -> Callable[[Future[list[Tensor]]], Tensor]:
@@ -148,6 +168,9 @@ class BucketWork:
         self._done.wait()
         if self._error is not None:
             raise self._error
+
+    def finite(self) -> bool:
+        return finite(self.restored)
 
     def _result(self, done: Future[Tensor]) -> Tensor:
         if self._error is not None:

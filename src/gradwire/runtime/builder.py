@@ -18,6 +18,7 @@ from gradwire.compress.error_feedback import ErrorFeedback
 from gradwire.compress.gradient_sample import GradientSampler
 from gradwire.config import Config
 from gradwire.decide.registry import is_controller
+from gradwire.device.event_watcher import EventWatcher
 from gradwire.errors import GradwireError
 from gradwire.events import Failed
 from gradwire.observe.event_bus import EventBus, attached
@@ -26,6 +27,7 @@ from gradwire.runtime.compressed_path import CompressedPath
 from gradwire.runtime.connections import BuildContext, Connections, connect, quietly
 from gradwire.runtime.event_reporter import EventReporter
 from gradwire.runtime.governor import Governor
+from gradwire.runtime.host_path import HostPath
 from gradwire.runtime.loss_scaling import LossScaling
 from gradwire.runtime.open_governor import governor_context, open_governor
 from gradwire.runtime.path import PathContext
@@ -163,17 +165,28 @@ def _session(
     trees = [reducer.close] if reducer is not None else []
     checks = [check.close] if check is not None else []
     release = Closing(context.lost_ranks.close, *checks, transports.release)
+    host = HostPath(paths, timeout=_timeout(context.config))
     parts = SessionParts(
         governor=governor,
         sampler=context.sampler,
         plain=_plain_path(context, connections, paths),
         compressed=CompressedPath(paths),
         tree=TreePath(paths),
+        host=host,
         scaling=paths.scaling,
         reporter=paths.reporter,
         timer=context.timer,
         verifier=ReplicaVerifier(every, paths.reporter, transports, compare) if every else None,
-        closers=(*trees, transports.close_lanes, context.feedback.settle_last, governor.close, release.close),
+        closers=(
+            host.close_downloads,
+            *trees,
+            transports.close_lanes,
+            host.close_uploads,
+            paths.watcher.close,
+            context.feedback.settle_last,
+            governor.close,
+            release.close,
+        ),
     )
     return Session(parts)
 
@@ -191,12 +204,15 @@ def _path_context(context: BuildContext, connections: Connections, codecs: Codec
         transports=connections.transports,
         reporter=EventReporter(context.event_bus, context.clock, context.lost_ranks.explained),
         timer=context.timer,
+        watcher=EventWatcher(context.clock),
     )
 
 
 def _plain_path(context: BuildContext, connections: Connections, paths: PathContext) -> PlainPath:
-    # A job without a controller waits as long as DDP does: until the group's own timeout. With local steps a rank may
-    # be late by a whole round.
-    config = context.config
-    timeout = config.transport.timeout if is_controller(config.level) or config.local_steps else None
-    return PlainPath(paths, context.all_reduce, connections.meter.on_plain, timeout=timeout)
+    return PlainPath(paths, context.all_reduce, connections.meter.on_plain, timeout=_timeout(context.config))
+
+
+def _timeout(config: Config) -> float | None:
+    """A job without a controller waits as long as DDP does: until the group's own timeout. With local steps a rank may
+    be late by a whole round."""
+    return config.transport.timeout if is_controller(config.level) or config.local_steps else None

@@ -34,6 +34,9 @@ class CompressedPath:
         self._layouts: dict[int, ChunkLayout] = {}
         self._groups = FactorGroups(context)
 
+    def in_host_memory(self, buffer: Tensor) -> bool:
+        return True
+
     def submit(self, bucket: Bucket, buffer: Tensor, level: Level, weights: Weights) -> BucketWork:
         context = self._context
         values = buffer if buffer.dtype == torch.float32 else buffer.float()  # 1

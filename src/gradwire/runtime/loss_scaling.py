@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from gradwire.compress.codec_cache import CodecCache, Factors
-from gradwire.compress.error_feedback import ErrorFeedback, SavedResiduals
+from gradwire.compress.error_feedback import HOST, ErrorFeedback, SavedResiduals
 from gradwire.errors import ConfigError
 from gradwire.types import Bucket, ParameterSlice
 
@@ -94,12 +94,17 @@ class LossScaling:
         """The whole residual of a bucket is sent with this step; `saved` is what it was."""
         self._saved.append(saved)
 
-    def settle(self, restored: Iterable[Tensor], step_ended: bool) -> None:
-        """Check restored buckets; at the end of the step, undo it if one of them is not finite. All ranks restore the
-        same bytes, so all of them do the same."""
+    @property
+    def checks(self) -> bool:
+        """Whether `settle` may look at the buckets of the step in progress."""
+        return bool(self._saved) or self.any_shard is not None
+
+    def settle(self, buckets_finite: Iterable[bool], step_ended: bool) -> None:
+        """`buckets_finite`: whether each restored bucket is; read only where that matters. At the end of the step, undo
+        it if one is not. All ranks restore the same bytes, so all of them do the same."""
         any_shard = self.any_shard if self.any_shard is not None and self._active_scaler() is not None else None
         if (self._saved or any_shard) and not self._overflowed:
-            self._overflowed = not all(map(finite, restored))
+            self._overflowed = not all(buckets_finite)
         if not step_ended:
             return
         if any_shard is not None:
@@ -135,8 +140,8 @@ class LossScaling:
             return
         mean = mean.float() if kept is None else mean.float() - kept.float()
         if mean.any() and finite(mean):
-            residual = self._feedback.worker(bucket, mean.device)
-            residual[part.offset : part.offset + part.numel] += mean.to(residual.device)
+            residual = self._feedback.worker(bucket, HOST)
+            residual[part.offset : part.offset + part.numel] += mean.to(HOST)
             self._resend()
 
     def rescaled(self, factor: float) -> None:

@@ -74,7 +74,7 @@ def open_governor(context: BuildContext, connections: Connections, governor: Gov
 def _open_adaptive(context: BuildContext, connections: Connections, governor: GovernorContext) -> AdaptiveGovernor:
     """A controller with a lane for its pulses, and a first level that suits this network."""
     config, carrier, transports = context.config, connections.carrier, connections.transports
-    pipeline = Pipeline(carrier.open(1, host=True), lambda timing: None)
+    pipeline = Pipeline(carrier.open(1), lambda timing: None)
     # With a plan this lane carries pulses alone, so its bandwidth is not that of the trees: the steps will show that.
     try:
         rate = None if config.planner else probe_bandwidth(pipeline, context.world_size)

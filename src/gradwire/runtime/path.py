@@ -18,9 +18,12 @@ from gradwire.compress.base import Weights
 from gradwire.compress.codec_cache import CodecCache
 from gradwire.compress.error_feedback import ErrorFeedback
 from gradwire.config import CompressConfig
+from gradwire.device.base import FindDevice
+from gradwire.device.cuda import find_device
+from gradwire.device.event_watcher import EventWatcher
 from gradwire.exchange.buffer_pool import BufferPool
 from gradwire.level import Level
-from gradwire.runtime.bucket_work import BucketWork, PlainWork
+from gradwire.runtime.bucket_work import BucketWork, PendingBucket
 from gradwire.runtime.event_reporter import EventReporter
 from gradwire.runtime.loss_scaling import LossScaling
 from gradwire.runtime.pipeline import Pipeline
@@ -32,7 +35,11 @@ from gradwire.types import Bucket
 class BucketPath(Protocol):
     """One way to replace a bucket's gradient by its mean over all ranks."""
 
-    def submit(self, bucket: Bucket, buffer: Tensor, level: Level, weights: Weights) -> BucketWork | PlainWork: ...
+    def in_host_memory(self, buffer: Tensor) -> bool:
+        """Whether this path takes the bucket from host memory; a session copies it there (host_path.py)."""
+        ...
+
+    def submit(self, bucket: Bucket, buffer: Tensor, level: Level, weights: Weights) -> PendingBucket: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +55,9 @@ class PathContext:
     transports: TransportSwitch
     reporter: EventReporter
     timer: StepTimer
+    # Notes when gradients are ready, and when collectives of the backend end, on devices.
+    watcher: EventWatcher
+    find_device: FindDevice = find_device
     buffers: BufferPool = field(default_factory=BufferPool)
 
     @property

@@ -15,10 +15,12 @@ from torch import Tensor
 from torch.futures import Future
 
 from gradwire.compress.base import Weights
+from gradwire.device.base import Device
 from gradwire.exchange.buffer_pool import BufferLease
 from gradwire.exchange.dense_sum import mean, parts
 from gradwire.level import Level
-from gradwire.runtime.bucket_work import BucketWork, OnFinished, PlainWork
+from gradwire.runtime.bucket_work import BucketWork, OnFinished, PendingBucket, PlainWork
+from gradwire.runtime.device_work import DeviceAllReduce, DeviceTiming
 from gradwire.runtime.path import PathContext
 from gradwire.types import Bucket, all_reduce_bytes
 
@@ -46,23 +48,36 @@ class PlainPath:
         """From now on use the process group only, and measure nothing."""
         self._detached = True
 
-    def submit(self, bucket: Bucket, buffer: Tensor, level: Level, weights: Weights) -> BucketWork | PlainWork:
-        context = self._context
+    def in_host_memory(self, buffer: Tensor) -> bool:
+        """Where a wire of gradwire's own carries it; the process group takes buckets where they are."""
+        return self._context.transports.current.own_wire and not (self._detached or buffer.is_sparse)
+
+    def submit(self, bucket: Bucket, buffer: Tensor, level: Level, weights: Weights) -> PendingBucket:
+        context, device = self._context, self._context.find_device(buffer)
         if buffer.is_sparse:
-            return self._over_group(bucket, buffer.div_(context.world_size).coalesce())
+            return self._over_group(bucket, buffer.div_(context.world_size).coalesce(), device)
         if context.feedback.pending(bucket):
             context.scaling.begin(bucket.step)
-            context.scaling.flushed(context.feedback.flush(bucket, buffer))
-        if context.transports.current.own_wire and not self._detached:
-            return self._over_lanes(bucket, buffer)
-        return self._over_group(bucket, buffer)
+            saved = context.feedback.take(bucket)
+            add_residual(buffer, saved.residual, device)
+            context.scaling.flushed(saved)
+        return (
+            self._over_lanes(bucket, buffer)
+            if self.in_host_memory(buffer)
+            else self._over_group(bucket, buffer, device)
+        )
 
-    def _over_group(self, bucket: Bucket, buffer: Tensor) -> PlainWork:
+    def _over_group(self, bucket: Bucket, buffer: Tensor, device: Device | None) -> PendingBucket:
+        reporter, watcher = self._context.reporter, self._context.watcher
         nbytes = dense_bytes(buffer, self._context.world_size)
         wire_bytes = all_reduce_bytes(nbytes, self._context.world_size)
         sized = replace(bucket, numel=nbytes // bucket.itemsize)
+        if device is None:
+            done = self._all_reduce(buffer)
+            return PlainWork(reporter, done, sized, buffer, wire_bytes, self._timeout, self._measure)
+        timing = DeviceTiming(device, watcher, device.current_stream().record_event())
         done = self._all_reduce(buffer)
-        return PlainWork(self._context.reporter, done, sized, buffer, wire_bytes, self._timeout, self._measure)
+        return DeviceAllReduce(reporter, done, timing, sized, buffer, wire_bytes, self._measure)
 
     def _measure(self, started: float, finished: float, nbytes: int) -> None:
         if not self._detached:
@@ -70,15 +85,24 @@ class PlainPath:
 
     def _over_lanes(self, bucket: Bucket, buffer: Tensor) -> BucketWork:
         context = self._context
-        values = buffer if buffer.device.type == "cpu" else buffer.cpu()
-        work = context.work(bucket, Level(), buffer, values)
-        chunks = parts(values, context.world_size, context.compress.chunk)
-        work.set_traffic(0, values.numel())  # the operations count the bytes
+        work = context.work(bucket, Level(), buffer, buffer)
+        chunks = parts(buffer, context.world_size, context.compress.chunk)
+        work.set_traffic(0, buffer.numel())  # the operations count the bytes
         work.expect(len(chunks))
         for chunk in chunks:
-            lease = BufferLease(context.buffers, values.device)
+            lease = BufferLease(context.buffers, buffer.device)
             context.pipeline.submit(work.counted(mean(chunk, context.world_size, lease), lease), work.finished)
         return work
+
+
+def add_residual(buffer: Tensor, residual: Tensor, device: Device | None) -> None:
+    """Add a residual of host memory to a gradient; on a device in the order of the training stream, through pinned
+    memory, so that the host does not wait."""
+    if device is None:
+        buffer.add_(residual)
+        return
+    pinned = device.pinned(residual.nbytes).view(residual.dtype).copy_(residual)
+    device.current_stream().launch(lambda: buffer.add_(pinned.to(buffer.device, non_blocking=True)))
 
 
 def dense_bytes(buffer: Tensor, world_size: int) -> int:

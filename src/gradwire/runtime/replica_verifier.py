@@ -30,10 +30,11 @@ class ReplicaVerifier:
         if step % self._every:
             return
         try:
+            digest = digest_of(restored)
             if self._compare is not None:
-                self._compare(step, digest_of(restored))
+                self._compare(step, digest)
             else:
-                self._transports.current.pipeline.run(verify(restored, step))
+                self._transports.current.pipeline.run(verify(digest, step))
         except BaseException as error:
             failure = self._reporter.failed(step, error)
             raise failure from failure.__cause__

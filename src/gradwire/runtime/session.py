@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 from torch.futures import Future
 
@@ -19,10 +20,11 @@ from gradwire.closing import Closing
 from gradwire.compress.base import Weights
 from gradwire.compress.gradient_sample import GradientSampler
 from gradwire.level import Level
-from gradwire.runtime.bucket_work import BucketWork, PlainWork
+from gradwire.runtime.bucket_work import PendingBucket
 from gradwire.runtime.compressed_path import CompressedPath
 from gradwire.runtime.event_reporter import EventReporter
 from gradwire.runtime.governor import Governor
+from gradwire.runtime.host_path import HostPath
 from gradwire.runtime.loss_scaling import LossScaling
 from gradwire.runtime.path import BucketPath
 from gradwire.runtime.plain_path import PlainPath
@@ -46,6 +48,8 @@ class SessionParts:
     compressed: CompressedPath
     # Where a plan is in force, the path of every dense bucket.
     tree: TreePath
+    # Copies buckets of device memory for paths that work in host memory.
+    host: HostPath
     scaling: LossScaling
     reporter: EventReporter
     timer: StepTimer
@@ -65,7 +69,7 @@ class Session:
         self._verifier = parts.verifier
         self._detached = False
         self._open = Closing(*parts.closers)
-        self._in_flight: list[BucketWork | PlainWork] = []
+        self._in_flight: list[PendingBucket] = []
         self.scaling = parts.scaling
         self.step = self._bucket_step = 0
 
@@ -78,11 +82,13 @@ class Session:
                 self._decided[bucket.index] = decision.level, decision.sync_every
                 self._parts.reporter.decided(bucket, decision)
             if self._parts.sampler is not None and not buffer.is_sparse:
-                self._parts.sampler.add(buffer)
-            path = self._path(bucket, buffer.is_sparse, decision.level)
+                self._parts.sampler.add(buffer, self._parts.host.find_device(buffer))
             with self._parts.reporter.reporting(bucket.step):
-                work = path.submit(bucket, buffer, decision.level, weights)
-            self._in_flight.append(work)
+                if buffer.is_sparse and bucket.is_last and self._trees:
+                    self._end_tree_step(bucket, buffer.device, weights)
+                work = self._submit(
+                    self._path(buffer.is_sparse, decision.level), bucket, buffer, decision.level, weights
+                )
             return work.future
 
     def reporting(self) -> AbstractContextManager[None]:
@@ -96,13 +102,13 @@ class Session:
     def settle(self) -> None:
         """Wait until every bucket of this backward is restored; the first failure is raised with its own type."""
         works, self._in_flight = self._in_flight, []
-        self._parts.compressed.end_step()
+        self._parts.host.after_buckets(self._parts.compressed.end_step)
         try:
             for work in works:
                 with span("settle"):
                     work.wait()
             step_ended, self._bucket_step = self.step > self._bucket_step, self.step
-            self.scaling.settle((work.restored for work in works), step_ended)
+            self.scaling.settle((work.finite() for work in works), step_ended)
             if works and self._verifier is not None:
                 self._verifier.check(self.step, [work.restored for work in works])
         except BaseException:
@@ -134,19 +140,39 @@ class Session:
             return SPARSE if sparse else DETACHED
         governor = self._parts.governor
         if bucket.index == bucket.first:
+            with self._parts.reporter.reporting(bucket.step):
+                self._parts.host.catch_up()
             governor.begin_step(bucket)
         else:
             governor.add_bucket(bucket)
-        self._parts.timer.bucket_ready(self._parts.reporter.clock.now(), bucket.nbytes)
         return SPARSE if sparse else governor.decision
 
-    def _path(self, bucket: Bucket, sparse: bool, level: Level) -> BucketPath:
+    @property
+    def _trees(self) -> bool:
+        return self._parts.tree.reducer is not None and not self._detached
+
+    def _path(self, sparse: bool, level: Level) -> BucketPath:
         parts = self._parts
-        trees = parts.tree.reducer is not None and not self._detached
-        if sparse:
-            if trees and bucket.is_last:
-                self._in_flight.append(parts.tree.end_step(bucket))
-            return parts.plain
-        if trees:
+        if self._trees and not sparse:
             return parts.tree
-        return parts.plain if level.off else parts.compressed
+        return parts.plain if sparse or level.off else parts.compressed
+
+    def _submit(
+        self, path: BucketPath, bucket: Bucket, buffer: Tensor, level: Level, weights: Weights
+    ) -> PendingBucket:
+        host, timer = self._parts.host, self._parts.timer
+        staged = host.stage(bucket, buffer)
+        if not self._detached:
+            host.when_ready(staged, lambda now: timer.bucket_ready(now, bucket.nbytes))
+        if staged is None or not path.in_host_memory(buffer):
+            work = path.submit(bucket, buffer, level, weights)
+        else:
+            work = host.submit(path, staged, level, weights)
+        self._in_flight.append(work)
+        return work
+
+    def _end_tree_step(self, bucket: Bucket, device: torch.device, weights: Weights) -> None:
+        """A step of the trees ends with the last bucket. This one is sparse and goes through the process group: one
+        element is sent over the trees instead."""
+        one = torch.zeros(1, dtype=torch.float32, device=device)
+        self._submit(self._parts.tree, replace(bucket, numel=1), one, Level(), weights)

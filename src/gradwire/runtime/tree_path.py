@@ -6,8 +6,6 @@ the worker's residual, which the trees send.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -32,24 +30,13 @@ class TreePath:
     def reducer(self) -> TreeReducer | None:
         return self._context.transports.current.reducer
 
+    def in_host_memory(self, buffer: Tensor) -> bool:
+        return True
+
     def submit(self, bucket: Bucket, buffer: Tensor, level: Level, weights: Weights) -> BucketWork:
-        return self._submit(bucket, buffer, level)
-
-    def end_step(self, bucket: Bucket) -> BucketWork:
-        """End the trees' step, which ends with the last bucket. This one is sparse and goes through the process group:
-        one element is sent over the trees instead."""
-        return self._submit(replace(bucket, numel=1), torch.zeros(1), Level())
-
-    def set_replica_state(self, state: TransferableState) -> None:
-        """Set the state that a rejoining member receives."""
-        if self.reducer is not None:
-            self.reducer.set_replica_state(state)
-
-    def _submit(self, bucket: Bucket, buffer: Tensor, level: Level) -> BucketWork:
         context, reducer = self._context, self.reducer
         assert reducer is not None
-        plain = buffer.dtype == torch.float32 and buffer.device.type == "cpu"
-        values = buffer if plain else buffer.float().cpu()
+        values = buffer if buffer.dtype == torch.float32 else buffer.float()
         work = context.work(bucket, level, buffer, values)
         residual = context.feedback.worker(bucket, values.device)
         context.feedback.fold(bucket.index)
@@ -66,3 +53,8 @@ class TreePath:
 
         reducer.submit(BucketRequest(bucket, level, values, residual, done))
         return work
+
+    def set_replica_state(self, state: TransferableState) -> None:
+        """Set the state that a rejoining member receives."""
+        if self.reducer is not None:
+            self.reducer.set_replica_state(state)

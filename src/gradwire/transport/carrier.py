@@ -48,8 +48,8 @@ class Carrier(Protocol):
         """Whether the kernel's TCP may carry the lanes: its acknowledgements are read from the sockets."""
         ...
 
-    def open(self, count: int, *, host: bool = False) -> list[Lane]:
-        """`host`: for CPU tensors, whatever device the gradients are on."""
+    def open(self, count: int) -> list[Lane]:
+        """Lanes for tensors of host memory, whatever device the gradients are on."""
         ...
 
     def links(self) -> dict[int, LinkView]:
@@ -78,8 +78,8 @@ class GroupCarrier:
     def __init__(self, group: dist.ProcessGroup, timeout: float, clock: Clock) -> None:
         self._group, self._timeout, self._clock = group, timeout, clock
 
-    def open(self, count: int, *, host: bool = False) -> list[Lane]:
-        return open_lanes(self._group, count, self._timeout, self._clock, host=host)
+    def open(self, count: int) -> list[Lane]:
+        return open_lanes(self._group, count, self._timeout, self._clock)
 
     def links(self) -> dict[int, LinkView]:
         return {}
@@ -106,7 +106,7 @@ class WireCarrier:
         self.tolerance = config.tolerance
         self.kernel_tcp = isinstance(endpoint, TcpEndpoint)
 
-    def open(self, count: int, *, host: bool = False) -> list[Lane]:
+    def open(self, count: int) -> list[Lane]:
         numbers = range(self._opened, self._opened + count)
         self._opened += count
         return [WireLane(self._endpoint, self._world_size, n, self._sends, self._clock) for n in numbers]

@@ -20,11 +20,11 @@ BY_SENDS = ("gloo", "gradwire")
 HOST = torch.device("cpu")
 
 
-def open_lanes(group: dist.ProcessGroup, count: int, timeout: float, clock: Clock, *, host: bool = False) -> list[Lane]:
-    """Make `count` groups over the members of `group`; every member calls this at the same point. `host` lanes carry
-    CPU tensors, the others tensors of the devices that the group serves."""
+def open_lanes(group: dist.ProcessGroup, count: int, timeout: float, clock: Clock) -> list[Lane]:
+    """Make `count` groups over the members of `group`; every member calls this at the same point. Lanes carry tensors
+    of host memory, where frames are: several NCCL communicators must not be used from several threads."""
     ranks = dist.get_process_group_ranks(group)
-    backend = host_backend(group) if host else _one_backend(group)
+    backend = host_backend(group)
     lane = SendLane if backend in BY_SENDS else CollectiveLane
     everyone = len(ranks) == dist.get_world_size()
     return [lane(_new_group(backend, ranks, timeout, local=not everyone), clock) for _ in range(count)]
@@ -49,13 +49,6 @@ def host_backend(group: dist.ProcessGroup) -> str:
     if whole in BY_SENDS:
         return whole
     return group._get_backend(HOST).name() if HOST in group._device_types else "gloo"
-
-
-def _one_backend(group: dist.ProcessGroup) -> str:
-    """The backend's own name where one serves all devices: "gloo" and not "cpu:gloo"."""
-    whole = dist.get_backend(group)
-    names = {group._get_backend(device).name() for device in group._device_types}
-    return names.pop() if len(names) == 1 else whole
 
 
 def _new_group(backend: str, ranks: Sequence[int], timeout: float, local: bool) -> dist.ProcessGroup:

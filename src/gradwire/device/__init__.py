@@ -1,0 +1,1 @@
+"""Device memory: streams, events and copies of gradients that are not in host memory."""

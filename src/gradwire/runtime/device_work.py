@@ -1,0 +1,115 @@
+"""Device work: one bucket in device memory, in flight. Completes DDP's future in the order of streams.
+
+DeviceWork         its values are exchanged in host memory (host_path.py)
+DeviceAllReduce    the backend reduces it where it is (NCCL)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.futures import Future
+
+from gradwire.device.base import Device, DeviceEvent, DeviceStream
+from gradwire.device.event_watcher import EventWatcher
+from gradwire.errors import LinkError
+from gradwire.level import Level
+from gradwire.runtime.bucket_work import OnFinished
+from gradwire.runtime.event_reporter import EventReporter
+from gradwire.runtime.loss_scaling import finite
+from gradwire.transport.exit_wait import track
+from gradwire.transport.lanes.collectives import explain
+from gradwire.types import Bucket
+
+
+class DeviceWork:
+    """`buffer` is DDP's. The threads of the host path complete it."""
+
+    def __init__(self, device: Device, buffer: Tensor) -> None:
+        self._device = device
+        self._error: BaseException | None = None
+        self._finite = True
+        self._done = device.future()
+        self.restored = buffer
+        # As in BucketWork: an exception set on a future loses its type; raised here, its text survives.
+        self.future: Future[Tensor] = self._done.then(self._result)
+
+    def complete(self, stream: DeviceStream, error: BaseException | None = None, all_finite: bool = True) -> None:
+        """The buffer has the mean when the stream has done what was launched on it so far; or the bucket failed."""
+        self._error, self._finite = error, all_finite
+        self._device.complete(self._done, self.restored, stream)
+
+    def wait(self) -> None:
+        """Wait until the copy to the device is launched; the current stream then waits for it, the host does not."""
+        self._done.wait()
+        if self._error is not None:
+            raise self._error
+
+    def finite(self) -> bool:
+        """Whether every restored value is finite, as found in host memory."""
+        return self._finite
+
+    def _result(self, done: Future[Tensor]) -> Tensor:
+        if self._error is not None:
+            raise self._error
+        return done.value()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTiming:
+    """How to time an operation on a device: it can begin after `ready`, when the gradient is computed."""
+
+    device: Device
+    watcher: EventWatcher
+    ready: DeviceEvent
+
+
+class DeviceAllReduce:
+    """One bucket in an all-reduce on the device. `done` is complete when the all-reduce is queued; an event behind it
+    says when it ended."""
+
+    def __init__(
+        self,
+        reporter: EventReporter,
+        done: Future[list[Tensor]],
+        timing: DeviceTiming,
+        bucket: Bucket,
+        buffer: Tensor,
+        wire_bytes: int,
+        on_finished: OnFinished,
+    ) -> None:
+        self._reporter = reporter
+        self._bucket = bucket
+        self._timing = timing
+        self._wire_bytes = wire_bytes
+        self._on_finished = on_finished
+        self._started = reporter.clock.now()
+        self.restored = buffer
+        timing.watcher.watch(timing.ready, self._ready)  # first: the end may be seen at the same look
+        self.future: Future[Tensor] = done.then(track(self._queued))
+
+    def wait(self) -> None:
+        """The current stream waits for the all-reduce, the host does not."""
+        try:
+            self.future.wait()
+        except RuntimeError as error:
+            failure = LinkError(explain(error, "AllReduce"))
+            raise self._reporter.failed(self._bucket.step, failure) from error
+
+    def finite(self) -> bool:
+        """Waits for the device: called only for a step that sends whole residuals."""
+        return finite(self.restored)
+
+    def _ready(self, now: float) -> None:
+        """The gradient is ready on the device: only now can the all-reduce begin."""
+        self._started = now
+
+    def _queued(self, done: Future[list[Tensor]]) -> Tensor:
+        """torch calls this with a current stream that waits for the all-reduce."""
+        self._timing.watcher.watch(self._timing.device.current_stream().record_event(), self._ended)
+        return done.value()[0]
+
+    def _ended(self, now: float) -> None:
+        self._reporter.synchronised(self._bucket, Level(), self._wire_bytes, self._bucket.numel, now - self._started)
+        self._on_finished(self._started, now, self._wire_bytes)
