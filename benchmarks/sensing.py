@@ -21,7 +21,7 @@ from typing import Any
 
 MARK = "SENSING "
 WORLD, WARMUP = 4, 12
-# Ethernet, IP and TCP headers of a pulse; each pulse is one packet.
+# Ethernet, IP and TCP headers of a pulse; each pulse is one packet, and so is a decision.
 HEADERS = 38 + 52
 
 
@@ -84,6 +84,7 @@ def worker(steps: int) -> None:
 
 
 def measure(name: str, steps: int) -> dict[str, Any]:
+    from gradwire.decide.decision_record import SIZE as DECISION_SIZE
     from gradwire.lab import Lab
     from gradwire.network import preset
     from gradwire.sense.pulse import SIZE
@@ -99,7 +100,7 @@ def measure(name: str, steps: int) -> dict[str, Any]:
     if not reports:
         sys.exit("\n".join(lines[-20:]))
     found: dict[str, Any] = reports[0]
-    pulses = (SIZE + HEADERS) * (WORLD - 1)
+    pulses = (SIZE + DECISION_SIZE + 2 * HEADERS) * (WORLD - 1)
     plain = 2 * found["gradient"] * (WORLD - 1) / WORLD
     return {
         **found, "network": name, "lab": result.stats.verdict, "pulses": pulses,
@@ -132,8 +133,9 @@ def page(result: dict[str, Any]) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
-        f"A pulse is 384 bytes to every other rank and is a separate packet: {result['rows'][0]['pulses']} "
-        "bytes a step here, for any model. Their share of the bytes sent grows as compression reduces the rest.",
+        f"A pulse is 208 bytes to every other rank and is a separate packet, and so is rank 0's decision of 256 bytes: "
+        f"{result['rows'][0]['pulses']} bytes a step of rank 0 here, for any model. "
+        "Their share of the bytes sent grows as compression reduces the rest.",
     ]
     missed = [row["network"] for row in result["rows"] if row["of_time"] >= 0.005]
     if missed:

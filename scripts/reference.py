@@ -30,6 +30,7 @@ LAYOUTS = {
     "Frames": "gradwire.compress.frame",
     "Losslessly compressed frames": "gradwire.compress.lossless",
     "Pulses": "gradwire.sense.pulse",
+    "Decisions": "gradwire.decide.decision_record",
     "Frames on a tree": "gradwire.tree.frame_header",
     "Pieces on a side route": "gradwire.tree.side_routes",
     "Messages between a plan's members": "gradwire.plan.membership.control_messages",

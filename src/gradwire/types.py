@@ -200,7 +200,8 @@ class Decision:
     `guarded`: the accuracy guard decided, not time; known only to the rank that decided. `sync_every` counts where the
     user allows local steps and leaves their number to the controller: 1 synchronises gradients at every step.
     `transport` carries the step, where the configuration leaves that open; `prepare` is one that ranks open meanwhile,
-    in the background, "group" for none.
+    in the background, "group" for none. `delay`: while this decision is in force, ranks change to the one that was made
+    so many steps before (decide/decision_timing.py); the governor sets it, not the controller.
     """
 
     level: Level
@@ -210,6 +211,7 @@ class Decision:
     sync_every: int = 1
     transport: TransportKind = "group"
     prepare: TransportKind = "group"
+    delay: int = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import torch
 
 from gradwire.clock import MonotonicClock
 from gradwire.errors import LinkError
-from gradwire.transport.lanes.base import AllGather, AllReduce, AllToAll, Lane, Losses
+from gradwire.transport.lanes.base import AllGather, AllReduce, AllToAll, Broadcast, Lane, Losses
 from gradwire.transport.lanes.loopback import Loopback
 from gradwire.transport.lanes.unfinished_sends import UnfinishedSends
 from gradwire.transport.lanes.wire import WireLane
@@ -68,6 +68,15 @@ def test_a_gather_reaches_every_rank(lanes: list[Lane], size: int) -> None:
     together(lambda rank: lanes[rank].start(AllGather(sent[rank], received[rank])).wait())
     for rank in range(WORLD):
         assert torch.equal(received[rank], torch.stack(sent))
+
+
+@pytest.mark.parametrize("size", [1, 7, 300_000])
+def test_a_broadcast_copies_rank_0s_bytes_to_every_rank(lanes: list[Lane], size: int) -> None:
+    given = [torch.randint(0, 255, (size,), dtype=torch.uint8) for _ in range(WORLD)]
+    expected = given[0].clone()
+    timings = together(lambda rank: lanes[rank].start(Broadcast(given[rank])).wait())
+    assert all(torch.equal(own, expected) for own in given)
+    assert [timing.kind for timing in timings] == ["Broadcast"] * WORLD
 
 
 @pytest.mark.parametrize("numel", [1, 100, 100_003])

@@ -8,6 +8,7 @@ from pathlib import Path
 import gradwire
 from gradwire import events
 from gradwire.compress import frame, lossless
+from gradwire.decide import decision_record
 from gradwire.sense import pulse
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +25,7 @@ VERSIONS = {
     "frame": frame.VERSION,
     "losslessly compressed frame": lossless.VERSION,
     "pulse": pulse.VERSION,
+    "decision": decision_record.VERSION,
     "LTP": native("ltp/packet.h", r"kVersion = (\d+)"),
     "stream": native("stream/greeting.cpp", r'"gwS(\d)"'),
 }

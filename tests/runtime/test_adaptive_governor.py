@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import pytest
 
-from gradwire.clock import MonotonicClock
+from gradwire.clock import Clock, MonotonicClock
 from gradwire.decide.base import Job
+from gradwire.decide.decision_timing import EARLY, SAFE
 from gradwire.errors import ConfigError, LinkError
 from gradwire.events import Event, Stepped
 from gradwire.exchange.select import FootprintTable
@@ -70,20 +71,40 @@ def test_after_a_change_of_plan_bytes_and_hops_are_those_of_the_new_trees() -> N
     assert controllers[0].footprints[-1] == (2000, 4)
 
 
+class ShiftedClock(MonotonicClock):
+    """Ahead of the lanes' clock: whatever arrives has arrived so many seconds before it is needed."""
+
+    def __init__(self, ahead: float) -> None:
+        self._ahead = ahead
+
+    def now(self) -> float:
+        return super().now() + self._ahead
+
+
 def run(
-    world: Loopback, controllers: list[CountingController], steps: int, trees: TreeFootprint | None = None
+    world: Loopback,
+    controllers: list[CountingController],
+    steps: int,
+    trees: TreeFootprint | None = None,
+    *,
+    decisions: Loopback | None = None,
+    clock: Clock | None = None,
+    versions: dict[int, list[int]] | None = None,
 ) -> list[tuple[list[str], list[Event], str]]:
-    """By rank: the levels of its steps, its events, and the error that ended it, if one did."""
+    """By rank: the levels of its steps, its events, and the error that ended it, if one did. `decisions` is the world
+    of the second lane; `versions` gets those of the decisions in force."""
     results: list[tuple[list[str], list[Event], str]] = [([], [], "")] * len(controllers)
+    clock = clock or MonotonicClock()
+    second = decisions or Loopback(len(controllers))
 
     def one(rank: int) -> None:
-        sink, clock, timer, levels = ManualClock(), MonotonicClock(), StepTimer(), list[str]()
+        sink, timer, levels, used = ManualClock(), StepTimer(), list[str](), list[int]()
         world_size = len(controllers)
         footprint = trees or FootprintTable(world_size)
         context = governor_context(timer, sink, footprint, clock=clock, rank=rank, world_size=world_size)
         if trees is not None:
             context = replace(context, plan_version=lambda: trees.version)
-        pipeline = Pipeline([world.lane(rank)], lambda timing: None)
+        pipeline = Pipeline([world.lane(rank), second.lane(rank)], lambda timing: None)
         start = Decision(Level(values="int8"), "start")
         governor = AdaptiveGovernor(context, controllers[rank], start, pipeline, transport_of(pipeline, world_size))
         error = ""
@@ -91,6 +112,7 @@ def run(
             for step in range(steps):
                 governor.begin_step(bucket(step))
                 levels.append(str(governor.decision.level))
+                used.append(governor.decision.version)
                 timer.bucket_ready(clock.now(), 4000)
                 timer.operation(clock.now() - 0.001, clock.now(), 1000)
         except (ConfigError, LinkError) as failure:
@@ -100,6 +122,8 @@ def run(
             governor.finish()
             governor.close()
         results[rank] = levels, sink.events, error
+        if versions is not None:
+            versions[rank] = used
 
     threads = [threading.Thread(target=one, args=(rank,)) for rank in range(len(controllers))]
     each: Callable[[threading.Thread], None]
@@ -127,6 +151,45 @@ def test_the_controller_is_asked_on_the_pulse_thread_and_on_rank_0_only() -> Non
     assert not controllers[1].threads
 
 
+@pytest.mark.parametrize(("ahead", "delay"), [(1000.0, EARLY), (-1000.0, SAFE)])
+def test_a_decision_is_in_force_at_the_next_step_where_it_arrives_in_time(ahead: float, delay: int) -> None:
+    """Decision k is made during step k: by the facts of the step before it."""
+    versions: dict[int, list[int]] = {}
+    controllers = [CountingController() for _ in range(3)]
+    run(Loopback(3), controllers, 30, clock=ShiftedClock(ahead), versions=versions)
+    assert versions[0] == versions[1] == versions[2]
+    assert [step - version for step, version in enumerate(versions[0])][20:] == [delay] * 10
+    assert versions[0][:4] == [0, 0, 0, 1], "until the ranks have reported that decisions are early"
+
+
+class ScriptedTiming:
+    """Another delay at every decision."""
+
+    DELAYS = (2, 1, 1, 2, 2, 1, 2, 1, 1, 1, 2)
+
+    def __init__(self) -> None:
+        self._taken = 0
+
+    def take(self, late: Iterable[float]) -> int:
+        delay = self.DELAYS[self._taken % len(self.DELAYS)]
+        self._taken += 1
+        return delay
+
+
+def test_ranks_agree_when_the_delay_of_decisions_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradwire.runtime.adaptive_governor.DecisionTiming", ScriptedTiming)
+    versions: dict[int, list[int]] = {}
+    run(Loopback(3), [CountingController() for _ in range(3)], 40, versions=versions)
+    script = ScriptedTiming()
+    delays = [script.take(()) for _ in range(40)]
+    expected, delay = [0], SAFE
+    for step in range(1, 40):
+        made = step - delay
+        expected.append(expected[-1] if made < 0 else made)
+        delay = delays[made] if made >= 0 else delay
+    assert versions[0] == versions[1] == versions[2] == expected
+
+
 @pytest.mark.slow
 def test_an_invalid_level_of_a_controller_is_an_error_on_its_rank_and_reaches_the_others() -> None:
     results = run(Loopback(2, timeout=3.0), [CountingController(wrong_at=4), CountingController()], 30)
@@ -138,5 +201,14 @@ def test_an_invalid_level_of_a_controller_is_an_error_on_its_rank_and_reaches_th
 def test_a_link_that_fails_ends_both_with_an_error(number: int) -> None:
     results = run(Loopback(2, faults={(1, number): LinkError("cut")}), [CountingController(), CountingController()], 30)
     assert all("cut" in error for _, _, error in results)
+    for levels, events, _ in results:
+        assert [event.step for event in events if isinstance(event, Stepped)] == list(range(len(levels)))
+
+
+@pytest.mark.parametrize("number", [0, 4])
+def test_a_decision_that_cannot_be_sent_ends_both_with_an_error(number: int) -> None:
+    cut = Loopback(2, faults={(0, number): LinkError("cut")})
+    results = run(Loopback(2, timeout=3.0), [CountingController(), CountingController()], 30, decisions=cut)
+    assert all("pulse: cut" in error for _, _, error in results)
     for levels, events, _ in results:
         assert [event.step for event in events if isinstance(event, Stepped)] == list(range(len(levels)))

@@ -58,7 +58,7 @@ class Ran:
 
 def run(world_size: int, cannot_open: Collection[int] = (), *, held: threading.Event | None = None) -> list[Ran]:
     """Governors of all ranks in one process. `held`: the last rank opens only after this is set."""
-    pulses, wires = Loopback(world_size), Loopback(world_size)
+    pulses, decisions, wires = Loopback(world_size), Loopback(world_size), Loopback(world_size)
     ran = [Ran() for _ in range(world_size)]
 
     def opener_of(rank: int) -> TransportSwitch:
@@ -75,7 +75,7 @@ def run(world_size: int, cannot_open: Collection[int] = (), *, held: threading.E
         sink, clock, timer = ManualClock(), MonotonicClock(), StepTimer()
         transports = opener_of(rank)
         context = governor_context(timer, sink, transports.footprint, clock=clock, rank=rank, world_size=world_size)
-        pipeline = Pipeline([pulses.lane(rank)], lambda timing: None)
+        pipeline = Pipeline([pulses.lane(rank), decisions.lane(rank)], lambda timing: None)
         start = Decision(Level(values="int8"), "start")
         chooser = ScriptedChooser() if rank == 0 else None
         governor = AdaptiveGovernor(

@@ -2,8 +2,8 @@
 
 Controllers are pure: state in the object, time and measurements as arguments, no clock, no torch, no network. The same
 object runs in training, in tests and in virtual time. Only rank 0's controller decides, in one thread that is not the
-training thread; its decision reaches the other ranks with the next pulse, so ranks cannot disagree and a controller
-need not be deterministic.
+training thread; its decision is sent to the other ranks, so ranks cannot disagree and a controller need not be
+deterministic.
 """
 
 from __future__ import annotations

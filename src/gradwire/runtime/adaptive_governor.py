@@ -3,26 +3,30 @@
 Ranks exchange pulses. At the first bucket of step k every rank
 
     1. computes its facts of step k - 1
-    2. waits for the pulses that were sent at step k - 1, and takes rank 0's decision from them
-    3. sends a pulse to every other rank, with these facts and (rank 0) its next decision
+    2. waits for the pulses that were sent at step k - 1, and for the decision that is in force now
+    3. sends a pulse to every other rank, with these facts
 
-When the others' pulses have arrived, on the pulses' own thread, while training continues,
+When the others' pulses have arrived, on the pulses' own threads, while training continues,
 
-    4. every rank reports step k - 1; rank 0 updates its View with what all ranks measured, and decides
-       (runtime/transport_decider.py)
+    4. every rank reports step k - 1; rank 0 updates its View with what all ranks measured, decides
+       (runtime/transport_decider.py), and sends its decision to all ranks at once
 
-So a change of the network in step s is decided on during s + 1 and in force at s + 3 on every rank. A pulse has a whole
-step to arrive; waiting for a late one keeps ranks from using different levels. The wait has a deadline.
+So a change of the network in step s is decided on during s + 1 and in force at s + 2 on every rank. Where a decision
+would not arrive before the next step begins, it is in force at s + 3: what is in force at a step is the decision that
+was made `delay` steps before, and decisions name the delay of those after them (decide/decision_timing.py). Pulses have
+a whole step to arrive; waiting for a late one keeps ranks from using different levels. The waits have a deadline.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gradwire.decide.base import Controller, Job, alike, same_job
 from gradwire.decide.bucket_advice import advise
 from gradwire.decide.cost_model import predict
+from gradwire.decide.decision_timing import SAFE, DecisionTiming
 from gradwire.decide.ladder import LADDER
 from gradwire.decide.period_controller import PeriodController
 from gradwire.decide.transport_choice import TransportChooser
@@ -62,8 +66,8 @@ class OpenChoice:
 
 
 class AdaptiveGovernor:
-    """Pulses, a View and, on rank 0, a controller. `pipeline` has one lane, for pulses alone; `acks` are those of the
-    first transport, and of others that the kernel's TCP carries."""
+    """Pulses, a View and, on rank 0, a controller. `pipeline` has PULSE_LANES lanes, for pulses and decisions alone;
+    `acks` are those of the first transport, and of others that the kernel's TCP carries."""
 
     def __init__(
         self,
@@ -93,7 +97,10 @@ class AdaptiveGovernor:
         self._most_hops: tuple[tuple[Level, int], tuple[Bucket, ...], int] | None = None
         self._last_facts: StepFacts | None = None
         self._ready = 0.0
-        self._round: PulseRound | None = None
+        self._timing = DecisionTiming()
+        # Those of the last steps, as many as a decision may be delayed.
+        self._rounds: deque[PulseRound] = deque(maxlen=SAFE)
+        self._late = 0.0
         self._pulses_sent = self._step = 0
         self._next_decision = start
         self.decision = start
@@ -101,19 +108,19 @@ class AdaptiveGovernor:
         self.loss = 0.0
 
     def begin_step(self, bucket: Bucket) -> None:
-        """May block until the pulses of the step before have arrived."""
+        """May block until the pulses of the step before, and the decision of this one, have arrived."""
         step, now = bucket.step, self._context.clock.now()
         self._step = step
         self._last_facts = self._context.lap(now, self._hops, self._take_loss())  # 1
         ended = self.decision
-        if self._round is not None:
-            pulses = self._wait_for(self._round, step)  # 2
-            self.decision = pulses[0].decision if self._context.rank else self._round.next_decision
+        if self._rounds:
+            self._rounds[-1].needed = now
+            self._wait(step)  # 2
             self._context.traffic.step_ended(step - 1, self._trips)
         acks = self._transports.current.acks or self._acks
         if self._transports.opener is not None:
             self._transports.follow(self.decision.transport, self.decision.prepare, step)
-        self._round = self._send(step, ended, acks)  # 3
+        self._rounds.append(self._send(step, ended, acks))  # 3
         self._buckets[bucket.index] = bucket
         self._ready = now
 
@@ -129,7 +136,8 @@ class AdaptiveGovernor:
         self._ready = self._context.clock.now()
 
     def finish(self) -> None:
-        last_round, self._round = self._round, None
+        last_round = self._rounds[-1] if self._rounds else None
+        self._rounds.clear()
         if last_round is not None and last_round.cancel():
             self._context.report_step(last_round.step - 1, last_round.facts, last_round.level)
         if last_round is not None and last_round.step < self._step:
@@ -162,18 +170,23 @@ class AdaptiveGovernor:
     def _trips(self) -> Trips:
         return {peer: (path.last, path.rtprop) for peer, path in self._peers.items()}
 
-    def _wait_for(self, pulse_round: PulseRound, step: int) -> dict[int, Pulse]:
-        context = self._context
+    def _wait(self, step: int) -> None:
+        """Wait for the decision that is in force from now on, and for the pulses of the step before."""
+        context, decision, late = self._context, self.decision, self._late
         with EventReporter(context.sink, context.clock, context.explain).reporting(step):
-            return pulse_round.result()
+            if len(self._rounds) >= decision.delay:
+                decided = self._rounds[-decision.delay]
+                decision, late = decided.decision(), decided.late
+            self._rounds[-1].pulses()
+        self.decision, self._late = decision, late
 
     def _send(self, step: int, ended: Decision, acks: AckSource) -> PulseRound:
         """`ended` and `acks` are those of the step before."""
         self._pulses_sent += 1
-        last = self._round
-        report = RankReport(self._next_decision, ended, self._last_facts, self._ready)
+        last = self._rounds[-1] if self._rounds else None
+        report = RankReport(ended, self._last_facts, self._ready)
         sensing = self._sensed_over(ended.transport)
-        number, world_size = self._pulses_sent, self._context.world_size
+        number, world_size, late = self._pulses_sent, self._context.world_size, self._late
         buckets = tuple(bucket for _, bucket in sorted(self._buckets.items()))
         self._buckets = {}
         pulse_round = PulseRound(step, report, buckets, self._on_pulses)
@@ -193,7 +206,7 @@ class AdaptiveGovernor:
                 stamps = Stamps(pulse_round.sent, report.ready)
                 if last is not None and peer in last.arrivals:
                     stamps = replace(stamps, echo=last.sent, arrived=last.arrivals[peer])
-                pulse = Pulse(number, report.facts, stamps, report.next_decision, pulse_round.acks, readiness, link)
+                pulse = Pulse(number, report.facts, stamps, pulse_round.acks, readiness, link, late)
                 pulses.append(pack(pulse))
             return pulses
 
@@ -215,7 +228,7 @@ class AdaptiveGovernor:
                 self._routes.learn(own, one)
         return facts.get((own + number) % world_size, LinkFacts())
 
-    def _on_pulses(self, pulse_round: PulseRound, pulses: dict[int, Pulse]) -> None:  # 4
+    def _on_pulses(self, pulse_round: PulseRound, pulses: dict[int, Pulse]) -> Decision:  # 4
         for peer, pulse in pulses.items():
             stamps = pulse.stamps
             if stamps.echo and peer in pulse_round.arrivals:
@@ -224,7 +237,7 @@ class AdaptiveGovernor:
         late = pulse_round.lateness(ready)
         self._context.report_step(pulse_round.step - 1, pulse_round.facts, pulse_round.level, late)
         if self._context.rank:
-            return
+            return self._next_decision
         if self._routes is not None:
             for peer, pulse in pulses.items():
                 self._routes.learn(peer, pulse.link)
@@ -234,6 +247,9 @@ class AdaptiveGovernor:
             ranks = [self._transports.readiness, *(pulse.readiness for pulse in pulses.values())]
             self._decide(pulse_round, facts, ranks, now)
             self._report_straggler(pulse_round, ready, now)
+        delay = self._timing.take(pulse.late for pulse in pulses.values())
+        self._next_decision = replace(self._next_decision, delay=delay)
+        return self._next_decision
 
     def _ready_elsewhere(self, pulses: dict[int, Pulse]) -> dict[int, float]:
         """When the others had their gradients ready, on this rank's clock, where the clock offset is known."""

@@ -22,6 +22,7 @@ from gradwire.runtime.governor import FixedGovernor, Governor, GovernorContext
 from gradwire.runtime.kernel_acks import kernel_acks
 from gradwire.runtime.pipeline import Pipeline
 from gradwire.runtime.plan_governor import PlanGovernor
+from gradwire.runtime.pulse_exchange import PULSE_LANES
 from gradwire.runtime.route_planner import RoutePlanner, WireKind
 from gradwire.runtime.startup_probe import probe_bandwidth
 from gradwire.runtime.transport_opener import transport_opener
@@ -72,10 +73,10 @@ def open_governor(context: BuildContext, connections: Connections, governor: Gov
 
 
 def _open_adaptive(context: BuildContext, connections: Connections, governor: GovernorContext) -> AdaptiveGovernor:
-    """A controller with a lane for its pulses, and a first level that suits this network."""
+    """A controller with lanes for its pulses, and a first level that suits this network."""
     config, carrier, transports = context.config, connections.carrier, connections.transports
-    pipeline = Pipeline(carrier.open(1), lambda timing: None)
-    # With a plan this lane carries pulses alone, so its bandwidth is not that of the trees: the steps will show that.
+    pipeline = Pipeline(carrier.open(PULSE_LANES), lambda timing: None)
+    # With a plan these lanes carry pulses alone, so their bandwidth is not that of the trees: the steps will show that.
     try:
         rate = None if config.planner else probe_bandwidth(pipeline, context.world_size)
     except GradwireError:

@@ -1,7 +1,7 @@
 """Startup probe: measures what the network carries, before the first step is sent.
 
-What a step shows of the network takes effect three steps later, and on a slow network those steps would be the slowest
-of all. So ranks with an adaptive level exchange a little data when they attach:
+What a step shows of the network takes effect two or three steps later, and on a slow network those steps would be the
+slowest of all. So ranks with an adaptive level exchange a little data when they attach:
 
     1. three rounds of nothing but a record from every rank to every other; the first gathers the ranks, the quicker of
        the others gives the latency

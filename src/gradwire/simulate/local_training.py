@@ -58,15 +58,16 @@ class LocalTrainingSimulation(TrainingSimulation):
     def step(self) -> SimulatedStep:
         if self.workers.local:
             return self._step_alone()
-        decision = self._in_force()
+        decision = self._decision
         stepped = super().step()
         if decision.sync_every > 1:
             self._begin_local(decision.sync_every)
         return stepped
 
-    def _in_force(self) -> Decision:
-        """The decision of the session's present step: of a round, with local steps."""
-        return self._fixed.at(self.workers.rounds) if self._fixed is not None else self._coming[0]
+    @property
+    def _decision(self) -> Decision:
+        """That of the session's present step: of a round, with local steps."""
+        return self._fixed.at(self.workers.rounds) if self._fixed is not None else self._in_force
 
     @property
     def _adaptive(self) -> bool:
@@ -79,7 +80,7 @@ class LocalTrainingSimulation(TrainingSimulation):
         self._round_job = Job(self.workers.world_size, self.workers.weight_buckets, self._footprint)
 
     def _step_alone(self) -> SimulatedStep:
-        loss, seconds, decision = self.workers.train_alone(), self.timeline.step_alone(), self._in_force()
+        loss, seconds, decision = self.workers.train_alone(), self.timeline.step_alone(), self._decision
         guarded, every = False, self._round_length
         if self.workers.steps_alone >= every:
             decision, seconds = self._end_round(decision)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from gradwire.errors import IntegrityError
-from gradwire.transport.lanes.base import AllGather, AllReduce, AllToAll, Op
+from gradwire.transport.lanes.base import AllGather, AllReduce, AllToAll, Broadcast, Op
 
 
 class Movement(NamedTuple):
@@ -50,6 +50,9 @@ def _perform(ops: Sequence[Op]) -> Movement:
         parts = [op.send.reshape(world, -1).clone() for op in ops]  # type: ignore[union-attr]
         for rank, receiver in enumerate(ops):
             receiver.receive.view(world, -1).copy_(torch.stack([part[rank] for part in parts]))  # type: ignore[union-attr]
+    elif isinstance(first, Broadcast):
+        for receiver in ops[1:]:
+            receiver.tensor.copy_(first.tensor)  # type: ignore[union-attr]
     else:
         tensors = [op.tensor for op in ops]  # type: ignore[union-attr]
         stacked = torch.stack(tensors)

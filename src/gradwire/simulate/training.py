@@ -4,7 +4,8 @@
     2. the timeline says how long that step takes on the network (simulate/timeline.py)
     3. the shipped estimator sees what every rank would have measured; the shipped controller decides, and where the
        transport is open to choice the shipped chooser (simulate/transports.py)
-    4. the decision is in force two steps later, as with pulses
+    4. the decision is in force two steps later, as with pulses; where it would arrive too late for that, three
+       (decide/decision_timing.py)
 
 So loss against seconds is exact for the model of the network, repeatable, and as fast as the processor trains. Jobs
 with local steps: simulate/local_training.py.
@@ -20,6 +21,7 @@ from typing import Final, Literal
 
 from gradwire.config import OuterConfig
 from gradwire.decide.base import Controller, Job
+from gradwire.decide.decision_timing import SAFE, DecisionTiming
 from gradwire.decide.fixed import Fixed
 from gradwire.decide.initial_level import initial_level
 from gradwire.decide.registry import is_controller, make_controller
@@ -35,8 +37,9 @@ from gradwire.simulate.transports import ChosenTransport, SimulatedTransports
 from gradwire.simulate.workers import Workers
 from gradwire.types import Bucket, Decision, StepFacts, TransportKind, View
 
-# A decision takes effect so many steps after the step that it is based on (runtime/adaptive_governor.py).
-DECISION_DELAY: Final = 2
+# Seconds that rank 0's controller takes, with the threads' changes on both ranks: chosen, a few times what it takes on
+# an idle processor.
+DECIDING: Final = 0.005
 # Rounds of the startup probe: what a rank sends in all.
 PROBE_SIZES: Final = (64 * 1024, 256 * 1024, 1024 * 1024)
 
@@ -91,8 +94,10 @@ class TrainingSimulation:
         self._peers = [ClockSync() for _ in range(world - 1)]
         self.controller = controller or (make_controller(job.level) if is_controller(job.level) else None)
         self._fixed = None if self.controller else Fixed(Level.parse(job.level), world, job.warmup)
-        first = self._first()
-        self._coming: deque[Decision] = deque([first] * DECISION_DELAY, maxlen=DECISION_DELAY)
+        # The next step's, and those that were made after the last steps (runtime/adaptive_governor.py).
+        self._in_force = self._first()
+        self._made: deque[Decision] = deque([self._in_force] * (SAFE + 1), maxlen=SAFE + 1)
+        self.timing = DecisionTiming()
         self.view = View.unknown()
 
     @property
@@ -112,7 +117,7 @@ class TrainingSimulation:
 
     def step(self) -> SimulatedStep:
         number = self.workers.step + 1
-        decision = self._fixed.at(number) if self._fixed is not None else self._coming[0]
+        decision = self._fixed.at(number) if self._fixed is not None else self._in_force
         level = decision.level
         self._carry_by(decision)
         trained = self.workers.train(level)
@@ -139,10 +144,16 @@ class TrainingSimulation:
         if self.controller is None:
             return None
         step = self.workers.step
-        last = self._coming[-1]
+        last = self._made[-1]
         decision = self.transports.decide(self.controller, job, facts, self.view, last, step, timed.end)
-        self._coming.append(decision)
+        self._made.append(replace(decision, delay=self.timing.take([self._late(facts.seconds)])))
+        # A decision is made during the step after the one that it is based on.
+        self._in_force = self._made[-1 - self._in_force.delay]
         return decision
+
+    def _late(self, seconds: float) -> float:
+        """How much later than the end of a step of so many seconds a decision arrives that is made during it."""
+        return 2 * self.times.latency + DECIDING - seconds
 
     def _carry_by(self, decision: Decision) -> None:
         before = self.transports.current

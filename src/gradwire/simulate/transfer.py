@@ -124,10 +124,19 @@ class NetworkTimes:
         """Of the farthest pair, with empty queues."""
         return max(flow.round_trip for flow in self.flows.values())
 
+    @property
+    def latency(self) -> float:
+        """Seconds of a direct operation without bytes, between the farthest pair with empty queues."""
+        return (0.5 + self._handshake) * self.round_trip
+
+    @property
+    def _handshake(self) -> float:
+        """Round trips before an operation's data are sent."""
+        return 0.5 if self._wire == "group" else 0.0
+
     def direct(self, start: float, nbytes: int) -> float:
         """Every rank sends `nbytes` to every other rank; when the last byte has arrived."""
-        handshake = 0.5 if self._wire == "group" else 0.0
-        return self._serve(start, self._pairs, nbytes, self._crossing_all, handshake)
+        return self._serve(start, self._pairs, nbytes, self._crossing_all, self._handshake)
 
     def ring(self, start: float, nbytes: int) -> float:
         """The process group's all-reduce: 2 (W - 1) rounds, in each of which every rank sends `nbytes` to the next."""

@@ -72,7 +72,18 @@ class AllReduce:
         return all_reduce_bytes(self.tensor.nbytes, world_size)
 
 
-Op = AllToAll | AllGather | AllReduce
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """Rank 0's `tensor` is copied into every other rank's."""
+
+    tensor: Tensor
+
+    def wire_bytes(self, world_size: int) -> int:
+        """What rank 0 sends; the others send nothing."""
+        return self.tensor.nbytes * (world_size - 1)
+
+
+Op = AllToAll | AllGather | AllReduce | Broadcast
 
 
 @dataclass(frozen=True, slots=True)

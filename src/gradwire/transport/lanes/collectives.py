@@ -14,7 +14,7 @@ import torch.distributed as dist
 from gradwire.clock import Clock
 from gradwire.errors import LinkError
 from gradwire.transport.exit_wait import track
-from gradwire.transport.lanes.base import AllGather, AllToAll, Op, Pending, Timing
+from gradwire.transport.lanes.base import AllGather, AllToAll, Broadcast, Op, Pending, Timing
 
 # torch 2.13 renamed it; both names take the same arguments.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -76,6 +76,8 @@ class CollectiveLane:
             work = dist.all_to_all_single(op.receive, op.send, group=self._group, async_op=True)
         elif isinstance(op, AllGather):
             work = _all_gather(op.receive.view(-1), op.send, group=self._group, async_op=True)
+        elif isinstance(op, Broadcast):
+            work = dist.broadcast(op.tensor, dist.get_global_rank(self._group, 0), group=self._group, async_op=True)
         else:
             how = dist.ReduceOp.MAX if op.maximum else dist.ReduceOp.SUM
             work = dist.all_reduce(op.tensor, how, group=self._group, async_op=True)

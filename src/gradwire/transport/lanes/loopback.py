@@ -17,7 +17,7 @@ import torch
 
 from gradwire.clock import MonotonicClock
 from gradwire.errors import IntegrityError, LinkError
-from gradwire.transport.lanes.base import AllGather, AllReduce, AllToAll, Op, Ranges, Timing
+from gradwire.transport.lanes.base import AllGather, AllReduce, AllToAll, Broadcast, Op, Ranges, Timing
 
 # (operation, sender, receiver, size, critical bytes) -> byte ranges that do not arrive.
 Loss = Callable[[int, int, int, int, int], Ranges]
@@ -153,6 +153,8 @@ def _run(ops: list[Op]) -> Exception | None:
             op.receive.view(-1).copy_(torch.cat(parts))
         elif isinstance(op, AllGather):
             op.receive.view(-1).copy_(torch.cat([o.send.view(-1) for o in ops if isinstance(o, AllGather)]))
+        elif isinstance(op, Broadcast) and isinstance(ops[0], Broadcast):
+            op.tensor.copy_(ops[0].tensor)
     if isinstance(ops[0], AllReduce):
         tensors = [op.tensor for op in ops if isinstance(op, AllReduce)]
         stacked = torch.stack(tensors)

@@ -12,11 +12,13 @@ from torch import distributed as dist
 
 from gradwire.clock import Clock
 from gradwire.errors import LinkError
-from gradwire.transport.lanes.base import AllGather, AllReduce, Op, Pending, Timing
+from gradwire.transport.lanes.base import AllGather, AllReduce, AllToAll, Broadcast, Op, Pending, Timing
 from gradwire.transport.lanes.collectives import CollectiveLane, explain
 
 # Tags only have to differ between concurrent operations; gloo takes 32 bits.
 TAGS = 1 << 20
+# What an operation receives, by peer, and what it sends.
+Started = tuple[list[tuple[int, dist.Work]], list[dist.Work]]
 
 
 class SendPending:
@@ -61,20 +63,24 @@ class SendLane:
         if isinstance(op, AllReduce):
             return self._collective.start(op)
         self._number = (self._number + 1) % TAGS
-        nbytes = op.wire_bytes(self._world_size)
-        receive = op.receive.view(self._world_size, -1)
-        send = op.send.view(1 if isinstance(op, AllGather) else self._world_size, -1)
         try:
-            receives, sends = self._exchange(send, receive)
+            receives, sends = self._broadcast(op.tensor) if isinstance(op, Broadcast) else self._exchange(op)
         except RuntimeError as error:
             raise LinkError(explain(error, type(op).__name__)) from error
-        return SendPending(receives, sends, op, nbytes, self._clock)
+        return SendPending(receives, sends, op, op.wire_bytes(self._world_size), self._clock)
 
     def close(self) -> None:
         self._collective.close()
 
-    def _exchange(self, send: Tensor, receive: Tensor) -> tuple[list[tuple[int, dist.Work]], list[dist.Work]]:
+    def _broadcast(self, tensor: Tensor) -> Started:
+        if self._rank:
+            return [(0, self._group.recv([tensor], 0, self._number))], []
+        return [], [self._group.send([tensor], peer, self._number) for peer in range(1, self._world_size)]
+
+    def _exchange(self, op: AllToAll | AllGather) -> Started:
         """Receives first, so that no arriving data has to be buffered; each rank starts with a different peer."""
+        receive = op.receive.view(self._world_size, -1)
+        send = op.send.view(1 if isinstance(op, AllGather) else self._world_size, -1)
         peers = [(self._rank + shift) % self._world_size for shift in range(1, self._world_size)]
         receives = [(peer, self._group.recv([receive[peer]], peer, self._number)) for peer in reversed(peers)]
         rows = send.shape[0]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gradwire.clock import Clock
-from gradwire.transport.lanes.base import AllGather, AllReduce, AllToAll, Losses, Op, Pending, Ranges, Timing
+from gradwire.transport.lanes.base import AllGather, AllReduce, AllToAll, Broadcast, Losses, Op, Pending, Ranges, Timing
 from gradwire.transport.lanes.unfinished_sends import UnfinishedSends
 from gradwire.transport.wires.base import RELIABLE, Contract, Transfer, Wire
 
@@ -38,6 +38,8 @@ class WireLane:
     def start(self, op: Op) -> Pending:
         if isinstance(op, AllReduce):
             return GatherSum(self, op) if op.tensor.nbytes <= SMALL_SUM else ShardedSum(self, op)
+        if isinstance(op, Broadcast):
+            return self._broadcast(op, self.next_tag())
         return self.exchange(op, self.next_tag())
 
     def close(self) -> None:
@@ -56,7 +58,7 @@ class WireLane:
         receive, rows = op.receive.view(world, -1), 1 if isinstance(op, AllGather) else world
         send = op.send.view(rows, -1)
         losses = op.losses if isinstance(op, AllToAll) else None
-        pending = WirePending(op, world, self._sends, self._clock)
+        pending = WirePending(op, world, receive.shape[1] * receive.itemsize, self._sends, self._clock)
         peers = [(rank + shift) % world for shift in range(1, world)]
         receive[rank].copy_(send[rank % rows])
         pending.inbound = [self._endpoint.post(peer, receive[peer], tag) for peer in reversed(peers)]
@@ -64,6 +66,16 @@ class WireLane:
             self._endpoint.send(peer, send[peer % rows], contract_of(losses, peer, send.shape[1]), tag)
             for peer in peers
         ]
+        return pending
+
+    def _broadcast(self, op: Broadcast, tag: int) -> WirePending:
+        self._sends.check()
+        world = self._world_size
+        pending = WirePending(op, world, op.tensor.nbytes, self._sends, self._clock)
+        if self._endpoint.rank:
+            pending.inbound = [self._endpoint.post(0, op.tensor, tag)]
+        else:
+            pending.outbound = [self._endpoint.send(peer, op.tensor, RELIABLE, tag) for peer in range(1, world)]
         return pending
 
     @property
@@ -86,13 +98,15 @@ def contract_of(losses: Losses | None, peer: int, size: int) -> Contract:
 
 
 class WirePending:
-    """The transfers of one operation in both directions."""
+    """The transfers of one operation in both directions; `part` is the bytes of each."""
 
-    def __init__(self, op: AllToAll | AllGather, world_size: int, sends: UnfinishedSends, clock: Clock) -> None:
+    def __init__(
+        self, op: AllToAll | AllGather | Broadcast, world_size: int, part: int, sends: UnfinishedSends, clock: Clock
+    ) -> None:
         self.inbound: list[Transfer] = []
         self.outbound: list[Transfer] = []
         self._kind, self._nbytes = type(op).__name__, op.wire_bytes(world_size)
-        self._part = op.receive.nbytes // world_size
+        self._part = part
         self._losses = op.losses if isinstance(op, AllToAll) else None
         self._clock = clock
         self._sends = sends
