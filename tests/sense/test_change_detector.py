@@ -62,8 +62,8 @@ def cycle(sizes: list[int], count: int) -> list[int]:
     return list(itertools.islice(itertools.cycle(sizes), count))
 
 
-# Sizes before the change, at it (three steps: a single one is no change, and a decision is in force two steps after what
-# it is based on), and after it.
+# Sizes before the change, at it (three steps: a single one is no change, and a decision is in force two steps after
+# what it is based on), and after it.
 SIZES = {
     "always whole": ([OFF], [OFF], [OFF]),
     "int8 before, sparse after": ([INT8], [INT8], [TOPK_10]),
