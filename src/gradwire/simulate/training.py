@@ -19,11 +19,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from gradwire.config import OuterConfig
-from gradwire.decide.base import Controller, Job
+from gradwire.decide.base import Controller, FootprintOf, Job
 from gradwire.decide.fixed import Fixed
 from gradwire.decide.initial_level import initial_level
 from gradwire.decide.registry import is_controller, make_controller
-from gradwire.exchange.select import FootprintTable
+from gradwire.decide.summable_controller import SummableController
 from gradwire.level import Level
 from gradwire.network import Network
 from gradwire.runtime.governor import merge
@@ -33,6 +33,7 @@ from gradwire.simulate.timeline import SimulatedStepTimes, Timeline
 from gradwire.simulate.transfer import NetworkTimes
 from gradwire.simulate.transports import ChosenTransport, SimulatedTransports
 from gradwire.simulate.workers import Workers
+from gradwire.tree.accumulator import check_summable
 from gradwire.types import Bucket, Decision, StepFacts, TransportKind, View
 
 # A decision takes effect so many steps after the step that it is based on (runtime/adaptive_governor.py).
@@ -62,7 +63,8 @@ class SimulatedStep:
 @dataclass(frozen=True, slots=True)
 class SimulatedJob:
     """What to train, where. `level` is a level or a controller's name; `compute` overrides the task's. `sync_every` is
-    the number of local steps, or "auto"; 0 is synchronous training. `wire` may be "auto" too."""
+    the number of local steps, or "auto"; 0 is synchronous training. `wire` may be "auto" too. `plan` is a planner
+    whose trees carry every step, or "auto": trees are one of the choices."""
 
     task: TrainingTask
     network: Network
@@ -75,6 +77,7 @@ class SimulatedJob:
     warmup: int = 0
     sync_every: int | Literal["auto"] = 0
     outer: OuterConfig = field(default_factory=OuterConfig)
+    plan: str = ""
 
 
 class TrainingSimulation:
@@ -84,13 +87,17 @@ class TrainingSimulation:
         self._job = job
         world = len(job.network.ranks)
         self.workers = self._make_workers()
-        self.transports = SimulatedTransports(job.wire, job.network, job.seed)
+        self.transports = SimulatedTransports(job.wire, job.network, job.seed, job.plan)
         compute = job.task.compute if job.compute is None else job.compute
         self.timeline = Timeline(self.times, compute, random.Random(job.seed))
         self._description = Job(world, self.workers.buckets, self._footprint)
         self._peers = [ClockSync() for _ in range(world - 1)]
         self.controller = controller or (make_controller(job.level) if is_controller(job.level) else None)
         self._fixed = None if self.controller else Fixed(Level.parse(job.level), world, job.warmup)
+        if self.transports.along_trees and self.controller is not None:
+            self.controller = SummableController(self.controller)
+        elif self.transports.along_trees:
+            check_summable(Level.parse(job.level))
         first = self._first()
         self._coming: deque[Decision] = deque([first] * DECISION_DELAY, maxlen=DECISION_DELAY)
         self.view = View.unknown()
@@ -100,7 +107,7 @@ class TrainingSimulation:
         return self.transports.current.times
 
     @property
-    def _footprint(self) -> FootprintTable:
+    def _footprint(self) -> FootprintOf:
         return self.transports.current.footprint
 
     def _make_workers(self) -> Workers:
@@ -117,7 +124,7 @@ class TrainingSimulation:
         self._carry_by(decision)
         trained = self.workers.train(level)
         hops = max(one.hops for one in self._footprint(level, self.workers.buckets))
-        timed = self.timeline.step(trained.traffic, level, hops)
+        timed = self.timeline.step(self.transports.current.traffic(trained.traffic, level), level, hops)
         own = timed.observations[0].facts
         facts = merge([seen.facts for seen in timed.observations], own)
         adaptive = self._job.task.optimizer_spec.name != "sgd"
