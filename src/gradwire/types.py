@@ -3,13 +3,15 @@
 gradient    ParameterSlice, Bucket
 network     LinkView, Acks, LinkFacts, View         what sense knows
 step        StepFacts, RoundNorms                   what one rank measured
-decision    Footprint, Decision, RouteForecast      what a level would send; which level is used, over what
+decision    Footprint, Decision                     what a level would send; which level is used, over what
+            LevelOption, RouteForecast              what a level, or another way to sum, is predicted to take
 plan        Tree, Plan                              how sums travel between members
 function    all_reduce_bytes                        bytes that each rank sends for an uncompressed sum
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -215,13 +217,28 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
+class LevelOption:
+    """What a controller knows of a level that it may use: the predicted seconds of a step, of which `exposed` waits for
+    the network, and how many times more steps the level needs for the same loss. `now`: it may be used at this step;
+    others only after the warm-up."""
+
+    level: Level
+    seconds: float
+    exposed: float
+    price: float = 1.0
+    now: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class RouteForecast:
-    """Predicted seconds of a step's exchange as it is summed now, and along trees where those are clearly better (else
-    None); the reason in words."""
+    """Predicted seconds of a step's exchange at the present level as it is summed now, and along trees where those are
+    clearly better (else None); the reason in words. `by_level` has the seconds along trees of every level that may be
+    used, by the level that trees would send."""
 
     flat: float
     trees: float | None
     reason: str
+    by_level: Mapping[Level, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from gradwire.decide.loss_limit import limited_by_loss
 from gradwire.decide.summable_controller import summable
-from gradwire.decide.transport_choice import RETRY, TransportChoice, TransportChooser, TransportStep, limited_by_loss
+from gradwire.decide.transport_choice import RETRY, TransportChooser
+from gradwire.decide.transport_step import TransportChoice, TransportStep
 from gradwire.level import Level
 from gradwire.types import LinkView, RouteForecast, StepFacts, TransportKind, View
 

@@ -71,6 +71,7 @@ def terminal() -> Iterator[None]:
     what it starts."""
     before = [
         (signal.SIGHUP, signal.signal(signal.SIGHUP, signal.SIG_DFL)),
+        (signal.SIGTERM, signal.signal(signal.SIGTERM, signal.SIG_DFL)),
         (signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler)),
     ]
     yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +13,13 @@ from gradwire.plan.job import ReductionJob
 from gradwire.plan.measured_network import MeasuredNetwork
 from gradwire.plan.model.matrix_io import netstorm9
 from gradwire.plan.model.routes import Routes
-from gradwire.plan.route_choice import WORTH, FlatExchange, RouteChoice, choose_routes
+from gradwire.plan.route_choice import WORTH, LevelJob, RouteChoice, choose_routes
 from gradwire.types import LinkFacts
 
 MBIT = 1e6 / 8
 JOB = ReductionJob(12_800_000, 128 << 10, ratio=0.25)  # 3.2 million values at int8
-JOBS = JOB, JOB
+JOBS = (LevelJob(JOB, JOB),)
+RING = (LevelJob(JOB, JOB, exchange="ring"),)
 Floats = NDArray[np.float64]
 
 
@@ -84,9 +86,9 @@ def wifi() -> MeasuredNetwork:
 ALONE = tuple((rank,) for rank in range(9))
 
 
-@pytest.mark.parametrize("flat", ["ring", "sharded"])
-def test_equal_hosts_on_a_lan_stay_flat(flat: FlatExchange) -> None:
-    choice = choose_routes(lan(), JOBS, flat, [range(8)])
+@pytest.mark.parametrize("jobs", [RING, JOBS], ids=["ring", "sharded"])
+def test_equal_hosts_on_a_lan_stay_flat(jobs: tuple[LevelJob, ...]) -> None:
+    choice = choose_routes(lan(), jobs, [range(8)])
     assert choice.plan is None
     assert choice.reason.startswith("links are about equal: 14")
 
@@ -104,7 +106,7 @@ def test_equal_hosts_on_a_lan_stay_flat(flat: FlatExchange) -> None:
 def test_a_plan_is_chosen_where_a_link_or_a_line_is_the_limit(
     network: MeasuredNetwork, sites: tuple[tuple[int, ...], ...], planner: str, gain: float
 ) -> None:
-    choice = choose_routes(network, JOBS, "sharded", sites)
+    choice = choose_routes(network, JOBS, sites)
     assert choice.plan is not None, choice.reason
     assert choice.plan.planner == planner
     assert choice.flat / choice.planned > gain
@@ -113,7 +115,7 @@ def test_a_plan_is_chosen_where_a_link_or_a_line_is_the_limit(
 
 
 def test_offices_send_one_copy_over_their_lines() -> None:
-    choice = choose_routes(offices(), JOBS, "sharded", ((0, 1, 2, 3), (4, 5, 6, 7)))
+    choice = choose_routes(offices(), JOBS, ((0, 1, 2, 3), (4, 5, 6, 7)))
     assert choice.plan is not None
     crossing = 0.0
     for tree in choice.plan.trees:
@@ -125,7 +127,7 @@ def test_offices_send_one_copy_over_their_lines() -> None:
 
 
 def test_the_bad_link_between_two_regions_is_hardly_used() -> None:
-    choice = choose_routes(regions(), JOBS, "sharded", ALONE[:4])
+    choice = choose_routes(regions(), JOBS, ALONE[:4])
     assert choice.plan is not None
     over_it = [tree.share for tree in choice.plan.trees if {(0, 1), (1, 0)} & set(tree.parents.items())]
     assert sum(over_it) < 0.15
@@ -133,7 +135,7 @@ def test_the_bad_link_between_two_regions_is_hardly_used() -> None:
 
 
 def test_the_rank_on_wifi_sums_nothing_for_others() -> None:
-    choice = choose_routes(wifi(), JOBS, "sharded", ALONE[:6])
+    choice = choose_routes(wifi(), JOBS, ALONE[:6])
     assert choice.plan is not None
     assert all(tree.root != 5 and 5 not in {b for a, b in tree.parents.items() if a != 5} for tree in choice.plan.trees)
 
@@ -142,9 +144,9 @@ def test_links_that_were_never_filled_are_no_reason_for_a_plan() -> None:
     """Only lower bounds: the flat exchange may be as fast as they like."""
     network = offices()
     bounds = measured(network.rate, network.rtprop, 900 * MBIT, floors=network.rate)
-    choice = choose_routes(bounds, JOBS, "sharded", ((0, 1, 2, 3), (4, 5, 6, 7)))
+    choice = choose_routes(bounds, JOBS, ((0, 1, 2, 3), (4, 5, 6, 7)))
     assert choice.plan is None
-    unknown = choose_routes(measured(np.ones((3, 3)), 0.01, floors=np.ones((3, 3))), JOBS, "sharded", ALONE[:3])
+    unknown = choose_routes(measured(np.ones((3, 3)), 0.01, floors=np.ones((3, 3))), JOBS, ALONE[:3])
     assert unknown.reason == "no link was filled yet: of every link only a lower bound is known"
 
 
@@ -152,7 +154,7 @@ def test_a_slow_link_is_avoided_over_links_of_which_only_a_lower_bound_is_known(
     rate = np.full((4, 4), 100 * MBIT)
     rate[0, 1] = rate[1, 0] = 5 * MBIT
     floors = np.where(rate > 50 * MBIT, 40 * MBIT, 0.0)
-    choice = choose_routes(measured(rate, 0.04, 120 * MBIT, floors), JOBS, "sharded", ALONE[:4])
+    choice = choose_routes(measured(rate, 0.04, 120 * MBIT, floors), JOBS, ALONE[:4])
     assert choice.plan is not None, choice.reason
     assert choice.planned < WORTH * choice.flat
 
@@ -163,12 +165,12 @@ def test_a_rank_is_not_expected_to_send_more_than_it_was_seen_to() -> None:
     for rank in range(8):
         floors[rank, (rank + 1) % 8] = 0.0
     rate[3, 4] = 45 * MBIT
-    choice = choose_routes(measured(rate, 2e-4, 100 * MBIT, floors), JOBS, "ring", [range(8)])
+    choice = choose_routes(measured(rate, 2e-4, 100 * MBIT, floors), RING, [range(8)])
     assert choice.plan is None
 
 
 def test_two_ranks_have_one_way() -> None:
-    choice = choose_routes(lan(2), JOBS, "ring", [(0, 1)])
+    choice = choose_routes(lan(2), RING, [(0, 1)])
     assert choice == RouteChoice(0.0, 0.0, None, "two ranks have one way to sum")
 
 
@@ -178,3 +180,36 @@ def test_a_round_trip_counts_for_both_directions_and_a_missing_pair_is_noticed()
     assert not network.complete
     assert network.known == 1
     assert network.up.tolist() == [9.0, np.inf, np.inf]
+
+
+def small(ratio: float, **changes: Any) -> LevelJob:
+    job = ReductionJob(3_200_000, 64 << 10, ratio)
+    return LevelJob(job, job, **changes)
+
+
+def test_every_level_is_predicted_both_ways() -> None:
+    choice = choose_routes(regions(), [small(0.125), small(0.25), small(0.02, rounds=2)], ALONE[:4])
+    present, more, masked = choice.levels
+    assert present.flat < more.flat < 2.1 * present.flat
+    assert present.trees < more.trees < 2.1 * present.trees
+    assert masked.flat < present.flat
+    assert choice.planned == min(one.trees for one in choice.levels)
+    assert choice.flat == min(one.flat for one in choice.levels)
+
+
+def test_indices_that_are_agreed_on_first_cost_the_latencies_again() -> None:
+    once, twice = choose_routes(regions(), [small(0.02), small(0.02, rounds=2)], ALONE[:4]).levels
+    assert twice.trees - once.trees == pytest.approx(0.04, rel=0.2), "up and down, 20 ms each"
+
+
+def test_a_level_that_only_the_flat_exchange_can_use_speaks_against_trees() -> None:
+    """Low rank sends a tenth of what trees send in its place, so the slow link is the limit of neither."""
+    rate = np.full((4, 4), 100 * MBIT)
+    rate[0, 1] = rate[1, 0] = 30 * MBIT
+    network = measured(rate, 0.04, 300 * MBIT)
+    both = choose_routes(network, [small(0.5)], ALONE[:4])
+    assert both.plan is not None
+    lowrank = LevelJob(small(0.01).flat, small(0.5).trees)
+    choice = choose_routes(network, [lowrank, small(0.5)], ALONE[:4])
+    assert choice.plan is None
+    assert choice.reason.startswith("trees would not be clearly better")

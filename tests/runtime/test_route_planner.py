@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations
 
@@ -13,7 +14,7 @@ from gradwire.level import Level
 from gradwire.runtime.route_planner import PAUSE, SETTLED, RoutePlanner
 from gradwire.runtime.transport_decider import CarriedStep
 from gradwire.sites.topology import SiteTopology
-from gradwire.types import Bucket, LinkFacts, LinkView, RouteForecast, StepFacts, TransportKind, View
+from gradwire.types import Bucket, LevelOption, LinkFacts, LinkView, RouteForecast, StepFacts, TransportKind, View
 
 MBIT = 1e6 / 8
 WORLD = 4
@@ -80,9 +81,9 @@ def test_plans_are_made_after_longer_and_longer_pauses_and_at_once_after_a_chang
     routes, made = planner(), [0]
     begin = routes._begin
 
-    def counted(step: CarriedStep, level: Level) -> None:
+    def counted(step: CarriedStep, level: Level, options: Sequence[LevelOption]) -> None:
         made[0] += 1
-        begin(step, level)
+        begin(step, level, options)
 
     monkeypatch.setattr(routes, "_begin", counted)
     run(routes, range(int(4 * PAUSE)), carried(0))

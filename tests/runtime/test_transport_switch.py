@@ -11,7 +11,8 @@ import torch
 
 from gradwire.clock import MonotonicClock
 from gradwire.decide.base import Job
-from gradwire.decide.transport_choice import TransportChoice, TransportChooser, TransportStep
+from gradwire.decide.transport_choice import TransportChooser
+from gradwire.decide.transport_step import TransportChoice, TransportStep
 from gradwire.errors import LinkError
 from gradwire.events import Event, TransportChosen
 from gradwire.exchange.select import FootprintTable

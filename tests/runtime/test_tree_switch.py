@@ -7,7 +7,8 @@ from collections.abc import Collection
 import pytest
 import torch
 
-from gradwire.decide.transport_choice import TransportChoice, TransportChooser, TransportStep
+from gradwire.decide.transport_choice import TransportChooser
+from gradwire.decide.transport_step import TransportChoice, TransportStep
 from gradwire.events import Event, Faulted, Planned
 from gradwire.runtime.pipeline import Pipeline
 from gradwire.runtime.transport_switch import OpenTransport, TransportSwitch

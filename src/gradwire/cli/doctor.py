@@ -112,6 +112,10 @@ def render(report: DoctorReport) -> RenderableType:
     if report.predictions:
         parts.append(_predictions(report))
     parts.append(Text(report.recommendation, style="bold"))
+    if report.routes is not None:
+        from gradwire.doctor.route_advice import route_sentence
+
+        parts.append(Text(route_sentence(report.routes)))
     return Group(*parts)
 
 

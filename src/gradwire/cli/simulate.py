@@ -39,11 +39,12 @@ from gradwire.units import Bytes, Seconds, parse_bytes
 @click.option("--aux", is_flag=True, help="Let chunks use side routes if their own link is busy.")
 @click.option("--packets", is_flag=True, help="Also simulate LTP packet by packet; small presets and TOML files only.")
 @click.option("--json", "as_json", is_flag=True, help="Print rows as JSON.")
-@click.option("--train", help="Train for real in virtual time: gpt, cnn, resnet, mlp, or module:function.")
+@click.option("--train", help="Train for real in virtual time: gpt, cnn, resnet, mlp, mlp-wide, or module:function.")
 @click.option(
     "--level", default="auto", show_default=True, help="With --train: levels or controllers, separated by commas."
 )
 @click.option("--transport", default="group", show_default=True, help="With --train: group (gloo), tcp, ltp or auto.")
+@click.option("--plan", default="flat", show_default=True, help="With --train: flat, auto, or a planner of trees.")
 @click.option("--optimizer", help="With --train: adamw:RATE, adam:RATE or sgd:RATE:MOMENTUM; default: the task's.")
 @click.option("--hosts", type=int, default=4, show_default=True, help="With --train: hosts of a preset network.")
 @click.option("--steps", type=int, default=200, show_default=True, help="With --train: the largest number of steps.")
@@ -54,8 +55,9 @@ from gradwire.units import Bytes, Seconds, parse_bytes
 @click.option("--data", help="With --train: a directory with tinyshakespeare/ and fashion-mnist/; default: built-in.")
 def simulate_command(  # noqa: PLR0913, PLR0917 - click hands over every option as an argument
     net: str, latency: str | None, model: str, planner: str, chunk: str, ratio: float, growth: float, aux: bool,
-    packets: bool, as_json: bool, train: str | None, level: str, transport: str, optimizer: str | None, hosts: int,
-    steps: int, seconds: float | None, compute: str | None, seed: int, sync_every: str | None, data: str | None,
+    packets: bool, as_json: bool, train: str | None, level: str, transport: str, plan: str, optimizer: str | None,
+    hosts: int, steps: int, seconds: float | None, compute: str | None, seed: int, sync_every: str | None,
+    data: str | None,
 ) -> None:  # fmt: skip
     """Simulate one synchronisation in virtual time, by flows or by packets; with --train, a whole training."""
     if train:
@@ -63,7 +65,20 @@ def simulate_command(  # noqa: PLR0913, PLR0917 - click hands over every option 
 
         run_training(
             TrainOptions(
-                train, net, level, transport, optimizer, hosts, steps, seconds, compute, seed, data, as_json, sync_every
+                train,
+                net,
+                level,
+                transport,
+                optimizer,
+                hosts,
+                steps,
+                seconds,
+                compute,
+                seed,
+                data,
+                as_json,
+                sync_every,
+                plan,
             )
         )
         return

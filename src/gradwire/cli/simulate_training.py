@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import statistics
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +14,13 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from gradwire.config import Config
+from gradwire.config import AUTO_PLAN, Config
 from gradwire.decide.registry import is_controller
 from gradwire.errors import ConfigError
 from gradwire.level import Level
 from gradwire.network import Network, load_network
 from gradwire.network.presets import PRESETS, preset
+from gradwire.plan.planners.registry import PLANNERS
 from gradwire.simulate.local_training import simulation_of
 from gradwire.simulate.tasks import TrainingTask, make_task, with_optimizer
 from gradwire.simulate.training import SimulatedJob, SimulatedStep, TrainingSimulation
@@ -27,6 +30,10 @@ from gradwire.units import Rate, Seconds, parse_seconds
 
 # Lines of progress per run.
 LINES: Final = 10
+# Steps at the end of a run whose median is the time of a step when all is decided.
+LAST: Final = 20
+# What `--plan` says for no plan.
+FLAT_PLAN: Final = "flat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,7 @@ class TrainOptions:
     data: str | None
     as_json: bool
     sync_every: str | None = None
+    plan: str = "flat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +69,8 @@ class TrainingSummary:
     bandwidth: float | None
     guarded: int
     sync_every: int
+    transport: str
+    typical: float
 
 
 def run_training(options: TrainOptions) -> None:
@@ -77,7 +87,8 @@ def run_training(options: TrainOptions) -> None:
     for text in levels:
         job = SimulatedJob(
             task, network, text, _wire(options.transport), options.seed, _compute(options),
-            warmup=Config(level=text, sync_every=_sync_every(options)).warmup, sync_every=_sync_every(options),
+            warmup=Config(level=text, plan=_plan(options), sync_every=_sync_every(options)).warmup,
+            sync_every=_sync_every(options), plan=_plan(options),
         )  # fmt: skip
         if len(levels) > 1:
             console.print(f"[bold]{text}[/bold]")
@@ -92,7 +103,14 @@ def _train(job: SimulatedJob, options: TrainOptions, console: Console) -> Traini
     simulation = simulation_of(job)
     last, changes, guarded, held_out = None, 0, 0, float("nan")
     step: SimulatedStep | None = None
+    took: deque[float] = deque(maxlen=LAST)
+    ended, told = 0.0, 0
     for step in _bounded(simulation, options):
+        took.append(step.seconds - ended)
+        ended = step.seconds
+        for chosen in simulation.transports.reasons[told:]:
+            console.print(f"  {step.step:5d}  {chosen.reason}", style="cyan")
+        told = len(simulation.transports.reasons)
         if last is not None and step.level != last:
             changes += 1
         if step.guarded:
@@ -109,8 +127,9 @@ def _train(job: SimulatedJob, options: TrainOptions, console: Console) -> Traini
     if step.held_out is None:
         held_out = simulation.workers.held_out_loss()
     return TrainingSummary(
-        job.level, step.step, step.seconds, held_out, str(step.level), changes, step.bandwidth, guarded, step.sync_every
-    )
+        job.level, step.step, step.seconds, held_out, str(step.level), changes, step.bandwidth, guarded,
+        step.sync_every, step.transport, statistics.median(took),
+    )  # fmt: skip
 
 
 def _bounded(simulation: TrainingSimulation, options: TrainOptions) -> Iterator[SimulatedStep]:
@@ -145,6 +164,18 @@ def _wire(text: str) -> ChosenTransport:
     raise ConfigError(f"transport: {text!r} cannot be simulated; choose one of {', '.join(FLAT_TRANSPORTS)}, auto")
 
 
+def _plan(options: TrainOptions) -> str:
+    """The setting `plan`."""
+    if options.plan == FLAT_PLAN:
+        return ""
+    if options.plan not in (*PLANNERS, AUTO_PLAN):
+        known = ", ".join((FLAT_PLAN, AUTO_PLAN, *PLANNERS))
+        raise ConfigError(f"plan: {options.plan!r} cannot be simulated; choose one of {known}")
+    if options.sync_every is not None:
+        raise ConfigError("plan: trees are simulated for synchronous training only; leave out --sync-every or --plan")
+    return options.plan
+
+
 def _sync_every(options: TrainOptions) -> int | Literal["auto"]:
     text = options.sync_every
     if text is None:
@@ -168,14 +199,14 @@ def _table(task: TrainingTask, network: Network, summaries: list[TrainingSummary
     table = Table(
         title=f"{task.name} on {network.name}, {len(network.ranks)} workers, virtual time; loss on held-out data"
     )
-    for column in ("level", "every", "steps", "seconds", "a step", "loss", "at the end", "changes", "believed"):
-        table.add_column(column, justify="left" if column in ("level", "at the end") else "right")
+    left = ("level", "at the end", "over")
+    for column in ("level", "every", "steps", "seconds", "a step", "last", "loss", *left[1:], "changes", "believed"):
+        table.add_column(column, justify="left" if column in left else "right")
     for one in summaries:
         believed = "-" if one.bandwidth is None else str(Rate(one.bandwidth))
         each = str(Seconds(one.seconds / one.steps))
         table.add_row(
-            one.level, str(one.sync_every), str(one.steps), f"{one.seconds:.1f}", each,
-            f"{one.loss:.3f}", one.last_level, str(one.changes),
-            believed,
+            one.level, str(one.sync_every), str(one.steps), f"{one.seconds:.1f}", each, str(Seconds(one.typical)),
+            f"{one.loss:.3f}", one.last_level, one.transport, str(one.changes), believed,
         )  # fmt: skip
     return table

@@ -35,7 +35,7 @@ from gradwire.decide.lossiness import at_most
 from gradwire.decide.price import PriceList
 from gradwire.decide.warmup import allows
 from gradwire.level import Level
-from gradwire.types import Decision, StepFacts, View
+from gradwire.types import Decision, LevelOption, StepFacts, View
 from gradwire.units import Rate, Seconds
 
 # Estimates vary by a few per cent on a steady network: the band between these two prevents flapping between rungs.
@@ -84,6 +84,17 @@ class Auto:
         self._exploring = False
         self._visited: set[Level] = set()
         self._unmeasured_steps, self._probe_after = 0, PROBE_AFTER
+        self._predictions: list[StepPrediction] = []
+
+    def options(self) -> tuple[LevelOption, ...] | None:
+        """What the last step showed of every rung that may be used, at once or after the warm-up; None before it is
+        known what rungs cost this job."""
+        if not self._predictions or not self._prices.settled:
+            return None
+        lasting = (one for one in self._predictions if self._lasting(one))
+        return tuple(
+            LevelOption(one.rung.level, one.step, one.exposed, one.price, self._permitted(one)) for one in lasting
+        )
 
     def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
         self._step += 1
@@ -100,7 +111,7 @@ class Auto:
             self._changes = view.changes
             self._reset_exploration()
         self._history.take(index_of(ran), facts)
-        predictions = self._predict(job, view, facts, ran)  # 1
+        predictions = self._predictions = self._predict(job, view, facts, ran)  # 1
         here = predictions[index_of(self._current)]
         if harmed:
             return self._back_off(predictions)
@@ -182,12 +193,16 @@ class Auto:
         return [one for one in allowed if one.rung.level not in risky]
 
     def _permitted(self, one: StepPrediction) -> bool:
+        return self._lasting(one) and allows(self._step, one.rung.level)
+
+    def _lasting(self, one: StepPrediction) -> bool:
+        """Whether a rung is permitted when the warm-up is over."""
         level = one.rung.level
         if level.off:
             return True
         capped = self._lossiest is not None and not at_most(level, self._lossiest)
         dear = one.price > 1 + self._extra_steps
-        return not capped and not dear and allows(self._step, level) and self._guard.allows(level)
+        return not capped and not dear and self._guard.allows(level)
 
     def _back_off(self, predictions: list[StepPrediction]) -> Decision:
         """After harm: the quickest dense rung that is less lossy than what harmed."""

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.level import Level
-from gradwire.types import Bucket, Decision, Footprint, StepFacts, View
+from gradwire.types import Bucket, Decision, Footprint, LevelOption, StepFacts, View
 
 # The footprints of a step's buckets at a level, one for each bucket.
 FootprintOf = Callable[[Level, Sequence[Bucket]], Sequence[Footprint]]
@@ -94,3 +94,17 @@ class Controller(Protocol):
     def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
         """`facts` are the last step's, merged over ranks, with rank 0's bucket times."""
         ...
+
+
+@runtime_checkable
+class OptionSource(Protocol):
+    """A controller that says what it predicts of the levels that it may use."""
+
+    def options(self) -> tuple[LevelOption, ...] | None:
+        """As of the last decision, over what carried that step; None as long as that is not known."""
+        ...
+
+
+def options_of(controller: Controller) -> tuple[LevelOption, ...] | None:
+    """Empty for a controller that predicts nothing, None for one that does not know yet."""
+    return controller.options() if isinstance(controller, OptionSource) else ()

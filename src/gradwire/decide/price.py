@@ -96,6 +96,11 @@ class PriceList:
         for trial in trials:
             trial.take(sample)
 
+    @property
+    def settled(self) -> bool:
+        """Whether prices are those of this job's gradient; a job without samples has no better ones than now."""
+        return not self._size or all(trial.steps >= SETTLED for trial in self._trials.values())
+
     def of(self, level: Level) -> float:
         """How many times more steps the level needs than uncompressed training."""
         kind = 0 if self._adaptive else 1

@@ -7,6 +7,7 @@ its own ladder.
 from __future__ import annotations
 
 from gradwire.decide.base import Controller
+from gradwire.decide.ladder import LADDER
 from gradwire.decide.translating_controller import TranslatingController
 from gradwire.level import Level
 
@@ -24,3 +25,5 @@ class SummableController(TranslatingController):
 
     def __init__(self, inner: Controller) -> None:
         super().__init__(inner, summable)
+        # A step may have been decided elsewhere (a trial of trees): its shared mask is the ladder's top-k, not `off`.
+        self._original |= {summable(rung.level): rung.level for rung in LADDER if rung.level.sparse}

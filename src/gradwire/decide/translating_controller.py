@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from gradwire.decide.base import Controller, Job
+from gradwire.decide.base import Controller, Job, options_of
 from gradwire.level import Level
-from gradwire.types import Bucket, Decision, Footprint, StepFacts, View
+from gradwire.types import Bucket, Decision, Footprint, LevelOption, StepFacts, View
 
 
 class TranslatingController:
@@ -34,6 +34,11 @@ class TranslatingController:
             return decision
         self._original[level] = decision.level
         return replace(decision, level=level, reason=self._explain(decision))
+
+    def options(self) -> tuple[LevelOption, ...] | None:
+        """The inner controller's, with the levels that would be sent."""
+        known = options_of(self._inner)
+        return None if known is None else tuple(replace(one, level=self._translate(one.level)) for one in known)
 
     def _explain(self, decision: Decision) -> str:
         """The reason of a decision whose level was replaced."""

@@ -13,6 +13,7 @@ from gradwire.doctor.host_facts import host_facts
 from gradwire.doctor.predict import LADDER, NetworkPath, Workload, predict, recommend
 from gradwire.doctor.probe_protocol import TOKEN_BYTES
 from gradwire.doctor.responder import Responder
+from gradwire.doctor.route_advice import advise_routes
 from gradwire.doctor.schedule import Pair, target_of, transfers
 from gradwire.doctor.site_report import report_sites
 from gradwire.doctor.types import DoctorReport, FlowResult, HostFacts, Reach
@@ -66,9 +67,11 @@ def conclude(measured: Measured, work: Workload) -> DoctorReport:
     findings = find(hosts, reaches, flows)
     path = slowest(reaches, flows)
     predictions = predict(work, path, len(hosts), measured.costs) if path else []
+    sites = report_sites(hosts, reaches, flows)
     return DoctorReport(
         hosts, reaches, flows, findings, work.model, work.parameters, float(work.compute), predictions,
-        recommend(predictions, findings, work, path), measured.partial, report_sites(hosts, reaches, flows),
+        recommend(predictions, findings, work, path), measured.partial, sites,
+        advise_routes(len(hosts), work, reaches, flows, sites) if path else None,
     )  # fmt: skip
 
 

@@ -7,6 +7,8 @@ from typing import Literal
 import msgspec
 
 Severity = Literal["error", "warning", "info"]
+# How sums would be formed: between all ranks, along trees, or inside sites first and then along trees.
+Way = Literal["flat", "trees", "sites first", "not known"]
 
 
 class Interface(msgspec.Struct, frozen=True):
@@ -111,6 +113,18 @@ class LevelPrediction(msgspec.Struct, frozen=True):
     price: float
 
 
+class RouteAdvice(msgspec.Struct, frozen=True):
+    """What plan = "auto" would do: seconds of an exchange between all ranks and along trees, each at its best level; 0
+    where nothing was predicted, because links are about equal or not known."""
+
+    way: Way
+    flat: float = 0.0
+    flat_level: str = ""
+    trees: float = 0.0
+    trees_level: str = ""
+    reason: str = ""
+
+
 class DoctorReport(msgspec.Struct, frozen=True):
     """The whole examination."""
 
@@ -125,6 +139,7 @@ class DoctorReport(msgspec.Struct, frozen=True):
     recommendation: str
     partial: bool = False
     sites: list[SiteFacts] = []
+    routes: RouteAdvice | None = None
 
 
 class GpuCheck(msgspec.Struct, frozen=True):

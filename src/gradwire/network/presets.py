@@ -92,6 +92,34 @@ def _wan_us_eu(count: int) -> Network:
     return _two_sides(count, _spec("1gbit", "100us", "512KiB"), trunk)
 
 
+def _two_offices(count: int) -> Network:
+    """Each office has a fast local network and one line, slower up than down, that all its hosts share."""
+    hosts, lan = as_hosts(host_names(count)), _spec("1gbit", "100us", "512KiB")
+    up, down = _spec("2mbit", "7500us", "64KiB"), _spec("20mbit", "7500us", "256KiB")
+    links: list[Link] = []
+    for index, host in enumerate(hosts):
+        links += both(host.name, "left" if index < (count + 1) // 2 else "right", lan)
+    for office in ("left", "right"):
+        links += both(office, "provider", up, down)
+    return Network("", hosts, tuple(links), ("left", "right", "provider"))
+
+
+def _four_regions(_: int) -> Network:
+    """A link between every two regions; that between the first two is bad."""
+    good, bad = _spec("100mbit", "20ms", "1MB"), _spec("4mbit", "20ms", "256KiB")
+    hosts = as_hosts([f"r{i}" for i in range(4)])
+    links = full_matrix([host.name for host in hosts], lambda i, j: bad if {i, j} == {0, 1} else good)
+    return Network("", hosts, links)
+
+
+def _campus_wifi(count: int) -> Network:
+    """Hosts on a switch, the last one by radio."""
+    wired, radio = _spec("1gbit", "100us", "512KiB"), _spec("30mbit", "2ms", "256KiB", loss=0.001)
+    hosts = as_hosts(host_names(count))
+    links = star_links(hosts, lambda host: (radio, radio) if host is hosts[-1] else (wired, wired))
+    return Network("", hosts, links, (SWITCH,))
+
+
 def _geo_aws10(_: int) -> Network:
     rows = list(csv.DictReader(files("gradwire.network").joinpath("data/aws10.csv").read_text().splitlines()))
     names = list(dict.fromkeys(name for row in rows for name in (row["region_a"], row["region_b"])))
@@ -202,6 +230,20 @@ PRESETS: dict[str, Preset] = {
         "8 workers across an 800 Mbit/s trunk, shared with 1 to 50 competing TCP streams.", 8, _fluctuating
     ),
     "wan-us-eu": Preset("Two sites, US and EU: 300 Mbit/s between them, 80 ms round trip, 0.01 % loss.", 8, _wan_us_eu),
+    "two-offices": Preset(
+        "Two offices; each has one line of 20 Mbit/s down and 2 up for all its hosts, 30 ms round trip.",
+        4,
+        _two_offices,
+    ),
+    "four-regions": Preset(
+        "Four regions, 100 Mbit/s and 40 ms between every two, but 4 Mbit/s between the first two.",
+        4,
+        _four_regions,
+        fixed=True,
+    ),
+    "campus-wifi": Preset(
+        "Hosts on a Gigabit switch, the last one by 30 Mbit/s of Wi-Fi with 0.1 % loss.", 6, _campus_wifi
+    ),
     "geo-aws10": Preset(
         "Ten cloud regions, measured round trips and bandwidths for every pair.", 10, _geo_aws10, fixed=True
     ),

@@ -1,14 +1,16 @@
 """Route choice: whether trees would sum the gradient clearly sooner than the flat exchange that a job uses. Pure.
 
-In: what is measured of the links, the sites, what is to be summed, and how it is summed now. Out: the predicted seconds
-of the flat exchange and of the best plan, that plan, and the reason in words.
+In: what is measured of the links, the sites, and what is summed at every level that the job may use. Out: the predicted
+seconds of each level as a flat exchange and along trees, the best plan, and the reason in words.
 
     1. Where links are about equal and ranks are in one place, trees have nothing to avoid: no plan is made.
     2. The flat exchange is a plan too: a ring in rank order (the process group's own sum), or shards. It is predicted
        by the same model, on the network at its best.
     3. Plans are made for the network as it was seen at least: trees over all ranks, and, where sites have several
-       ranks, sites first. The quicker one counts.
-    4. It is worth trying if it takes at most WORTH of the flat exchange's time.
+       ranks, sites first. Each is made for the present level and for next to no bytes; what other levels take is
+       linear in their bytes between the two. The planner whose best level is quickest counts.
+    4. It is worth trying if its best level takes at most WORTH of the time of the flat exchange's best level: trees
+       cannot sum every level, and where indices are agreed on first a sum travels twice, so the best levels differ.
 """
 
 from __future__ import annotations
@@ -35,43 +37,113 @@ WORTH: Final = 0.75
 # Links are unequal if the slowest takes this many times as long as the median one. Rates of equal links that share a
 # switch were measured up to 1.5 apart.
 UNEQUAL: Final = 2.0
+# Bytes of an exchange whose time is that of its latencies: one packet for each of some trees.
+THIN: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class LevelJob:
+    """What is summed at one level, as a flat exchange and along trees; `rounds` are the trips up and down the trees: 2
+    where members agree on indices first."""
+
+    flat: ReductionJob
+    trees: ReductionJob
+    rounds: int = 1
+    exchange: FlatExchange = "sharded"
+
+
+@dataclass(frozen=True, slots=True)
+class LevelSeconds:
+    """Predicted seconds of one level's exchange."""
+
+    flat: float
+    trees: float
 
 
 @dataclass(frozen=True, slots=True)
 class RouteChoice:
-    """Predicted seconds of an exchange, and the plan that is predicted to be clearly better; None: stay flat."""
+    """Predicted seconds of the best flat exchange and of the best one along trees, and the plan that is predicted to be
+    clearly better; None: stay flat. `levels` are the seconds of each job, in their order."""
 
     flat: float
     planned: float
     plan: Plan | None
     reason: str
+    levels: tuple[LevelSeconds, ...] = ()
 
 
-def choose_routes(
-    network: MeasuredNetwork,
-    jobs: tuple[ReductionJob, ReductionJob],
-    flat: FlatExchange,
-    sites: Sequence[Sequence[int]],
-) -> RouteChoice:
-    """`jobs` are what the flat exchange and what trees sum: not every level can be summed in a tree. `sites` are the
-    ranks of each site; all ranks are in one of them."""
+def choose_routes(network: MeasuredNetwork, jobs: Sequence[LevelJob], sites: Sequence[Sequence[int]]) -> RouteChoice:
+    """`jobs` are the levels that may be used, the present one first. `sites` are the ranks of each site; all ranks are
+    in one of them."""
     why = uniform(network, sites)  # 1
     if why:
         return RouteChoice(0.0, 0.0, None, why)
-    best = network.optimistic()
-    if flat == "ring":
-        best = _shared_lines(best, sites)
-    flat_job, job = jobs
-    now = make_plan(best, flat_job, flat).predicted  # 2
-    plans = [make_plan(network.cautious(), job, "loadaware")]  # 3
+    flat = _flat_seconds(network.optimistic(), jobs, sites)  # 2
+    now, cautious, planned_for = min(flat), network.cautious(), _thick_enough(jobs)
+    ways = [_Way.of(cautious, planned_for, "loadaware")]  # 3
     if 1 < len(sites) < network.size:
-        named = replace(job, sites=site_names(sites))
-        plans.append(make_plan(network.cautious(), named, "sites"))
-    plan = min(plans, key=lambda one: one.predicted)
-    compared = f"{Seconds(plan.predicted)} along trees ({plan.planner}), {Seconds(now)} as a flat exchange"
-    if plan.predicted > WORTH * now:  # 4
-        return RouteChoice(now, plan.predicted, None, f"trees would not be clearly better: {compared}")
-    return RouteChoice(now, plan.predicted, plan, f"{compared}: {_slowest(network)}")
+        ways.append(_Way.of(cautious, replace(planned_for, sites=site_names(sites)), "sites"))
+    way = min(ways, key=lambda one: min(one.seconds(job) for job in jobs))
+    seconds = [way.seconds(job) for job in jobs]
+    levels = tuple(LevelSeconds(*each) for each in zip(flat, seconds, strict=True))
+    planned, best = min(seconds), jobs[seconds.index(min(seconds))].trees
+    compared = f"{Seconds(planned)} along trees ({way.plan.planner}), {Seconds(now)} as a flat exchange"
+    if planned > WORTH * now:  # 4
+        return RouteChoice(now, planned, None, f"trees would not be clearly better: {compared}", levels)
+    plan = way.plan if best == planned_for else way.plan_for(cautious, best)
+    return RouteChoice(now, planned, plan, f"{compared}: {_slowest(network)}", levels)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """Trees of one planner: a plan for the present level, and the seconds of an exchange of next to no bytes."""
+
+    plan: Plan
+    job: ReductionJob
+    thin: ReductionJob
+    latency: float
+
+    @classmethod
+    def of(cls, matrix: Matrix, job: ReductionJob, planner: str) -> _Way:
+        thin = _thin(job)
+        return cls(make_plan(matrix, job, planner), job, thin, make_plan(matrix, thin, planner).predicted)
+
+    def seconds(self, job: LevelJob) -> float:
+        once = _between(job.trees, (self.thin, self.latency), (self.job, self.plan.predicted))
+        return once + (job.rounds - 1) * self.latency
+
+    def plan_for(self, matrix: Matrix, job: ReductionJob) -> Plan:
+        return make_plan(matrix, replace(job, sites=self.job.sites), self.plan.planner)
+
+
+def _flat_seconds(best: Matrix, jobs: Sequence[LevelJob], sites: Sequence[Sequence[int]]) -> list[float]:
+    """Of each job, as a flat exchange."""
+    shared = _shared_lines(best, sites)
+    most = max(jobs, key=lambda job: job.flat.ratio).flat
+    thin, thick = ((job, make_plan(best, job, "sharded").predicted) for job in (_thin(most), most))
+    return [
+        make_plan(shared, job.flat, "ring").predicted if job.exchange == "ring" else _between(job.flat, thin, thick)
+        for job in jobs
+    ]
+
+
+def _thin(job: ReductionJob) -> ReductionJob:
+    """The same gradient in next to no bytes."""
+    return replace(job, chunk=job.nbytes, ratio=min(job.ratio / 2, THIN / job.nbytes))
+
+
+def _thick_enough(jobs: Sequence[LevelJob]) -> ReductionJob:
+    """What trees sum at the present level; at the one with most bytes, where the present one has next to none."""
+    present = jobs[0].trees
+    return (
+        present if present.ratio * present.nbytes >= 8 * THIN else max((j.trees for j in jobs), key=lambda j: j.ratio)
+    )
+
+
+def _between(job: ReductionJob, thin: tuple[ReductionJob, float], thick: tuple[ReductionJob, float]) -> float:
+    """Seconds of a job by those of two others that differ in their bytes."""
+    more = (job.ratio - thin[0].ratio) / (thick[0].ratio - thin[0].ratio)
+    return thin[1] + max(0.0, more) * max(0.0, thick[1] - thin[1])
 
 
 def uniform(network: MeasuredNetwork, sites: Sequence[Sequence[int]]) -> str:

@@ -10,24 +10,24 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from gradwire.decide.loss_limit import limited_by_loss
 from gradwire.decide.summable_controller import summable
-from gradwire.decide.transport_choice import limited_by_loss
 from gradwire.errors import GradwireError
 from gradwire.level import Level
 from gradwire.plan.job import ReductionJob
 from gradwire.plan.matrix import Matrix
 from gradwire.plan.measured_network import MeasuredNetwork
-from gradwire.plan.route_choice import FlatExchange, RouteChoice, choose_routes, uniform
+from gradwire.plan.route_choice import LevelJob, choose_routes, uniform
 from gradwire.runtime.transport_decider import CarriedStep
 from gradwire.sense.site_clusters import find_site_clusters
 from gradwire.sites.topology import SiteTopology
-from gradwire.tree.accumulator import frame_bytes
+from gradwire.tree.accumulator import frame_bytes, mask_bytes
 from gradwire.tree.partition import chunk_for
-from gradwire.types import LinkFacts, Plan, RouteForecast, all_reduce_bytes
+from gradwire.types import LevelOption, LinkFacts, Plan, RouteForecast, all_reduce_bytes
 
 log = logging.getLogger("gradwire")
 
@@ -51,6 +51,23 @@ class RouteProposal:
     wire: WireKind = "tcp"
 
 
+@dataclass(frozen=True, slots=True)
+class _Forecast:
+    """For the levels that were asked for: seconds of the flat exchange and of trees, by level; None: trees are not
+    clearly better at any of them."""
+
+    flat: dict[Level, float]
+    trees: dict[Level, float] | None
+    reason: str
+
+    def at(self, level: Level) -> RouteForecast | None:
+        if level not in self.flat:
+            return None
+        if self.trees is None:
+            return RouteForecast(self.flat[level], None, self.reason)
+        return RouteForecast(self.flat[level], min(self.trees.values()), self.reason, self.trees)
+
+
 class RoutePlanner:
     """`named` are the sites that the user named; without them sites are measured. `wire` is the one that the user
     chose; without it trees use LTP where loss limits TCP."""
@@ -59,10 +76,10 @@ class RoutePlanner:
         self._world_size, self._named, self._wire = world_size, named, wire
         self._reports: dict[tuple[int, int], LinkFacts] = {}
         self._thread: threading.Thread | None = None
-        self._forecast: tuple[Level, RouteForecast] | None = None
+        self._forecast: _Forecast | None = None
         self._level: Level | None = None
         self._steps = self._changes = 0
-        self._next, self._pause = 0.0, PAUSE
+        self._begun, self._next, self._pause = -PAUSE, 0.0, PAUSE
         self.proposal: RouteProposal | None = None
 
     def learn(self, source: int, facts: LinkFacts) -> None:
@@ -85,12 +102,14 @@ class RoutePlanner:
             return None
         self._steps = self._steps + 1 if level == self._level and step.view.changes == self._changes else 0
         if step.view.changes != self._changes:
-            self._next, self._pause, self._forecast = 0.0, PAUSE, None
+            self._begun, self._next, self._pause, self._forecast = -PAUSE, 0.0, PAUSE, None
         self._level, self._changes = level, step.view.changes
-        if self._steps >= SETTLED and step.now >= self._next and not self._planning:
-            self._begin(step, level)
-        known = self._forecast
-        return known[1] if known is not None and known[0] == level else None
+        known = self._forecast.at(level) if self._forecast is not None else None
+        # A level that the last forecast does not have must not wait for the next one for minutes.
+        due = step.now >= (self._next if known is not None else min(self._next, self._begun + PAUSE))
+        if self._steps >= SETTLED and due and step.options is not None and not self._planning:
+            self._begin(step, level, step.options)
+        return known
 
     def close(self) -> None:
         if self._thread is not None:
@@ -100,45 +119,43 @@ class RoutePlanner:
     def _planning(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def _begin(self, step: CarriedStep, level: Level) -> None:
+    def _begin(self, step: CarriedStep, level: Level, options: Sequence[LevelOption]) -> None:
         network = MeasuredNetwork.of(self._world_size, self._reports)
         if not network.complete:
             return
-        self._next, self._pause = step.now + self._pause, min(2 * self._pause, LONGEST)
+        self._begun, self._next, self._pause = step.now, step.now + self._pause, min(2 * self._pause, LONGEST)
         sites = self.sites()
+        levels = (level, *(one.level for one in options if one.level != level))
         why = uniform(network, sites)
         if why:
-            self._forecast = level, RouteForecast(0.0, None, why)
+            self._forecast = _Forecast(dict.fromkeys(levels, 0.0), None, why)
             return
-        flat: FlatExchange = "ring" if level.off and step.carried_by == "group" else "sharded"
-        jobs = flat_job(step, level), tree_job(step, level)
+        jobs = [level_job(step, one) for one in levels]
         wire = self._wire or ("ltp" if limited_by_loss(step.view, self._world_size) else "tcp")
 
         def plan() -> None:
-            self._plan(level, lambda: choose_routes(network, jobs, flat, sites), network, sites, wire)
+            """On a thread of its own."""
+            try:
+                choice = choose_routes(network, jobs, sites)
+            except GradwireError as error:  # a rank that no link leads to, as far as is known
+                log.debug("no plan could be made: %s", error)
+                return
+            if choice.plan is not None:
+                self.proposal = RouteProposal(choice.plan, network.cautious(), sites, wire)
+            flat = {one: seconds.flat for one, seconds in zip(levels, choice.levels, strict=True)}
+            trees = {summable(one): seconds.trees for one, seconds in zip(levels, choice.levels, strict=True)}
+            self._forecast = _Forecast(flat, trees if choice.plan is not None else None, choice.reason)
+            log.debug("routes at %s: %s", level, choice.reason)
 
         self._thread = threading.Thread(target=plan, name="gradwire-routes", daemon=True)
         self._thread.start()
 
-    def _plan(
-        self,
-        level: Level,
-        choose: Callable[[], RouteChoice],
-        network: MeasuredNetwork,
-        sites: tuple[tuple[int, ...], ...],
-        wire: WireKind,
-    ) -> None:
-        """On a thread of its own."""
-        try:
-            choice = choose()
-        except GradwireError as error:  # a rank that no link leads to, as far as is known
-            log.debug("no plan could be made: %s", error)
-            return
-        if choice.plan is not None:
-            self.proposal = RouteProposal(choice.plan, network.cautious(), sites, wire)
-        trees = choice.planned if choice.plan is not None else None
-        self._forecast = level, RouteForecast(choice.flat, trees, choice.reason)
-        log.debug("routes at %s: %s", level, choice.reason)
+
+def level_job(step: CarriedStep, level: Level) -> LevelJob:
+    """What is summed at a level, flat and along trees."""
+    ring = level.off and step.carried_by == "group"
+    rounds = 2 if mask_bytes(summable(level), _gradient(step) // 4) else 1
+    return LevelJob(flat_job(step, level), tree_job(step, level), rounds, "ring" if ring else "sharded")
 
 
 def flat_job(step: CarriedStep, level: Level) -> ReductionJob:
@@ -150,9 +167,9 @@ def flat_job(step: CarriedStep, level: Level) -> ReductionJob:
 
 
 def tree_job(step: CarriedStep, level: Level) -> ReductionJob:
-    """What trees sum: at the nearest level whose payloads they can add."""
-    nbytes = _gradient(step)
-    ratio = frame_bytes(summable(level), nbytes // 4) / nbytes
+    """What trees sum: at the nearest level whose payloads they can add, with the indices that members agree on."""
+    nbytes, sent = _gradient(step), summable(level)
+    ratio = (frame_bytes(sent, nbytes // 4) + mask_bytes(sent, nbytes // 4)) / nbytes
     return ReductionJob(nbytes, chunk_for(nbytes, ratio), ratio)
 
 

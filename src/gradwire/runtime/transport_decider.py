@@ -1,9 +1,9 @@
 """TransportDecider: rank 0's decision about level and transport, from its controller and its transport chooser.
 
 In: a step of the whole job, what carried it, and which transports every rank has ready. Out: the next decision. While a
-transport is on trial the controller is not asked: the level stays, so that both transports are compared at the same
-work. After a change the controller sees a network change, and starts its own measurements again. Over trees it chooses
-among levels that can be summed inside them.
+transport is on trial the controller is not asked: the trial holds the level. After a change the controller sees a
+network change, and starts its own measurements again. Over trees it chooses among levels that can be summed inside
+them.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from gradwire.decide.base import Controller, Job
+from gradwire.decide.base import Controller, Job, options_of
 from gradwire.decide.summable_controller import SummableController, summable
-from gradwire.decide.transport_choice import TransportChooser, TransportStep
+from gradwire.decide.transport_choice import TransportChooser
+from gradwire.decide.transport_step import TransportStep
 from gradwire.events import Sink, TransportChosen
 from gradwire.exchange.select import FootprintTable
 from gradwire.runtime.governor import sendable
-from gradwire.types import Decision, Readiness, RouteForecast, StepFacts, TransportKind, View
+from gradwire.types import Decision, LevelOption, Readiness, RouteForecast, StepFacts, TransportKind, View
 
 # Rounds of pulses from a request to open trees until what ranks report is the answer to it. Trees that were left are
 # closed, and a report from before that must not be taken for one of those that are opened anew.
@@ -27,7 +28,8 @@ ANSWERED: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class CarriedStep:
-    """A step of the whole job; `carried_by` names its transport, `view` is what that transport shows."""
+    """A step of the whole job; `carried_by` names its transport, `view` is what that transport shows. `options` are the
+    levels that the controller may use; None as long as it does not know."""
 
     step: int
     now: float
@@ -35,6 +37,7 @@ class CarriedStep:
     facts: StepFacts
     view: View
     carried_by: TransportKind = "group"
+    options: tuple[LevelOption, ...] | None = ()
 
 
 class RouteForecaster(Protocol):
@@ -62,6 +65,8 @@ class TransportDecider:
         self._changes_before = self._changes_shown = 0
         # Rounds in a row in which the decision asked ranks to open trees.
         self._requested = 0
+        # The decision before a trial, which may have had another level.
+        self._held: Decision | None = None
 
     def decide(self, step: CarriedStep, last: Decision, ranks: Iterable[Readiness]) -> Decision:
         """`last` is the decision before; `ranks` say what each of them has prepared."""
@@ -74,9 +79,13 @@ class TransportDecider:
             self._sink.emit(TransportChosen(step.now, step.step, choice.use, choice.reason))
         if chooser.use != before:
             self._changes_before = self._changes_shown + 1 - step.view.changes
+        if chooser.trying and not trying:
+            self._held = last
+        elif trying and not chooser.trying and chooser.use == before and self._held is not None:
+            last = self._held
         asked = not (trying or chooser.trying) and step.carried_by == chooser.use
         decision = self._ask(step) if asked else last
-        level = summable(decision.level) if choice.use == "trees" else decision.level
+        level = choice.level or (summable(decision.level) if choice.use == "trees" else decision.level)
         return replace(decision, level=level, transport=choice.use, prepare=choice.prepare)
 
     def _answers(self, last: Decision, ranks: Iterable[Readiness]) -> tuple[set[TransportKind], set[TransportKind]]:
@@ -90,8 +99,10 @@ class TransportDecider:
     def _ask(self, step: CarriedStep) -> Decision:
         self._changes_shown = step.view.changes + self._changes_before
         view = replace(step.view, changes=self._changes_shown)
-        controller = self._over_trees if step.carried_by == "trees" else self._controller
-        return sendable(controller.decide(step.job, view, step.facts, step.now))
+        return sendable(self._over(step.carried_by).decide(step.job, view, step.facts, step.now))
+
+    def _over(self, transport: TransportKind) -> Controller:
+        return self._over_trees if transport == "trees" else self._controller
 
     def _carried(self, step: CarriedStep, last: Decision) -> TransportStep:
         level = step.facts.level
@@ -105,8 +116,11 @@ class TransportDecider:
             found = table(level, job.buckets)
             return found[-1].hops if found else 0
 
-        routes = self._routes.take(step) if self._routes is not None else None
-        return TransportStep(step.carried_by, level, step.facts, step.view, job.world_size, hops, steady, routes)
+        options = options_of(self._over(step.carried_by))
+        routes = self._routes.take(replace(step, options=options)) if self._routes is not None else None
+        return TransportStep(
+            step.carried_by, level, step.facts, step.view, job.world_size, hops, steady, routes, options or ()
+        )
 
 
 def _prepared(ranks: Iterable[Readiness]) -> tuple[set[TransportKind], set[TransportKind]]:

@@ -99,7 +99,7 @@ class TrainingTask:
 
 def make_task(name: str, directory: Path | None = None, batch: int = 16) -> TrainingTask:
     """A task by name, or what `module:function` returns; ConfigError names the choices."""
-    makers = {"gpt": _gpt, "cnn": _cnn, "resnet": _resnet, "mlp": _mlp}
+    makers = {"gpt": _gpt, "cnn": _cnn, "resnet": _resnet, "mlp": _mlp, "mlp-wide": _wide_mlp}
     if name in makers:
         return makers[name](directory, batch)
     if ":" in name:
@@ -229,15 +229,20 @@ def _cnn(directory: Path | None, batch: int) -> TrainingTask:
     return TrainingTask(module=lambda: ConvNet(side), optimizer_spec=spec, compute=0.03, **common)
 
 
-def _mlp(directory: Path | None, batch: int) -> TrainingTask:
-    data, common = _image_task("mlp", directory, batch)
+def _mlp(directory: Path | None, batch: int, name: str = "mlp", width: int = 256) -> TrainingTask:
+    data, common = _image_task(name, directory, batch)
     pixels = data.train_images[0].numel()
 
     def module() -> nn.Module:
-        layers = [nn.Linear(pixels, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)]
+        layers = [nn.Linear(pixels, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)]
         return nn.Sequential(nn.Flatten(), *layers)
 
     return TrainingTask(module=module, optimizer_spec=OptimizerSpec("adam", 1e-3), compute=0.01, **common)
+
+
+def _wide_mlp(directory: Path | None, batch: int) -> TrainingTask:
+    """With built-in data 0.8 million parameters, as many as the model that networks are tried with in the lab."""
+    return _mlp(directory, batch, "mlp-wide", 860)
 
 
 class _Residual(nn.Module):

@@ -120,7 +120,7 @@ class Timeline:
                 encoder = max(encoder, began + ready[index]) + each
                 heapq.heappush(queue, (encoder, index, chunk, 0, 0))
         intervals: list[tuple[int, float, float]] = []
-        restored, sent, others = began, 0, self.times.world_size - 1
+        restored, sent = began, 0
         while queue:
             start, index, chunk, turn, _ = heapq.heappop(queue)
             ops = traffic[index].chunks[chunk]
@@ -128,9 +128,8 @@ class Timeline:
                 restored = max(restored, start + decoding[index])
                 continue
             op = ops[turn]
-            run = self.times.ring if op.kind == "ring" else self.times.direct
-            end = run(start, op.nbytes)
-            sent += op.nbytes * (2 * others if op.kind == "ring" else others)
+            end = self.times.operate(op.kind, start, op.nbytes)
+            sent += self.times.sent_by_rank(op.kind, op.nbytes)
             intervals.append((index, start, end))
             heapq.heappush(queue, (end, index, chunk, turn + 1, 0))
         work = 2 * per_element * sum(one.bucket.numel for one in traffic)

@@ -20,12 +20,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from gradwire.config import OuterConfig
-from gradwire.decide.base import Controller, Job
+from gradwire.decide.base import Controller, FootprintOf, Job
 from gradwire.decide.decision_timing import SAFE, DecisionTiming
 from gradwire.decide.fixed import Fixed
 from gradwire.decide.initial_level import initial_level
 from gradwire.decide.registry import is_controller, make_controller
-from gradwire.exchange.select import FootprintTable
+from gradwire.decide.summable_controller import SummableController
 from gradwire.level import Level
 from gradwire.network import Network
 from gradwire.runtime.governor import merge
@@ -35,6 +35,7 @@ from gradwire.simulate.timeline import SimulatedStepTimes, Timeline
 from gradwire.simulate.transfer import NetworkTimes
 from gradwire.simulate.transports import ChosenTransport, SimulatedTransports
 from gradwire.simulate.workers import Workers
+from gradwire.tree.accumulator import check_summable
 from gradwire.types import Bucket, Decision, StepFacts, TransportKind, View
 
 # Seconds that rank 0's controller takes, with the threads' changes on both ranks: chosen, a few times what it takes on
@@ -65,7 +66,8 @@ class SimulatedStep:
 @dataclass(frozen=True, slots=True)
 class SimulatedJob:
     """What to train, where. `level` is a level or a controller's name; `compute` overrides the task's. `sync_every` is
-    the number of local steps, or "auto"; 0 is synchronous training. `wire` may be "auto" too."""
+    the number of local steps, or "auto"; 0 is synchronous training. `wire` may be "auto" too. `plan` is a planner
+    whose trees carry every step, or "auto": trees are one of the choices."""
 
     task: TrainingTask
     network: Network
@@ -78,6 +80,7 @@ class SimulatedJob:
     warmup: int = 0
     sync_every: int | Literal["auto"] = 0
     outer: OuterConfig = field(default_factory=OuterConfig)
+    plan: str = ""
 
 
 class TrainingSimulation:
@@ -87,13 +90,17 @@ class TrainingSimulation:
         self._job = job
         world = len(job.network.ranks)
         self.workers = self._make_workers()
-        self.transports = SimulatedTransports(job.wire, job.network, job.seed)
+        self.transports = SimulatedTransports(job.wire, job.network, job.seed, job.plan)
         compute = job.task.compute if job.compute is None else job.compute
         self.timeline = Timeline(self.times, compute, random.Random(job.seed))
         self._description = Job(world, self.workers.buckets, self._footprint)
         self._peers = [ClockSync() for _ in range(world - 1)]
         self.controller = controller or (make_controller(job.level) if is_controller(job.level) else None)
         self._fixed = None if self.controller else Fixed(Level.parse(job.level), world, job.warmup)
+        if self.transports.along_trees and self.controller is not None:
+            self.controller = SummableController(self.controller)
+        elif self.transports.along_trees:
+            check_summable(Level.parse(job.level))
         # The next step's, and those that were made after the last steps (runtime/adaptive_governor.py).
         self._in_force = self._first()
         self._made: deque[Decision] = deque([self._in_force] * (SAFE + 1), maxlen=SAFE + 1)
@@ -105,7 +112,7 @@ class TrainingSimulation:
         return self.transports.current.times
 
     @property
-    def _footprint(self) -> FootprintTable:
+    def _footprint(self) -> FootprintOf:
         return self.transports.current.footprint
 
     def _make_workers(self) -> Workers:
@@ -122,7 +129,7 @@ class TrainingSimulation:
         self._carry_by(decision)
         trained = self.workers.train(level)
         hops = max(one.hops for one in self._footprint(level, self.workers.buckets))
-        timed = self.timeline.step(trained.traffic, level, hops)
+        timed = self.timeline.step(self.transports.current.traffic(trained.traffic, level), level, hops)
         own = timed.observations[0].facts
         facts = merge([seen.facts for seen in timed.observations], own)
         adaptive = self._job.task.optimizer_spec.name != "sgd"

@@ -19,21 +19,18 @@ share of a link for as long as it runs.
 
 from __future__ import annotations
 
-import bisect
 import math
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from gradwire.errors import ConfigError
 from gradwire.network import Network
-from gradwire.network.link_spec import LinkSpec
-from gradwire.network.network import CrossTraffic
-from gradwire.network.route import Routes, routes
-from gradwire.simulate.underlay import UNLIMITED
-from gradwire.types import FLAT_TRANSPORTS, TransportKind
+from gradwire.network.route import routes
+from gradwire.simulate.link_times import LinkTimes, crossing_flows, loss_events
+from gradwire.types import FLAT_TRANSPORTS, LinkFacts, TransportKind
 
 Pair = tuple[int, int]
 
@@ -42,8 +39,6 @@ INITIAL_WINDOW: Final = 10.0
 LEAST_RTO: Final = 0.2
 DECREASE: Final = 0.7
 GROWTH: Final = 0.4
-# IP and TCP headers with timestamps.
-HEADERS: Final = 52
 # What LTP's headers, acknowledgements and pacing leave of a link (docs/results/ltp.md).
 LTP_SHARE: Final = 0.97
 # Seconds after which the rate is read again: by a flow that gets none (a gap of a trace), and by LTP while it sends.
@@ -52,6 +47,8 @@ STALLED: Final = 0.05
 # two round trips and the longest delay of an acknowledgement.
 FAST_RETRANSMIT: Final = 4
 DELAYED_ACK: Final = 0.04
+# A burst that lasts so many round trips fills its path: acknowledgements show the path's rate (sense/peer_links.py).
+FILLS: Final = 1.0
 
 
 @dataclass(slots=True)
@@ -75,6 +72,9 @@ class Flow:
     delivered: float = 0.0
     app_limited: bool = True
     sent_again: int = 0
+    # Since the last report: most bytes per second of a transfer, and of one that the path and not the window limited.
+    carried: float = 0.0
+    filled: float = 0.0
 
 
 class NetworkTimes:
@@ -93,7 +93,7 @@ class NetworkTimes:
         self._links = [LinkTimes.of(network, paths, index) for index in range(len(network.links))]
         self._pairs: list[Pair] = [(a, b) for a in range(len(names)) for b in range(len(names)) if a != b]
         path_of = self._paths = {(a, b): paths[names[a], names[b]] for a, b in self._pairs}
-        self._crossing_all = _crossing(path_of.values())
+        self._crossing_all = crossing_flows(path_of.values())
         self.flows: dict[Pair, Flow] = {}
         shared: dict[object, Flow] = {}
         for a, b in self._pairs:
@@ -112,7 +112,7 @@ class NetworkTimes:
         back = [self._links[index].spec_at(now) for index in flow.back]
         flow.round_trip = max(sum(float(spec.delay) for spec in (*specs, *back)), 1e-5)
         flow.loss = 1 - math.prod(1 - spec.mean_loss for spec in specs)
-        flow.events = sum(_loss_events(spec) for spec in specs)
+        flow.events = sum(loss_events(spec) for spec in specs)
         flow.queue = min(spec.queue_bytes for spec in specs)
 
     @property
@@ -134,6 +134,29 @@ class NetworkTimes:
         """Round trips before an operation's data are sent."""
         return 0.5 if self._wire == "group" else 0.0
 
+    def operate(self, kind: str, start: float, nbytes: int) -> float:
+        """An operation of an exchange: "ring", or one between all ranks; `nbytes` from each rank to each other."""
+        return self.ring(start, nbytes) if kind == "ring" else self.direct(start, nbytes)
+
+    def sent_by_rank(self, kind: str, nbytes: int) -> int:
+        """Bytes that each rank sends in that operation."""
+        others = self.world_size - 1
+        return nbytes * (2 * others if kind == "ring" else others)
+
+    def report_links(self) -> dict[Pair, LinkFacts]:
+        """What ranks learned of their links since the last report."""
+        most = [0.0] * self.world_size
+        for (source, _), flow in self.flows.items():
+            most[source] += flow.filled or flow.carried
+        found = {
+            (a, b): LinkFacts(b, flow.round_trip, flow.filled, flow.filled or flow.carried, most[a])
+            for (a, b), flow in self.flows.items()
+            if flow.carried
+        }
+        for flow in self.flows.values():
+            flow.filled = flow.carried = 0.0
+        return found
+
     def direct(self, start: float, nbytes: int) -> float:
         """Every rank sends `nbytes` to every other rank; when the last byte has arrived."""
         return self._serve(start, self._pairs, nbytes, self._crossing_all, self._handshake)
@@ -142,7 +165,7 @@ class NetworkTimes:
         """The process group's all-reduce: 2 (W - 1) rounds, in each of which every rank sends `nbytes` to the next."""
         world = self.world_size
         pairs = [(rank, (rank + 1) % world) for rank in range(world)]
-        crossing = _crossing(self._paths[pair] for pair in pairs)
+        crossing = crossing_flows(self._paths[pair] for pair in pairs)
         now = start
         for _ in range(2 * (world - 1)):
             now = self._serve(now, pairs, nbytes, crossing, 0.0)
@@ -194,6 +217,8 @@ class NetworkTimes:
             lasts = burst * packet / share
             lost = self._lost(flow, burst)
             full = burst < left
+            if lasts >= FILLS * flow.round_trip:
+                flow.filled = max(flow.filled, share)
             now += max(lasts, flow.round_trip) if full else lasts
             if full:
                 flow.delivered = max(flow.delivered, burst * packet / max(lasts, flow.round_trip))
@@ -205,6 +230,7 @@ class NetworkTimes:
                 # The last round: what was lost is sent again after duplicate acknowledgements, or after a probe.
                 now += flow.round_trip if burst - lost >= FAST_RETRANSMIT else 2 * flow.round_trip + DELAYED_ACK
         flow.idle_since = now
+        flow.carried = max(flow.carried, nbytes / (now - start + flow.round_trip))
         return now
 
     def _paced(self, flow: Flow, start: float, nbytes: int, crossing: Counter[int]) -> float:
@@ -221,6 +247,9 @@ class NetworkTimes:
             else:
                 now, left = now + STALLED, left - share * STALLED
         flow.idle_since = now
+        flow.carried = max(flow.carried, nbytes / (now - start + flow.round_trip))
+        if not flow.app_limited:
+            flow.filled = max(flow.filled, flow.delivered)
         return now
 
     def _restart(self, flow: Flow, now: float) -> None:
@@ -254,67 +283,3 @@ class NetworkTimes:
             cubic = GROWTH * (now - flow.lost_at - origin) ** 3 + flow.before_loss
             # Where CUBIC would be slower than Reno, it grows as Reno does: half a packet each round.
             flow.window = max(flow.window + 0.53, min(cubic, 1.5 * flow.window))
-
-
-@dataclass(frozen=True, slots=True)
-class LinkTimes:
-    """One link over time: its specs from each change on, and the cross traffic on it."""
-
-    payload: float
-    wire_size: float
-    starts: tuple[float, ...]
-    specs: tuple[LinkSpec, ...]
-    cross: tuple[CrossTraffic, ...] = ()
-
-    @classmethod
-    def of(cls, network: Network, paths: Routes, index: int) -> LinkTimes:
-        link = network.links[index]
-        starts, specs = [0.0], [link.spec]
-        for change in sorted(network.changes, key=lambda one: one.at):
-            if change.matches(link):
-                starts.append(float(change.at))
-                specs.append(change.applied(specs[-1]))
-        cross = tuple(one for one in network.cross if index in paths[one.source, one.target])
-        mtu = link.spec.mtu
-        return cls(mtu - HEADERS, mtu + network.overhead, tuple(starts), tuple(specs), cross)
-
-    @property
-    def lossless(self) -> bool:
-        """Whether packets are lost at no time, except by a full queue."""
-        return all(spec.mean_loss == 0 for spec in self.specs)
-
-    def spec_at(self, now: float) -> LinkSpec:
-        return self.specs[bisect.bisect_right(self.starts, now) - 1]
-
-    def payload_rate(self, now: float, flows: int) -> float:
-        """Payload bytes per second for each of `flows` at this time."""
-        rate = self.rate(now)
-        for one in self.cross:
-            if one.start <= now and (one.stop is None or now < one.stop):
-                if one.rate is not None:
-                    rate = max(0.1 * rate, rate - float(one.rate) * one.flows)
-                else:
-                    rate *= flows / (flows + one.flows)
-        return rate * self.payload / self.wire_size / flows
-
-    def rate(self, now: float) -> float:
-        spec = self.spec_at(now)
-        trace = spec.trace
-        if trace is None:
-            return min(float(spec.rate), UNLIMITED)
-        # A change of other values continues the trace; one of the rate ends it.
-        return float(trace.rates[bisect.bisect_right(trace.times, now % trace.period) - 1])
-
-
-def _crossing(paths: Iterable[tuple[int, ...]]) -> Counter[int]:
-    """How many of the paths use each link."""
-    return Counter(index for path in paths for index in path)
-
-
-def _loss_events(spec: LinkSpec) -> float:
-    """Bursts of losses per packet: single losses, and entries into the bad state in which something is lost."""
-    if spec.burst is None:
-        return spec.loss
-    burst = spec.burst
-    in_good_state = burst.leave / (burst.enter + burst.leave)
-    return spec.loss + burst.enter * in_good_state * min(1.0, burst.loss / burst.leave)

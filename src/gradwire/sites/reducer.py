@@ -16,7 +16,7 @@ from gradwire.sites.local_reduce import LocalReducer
 from gradwire.sites.plan_shape import PlanShape
 from gradwire.sites.result_broadcast import SiteLevel
 from gradwire.transport.traffic import Source
-from gradwire.tree.accumulator import frame_bytes
+from gradwire.tree.accumulator import frame_bytes, mask_bytes
 from gradwire.tree.request import BucketRequest
 from gradwire.tree.setup import TreeConnection
 from gradwire.tree.state_transfer import TransferableState
@@ -110,11 +110,13 @@ class TreeReducer:
             self.site.resend_residuals()
 
     def footprint(self, level: Level, bucket: Bucket) -> Footprint:
-        """Bytes that a member sends for a bucket, on average, and the hops of the longest path up and down."""
+        """Bytes that a member sends for a bucket, on average, and the hops of the longest path up and down: twice that
+        where members agree on indices first, which travel down to all."""
         if self.connection is None:
             return Footprint(2 * bucket.nbytes, 2)
-        shape = self._plan_shape()
-        return Footprint(round(frame_bytes(level, bucket.numel) * shape.frames), shape.hops)
+        shape, mask = self._plan_shape(), mask_bytes(level, bucket.numel)
+        sent = (frame_bytes(level, bucket.numel) + mask / 2) * shape.frames
+        return Footprint(round(sent), 2 * shape.hops if mask else shape.hops)
 
     def footprints(self, level: Level, buckets: Sequence[Bucket]) -> tuple[Footprint, ...]:
         """Of each bucket of a step."""

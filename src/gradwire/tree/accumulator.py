@@ -44,6 +44,11 @@ def frame_bytes(level: Level, numel: int) -> int:
     return AccumulatorBody(level.values, count).nbytes
 
 
+def mask_bytes(level: Level, numel: int) -> int:
+    """Bytes of the indices that members agree on before `numel` elements are summed; 0 where none are sent."""
+    return SharedMaskCodec(level).mask_size(numel) if level.select == "sharedk" else 0
+
+
 def form_of(level: Level) -> int:
     """A hash of the level; members compare it to detect that they use different levels."""
     return crc32(str(level).encode())
