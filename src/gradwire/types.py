@@ -4,6 +4,7 @@ gradient    ParameterSlice, Bucket
 network     LinkView, Acks, LinkFacts, View         what sense knows
 step        StepFacts, RoundNorms                   what one rank measured
 decision    Footprint, Decision, RouteForecast      what a level would send; which level is used, over what
+            Slowdown                                what a level costs in steps
 plan        Tree, Plan                              how sums travel between members
 function    all_reduce_bytes                        bytes that each rank sends for an uncompressed sum
 """
@@ -150,9 +151,9 @@ class StepFacts:
     `encoding` are the parts of `exposed` with an operation on the network, and with encoding only; `level` is the level
     of the step, where known. `slack` is for how long training went on after its last gradient was ready and before it
     needed the result (local steps with a delay); `exposed` begins after it. On rank 0, `sample` has some elements of
-    its own gradient, and `adaptive` says whether the optimizer divides by the root of squared gradients, where that is
-    known. With local steps a step of the session is a round: `steps` are the optimizer's steps in `compute`,
-    `divergence` is that of the exchange.
+    its own gradient, `adaptive` says whether the optimizer divides by the root of squared gradients, and `rate` is its
+    learning rate, where they are known. With local steps a step of the session is a round: `steps` are the optimizer's
+    steps in `compute`, `divergence` is that of the exchange.
     """
 
     seconds: float = 0.0
@@ -171,6 +172,7 @@ class StepFacts:
     slack: float = 0.0
     sample: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
     adaptive: bool | None = None
+    rate: float | None = None
     steps: int = 1
     divergence: RoundNorms | None = None
 
@@ -194,13 +196,28 @@ def all_reduce_bytes(nbytes: int, world_size: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Slowdown:
+    """How many times the steps of uncompressed training a level needs for the same loss: as predicted, as `used` for
+    decisions, and as the user's `notes` of the loss show it, between two bounds; None where they do not show it yet."""
+
+    level: Level
+    predicted: float
+    used: float
+    realised: float | None = None
+    low: float | None = None
+    high: float | None = None
+    notes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """The level of all buckets, the reason in one sentence, and a version that all ranks agree on.
 
     `guarded`: the accuracy guard decided, not time; known only to the rank that decided. `sync_every` counts where the
     user allows local steps and leaves their number to the controller: 1 synchronises gradients at every step.
     `transport` carries the step, where the configuration leaves that open; `prepare` is one that ranks open meanwhile,
-    in the background, "group" for none.
+    in the background, "group" for none. `slowdown` is that of the level that the last step ran at; like `guarded` it is
+    known only to the rank that decided.
     """
 
     level: Level
@@ -210,6 +227,7 @@ class Decision:
     sync_every: int = 1
     transport: TransportKind = "group"
     prepare: TransportKind = "group"
+    slowdown: Slowdown | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

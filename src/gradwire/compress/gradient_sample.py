@@ -21,13 +21,15 @@ RUN: Final = 16
 
 class GradientSampler:
     """Samples the buckets of a gradient of `parameters` elements, on the training thread. `adaptive` is whether the
-    optimizer divides by the root of squared gradients, where that is known (integrations/optimizer_kind.py)."""
+    optimizer divides by the root of squared gradients, `rate` its learning rate, where they are known
+    (integrations/optimizer_kind.py)."""
 
     def __init__(self, parameters: int) -> None:
         self._distance = RUN * max(1, parameters // SIZE)
         self._places: dict[tuple[int, torch.device], Tensor] = {}
         self._parts: list[NDArray[np.float32]] = []
         self.adaptive: bool | None = None
+        self.rate: float | None = None
 
     def add(self, gradient: Tensor) -> None:
         """A bucket of the present step is ready."""
