@@ -5,8 +5,9 @@
 
 Everything runs in virtual time (simulate/training.py): real gradients, codecs and controllers, a simulated network and
 clock. A fixed level's losses do not depend on the network, so each is trained once and timed on every network; only
-controllers are trained on each of them. Every finished run is added to a file (--runs), so an interrupted benchmark
-continues where it was, and the page can be written from what is there (--only-write). Seeds are run one after the
+controllers are trained on each of them. Every finished run is added to a file of the repository (benchmarks/records):
+the benchmark continues where it was, also on another machine, if what was run is committed. The page can be written
+from what is there (--only-write), from runs of other code too (--any-code; it says which). Seeds are run one after the
 other: after the first one the table is complete, with one seed. `--lab` runs a few cells in the lab, with real ranks
 and dilated time, and compares them with the same runs in virtual time.
 """
@@ -36,17 +37,19 @@ from harness.progress.networks import NETWORKS, needs_data, network_of
 from harness.progress.plot import plot
 from harness.progress.pool import perform
 from harness.progress.runs import Setup, Work, setup_of, timing
-from harness.progress.summary import Collected, Contestants, Place, summarise
+from harness.progress.summary import Collected, Contestants, Place, of_other_code, summarise
 from harness.progress.tasks import NEED_DATA, TASKS, task_of
 from harness.progress.torch_hooks import TORCH_HOOKS, hook_of
 
 ROOT: Final = Path(__file__).parents[1]
+RECORDS: Final = Path(__file__).parent / "records" / "progress"
 FIXED: Final = tuple(str(rung.level) for rung in LADDER)
 ADAPTIVE: Final = (AUTO, TRADE, "netsense", "dc2")
 STEPS: Final = 1000
 LOCAL_HELP: Final = "with local steps: local:20 (20 at int8), auto-local, torchft-diloco:20, post-local-sgd:20"
 QUICK: Final[dict[str, Any]] = {
     "tasks": "gpt,cnn-0.05,mlp", "nets": "20mbit,lan1g,wan-us-eu,lossy-wifi,lte,drop", "seeds": 1, "steps": 200,
+    "runs": ROOT / "runs" / "progress",  # the records of the repository are those of the full table
 }  # fmt: skip
 # Cells in which a fixed level is also run whole, to check the composition: a lossy, a varying and a distant network.
 CHECKS: Final = (("mlp", "lossy-wifi", "int8"), ("cnn-0.05", "lte", "topk:0.01+int8"), ("gpt", "wan-us-eu", "int4"))
@@ -73,7 +76,9 @@ class Benchmark:
         self.who = Contestants(fixed, hooks, adaptive, local)
         self.seeds = list(range(1, options.seeds + 1))
         self.peer_seeds: int = options.peer_seeds
-        self.ledger = Ledger(options.runs, any_code=options.any_code)
+        facts = machine_facts()
+        made = {"made": [facts["revision"], facts["time"][:10]]}
+        self.ledger = Ledger(options.runs, any_code=options.any_code, made=made)
         self.lab = LabCheck.of(self.setup, self.ledger, options.dilate)
         self.jobs: int = options.jobs
         self.records = Collected()
@@ -165,7 +170,7 @@ class Benchmark:
     def result(self, command: str) -> dict[str, Any]:
         return {
             "case": "progress", "command": command, "machine": machine_facts(), "setup": setup_of(self.setup),
-            "seeds": self.seeds, "of_other_code": self.ledger.of_other_code, "left_out": self.left_out, "plots": [],
+            "seeds": self.seeds, "of_other_code": of_other_code(self.ledger), "left_out": self.left_out, "plots": [],
             "lab": self.lab.rows(),
             **summarise(self.records, self.places, self.seeds, self.who),
         }  # fmt: skip
@@ -211,7 +216,8 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--note-loss", action="store_true", help="controllers are told the loss")
     parser.add_argument("--quick", action="store_true", help="3 tasks, 6 networks, 200 steps, one seed")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes")
-    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "progress.jsonl", help="finished runs")
+    parser.add_argument("--runs", type=Path, default=RECORDS, help="folder of finished runs")
+    parser.add_argument("--tidy", action="store_true", help="drop runs that later ones replace from --runs, and end")
     parser.add_argument("--any-code", action="store_true", help="use finished runs of other code too")
     parser.add_argument("--only-write", action="store_true", help="run nothing; write from what is in --runs")
     parser.add_argument("--lab", action="store_true", help="run the cells of the lab; the rest is only written")
@@ -230,6 +236,9 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def main() -> None:
     options = options_of()
+    if options.tidy:
+        print(f"{Ledger(options.runs).tidy()} lines dropped")
+        return
     try:
         benchmark = Benchmark(options)
         if options.only_write or options.lab:

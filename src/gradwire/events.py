@@ -318,6 +318,23 @@ class Advised(Fact, frozen=True):
     gain: float
 
 
+class Priced(Fact, frozen=True):
+    """What the level in use costs: how many times the steps of uncompressed training it needs for the same loss.
+
+    `predicted` from the gradient, `used` for decisions, and `realised` as the losses that the user noted show it, with
+    the bounds of nine in ten; None where they do not show it yet. `notes` are the losses noted so far.
+    """
+
+    step: int
+    level: str
+    predicted: float
+    used: float
+    realised: float | None = None
+    low: float | None = None
+    high: float | None = None
+    notes: int = 0
+
+
 class TransportChosen(Fact, frozen=True):
     """Where the configuration leaves the transport or the plan open: what carries the coming steps ("group", "tcp",
     "ltp" or "trees"), and why; also when another one is being opened or measured."""
@@ -387,6 +404,7 @@ Event = (
     | Transferred
     | Noted
     | Advised
+    | Priced
     | TransportChosen
     | NonFinite
     | Faulted

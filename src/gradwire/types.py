@@ -5,6 +5,7 @@ network     LinkView, Acks, LinkFacts, View         what sense knows
 step        StepFacts, RoundNorms                   what one rank measured
 decision    Footprint, Decision                     what a level would send; which level is used, over what
             LevelOption, RouteForecast              what a level, or another way to sum, is predicted to take
+            Slowdown                                what a level costs in steps
 plan        Tree, Plan                              how sums travel between members
 function    all_reduce_bytes                        bytes that each rank sends for an uncompressed sum
 """
@@ -152,9 +153,9 @@ class StepFacts:
     `encoding` are the parts of `exposed` with an operation on the network, and with encoding only; `level` is the level
     of the step, where known. `slack` is for how long training went on after its last gradient was ready and before it
     needed the result (local steps with a delay); `exposed` begins after it. On rank 0, `sample` has some elements of
-    its own gradient, and `adaptive` says whether the optimizer divides by the root of squared gradients, where that is
-    known. With local steps a step of the session is a round: `steps` are the optimizer's steps in `compute`,
-    `divergence` is that of the exchange.
+    its own gradient, `adaptive` says whether the optimizer divides by the root of squared gradients, and `rate` is its
+    learning rate, where they are known. With local steps a step of the session is a round: `steps` are the optimizer's
+    steps in `compute`, `divergence` is that of the exchange.
     """
 
     seconds: float = 0.0
@@ -173,6 +174,7 @@ class StepFacts:
     slack: float = 0.0
     sample: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
     adaptive: bool | None = None
+    rate: float | None = None
     steps: int = 1
     divergence: RoundNorms | None = None
 
@@ -196,6 +198,20 @@ def all_reduce_bytes(nbytes: int, world_size: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Slowdown:
+    """How many times the steps of uncompressed training a level needs for the same loss: as predicted, as `used` for
+    decisions, and as the user's `notes` of the loss show it, between two bounds; None where they do not show it yet."""
+
+    level: Level
+    predicted: float
+    used: float
+    realised: float | None = None
+    low: float | None = None
+    high: float | None = None
+    notes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """The level of all buckets, the reason in one sentence, and a version that all ranks agree on.
 
@@ -204,6 +220,7 @@ class Decision:
     `transport` carries the step, where the configuration leaves that open; `prepare` is one that ranks open meanwhile,
     in the background, "group" for none. `delay`: while this decision is in force, ranks change to the one that was made
     so many steps before (decide/decision_timing.py); the governor sets it, not the controller.
+    `slowdown` is that of the level that the last step ran at; like `guarded` it is known only to the rank that decided.
     """
 
     level: Level
@@ -214,6 +231,7 @@ class Decision:
     transport: TransportKind = "group"
     prepare: TransportKind = "group"
     delay: int = 2
+    slowdown: Slowdown | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

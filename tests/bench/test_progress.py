@@ -28,7 +28,7 @@ from harness.progress.cells import (
     targets_of,
 )
 from harness.progress.curves import Curve, noise_of, trend
-from harness.progress.ledger import Ledger, code_of
+from harness.progress.ledger import Ledger
 from harness.progress.local_peers import local_steps_of
 from harness.progress.networks import binned, network_of, rotated
 from harness.progress.pool import perform
@@ -233,7 +233,7 @@ ARGUMENTS = (
 
 
 def benchmark(folder: Path, *more: str) -> progress.Benchmark:
-    words = [*ARGUMENTS.split(), "--runs", str(folder / "runs.jsonl"), *more]
+    words = [*ARGUMENTS.split(), "--runs", str(folder / "runs"), *more]
     return progress.Benchmark(progress.options_of(words))
 
 
@@ -292,37 +292,6 @@ def test_what_has_not_been_run_is_named_and_not_a_cell(tmp_path: Path) -> None:
     result = one.result("")
     assert (result["cells"], result["missing"]) == ([], ["mlp on lossy-wifi"])
     assert totals([], [])["pairs"] == 0
-
-
-def test_a_line_that_was_cut_short_is_run_again_and_the_next_one_is_kept(tmp_path: Path) -> None:
-    path, setup = tmp_path / "runs.jsonl", Setup(3)
-    first, second = ({"kind": "time", "seed": seed} for seed in (1, 2))
-    Ledger(path).add(first, "", {"seconds": [1.0]})
-    path.write_text(path.read_text() + '{"key": "abc", "seco')
-    ledger = Ledger(path)
-    ledger.add(second, "", {"seconds": [2.0]})
-    known = Ledger(path)
-    assert [known.get(one, "")["seconds"] for one in (first, second)] == [[1.0], [2.0]]  # type: ignore[index]
-    assert setup.settings("train", seed=1) != setup.settings("train", seed=2)
-
-
-def test_a_run_of_other_code_is_used_only_if_asked_for_and_then_counted(tmp_path: Path) -> None:
-    path = tmp_path / "runs.jsonl"
-    Ledger(path).add({"seed": 1}, "old", {"seconds": [1.0]})
-    assert Ledger(path).get({"seed": 1}, "new") is None
-    lenient = Ledger(path, any_code=True)
-    assert lenient.get({"seed": 1}, "new") is not None
-    assert lenient.of_other_code == 1
-
-
-def test_code_is_other_code_when_it_does_something_else_and_not_when_it_says_something_else(tmp_path: Path) -> None:
-    hashes = []
-    for number, text in enumerate(('"""A."""\nx = 1\n', '"""B."""\n# why\nx = 1\n', "x = 2\n")):
-        root = tmp_path / str(number)
-        (root / "part").mkdir(parents=True)
-        (root / "part" / "module.py").write_text(text)
-        hashes.append(code_of(("part",), root))
-    assert hashes[0] == hashes[1] != hashes[2]
 
 
 def test_runs_are_divided_among_processes(tmp_path: Path) -> None:

@@ -46,7 +46,20 @@ def test_the_kind_is_known_after_one_step(make, adaptive: bool) -> None:
     assert sampler.adaptive is None
     step(model, make(model.parameters()))
     assert sampler.adaptive is adaptive
-    assert not _watchers, "the watch has ended"
+
+
+def test_the_learning_rate_is_that_of_the_last_step() -> None:
+    model, sampler = nn.Linear(3, 2), GradientSampler(8)
+    watch_optimizer(model.parameters(), sampler)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step(model, optimizer)
+    assert sampler.rate == 0.1
+    optimizer.param_groups[0]["lr"] = 0.01
+    step(model, optimizer)
+    assert sampler.rate == 0.01
+    optimizer.param_groups[0]["lr"] = torch.tensor(0.02)
+    step(model, optimizer)
+    assert sampler.rate is None, "a tensor may be on a device"
 
 
 def test_hooks_of_others_are_called_as_well() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 
 import pytest
 import torch
 from click.testing import CliRunner
 
 from gradwire.cli.main import cli as main
+from gradwire.decide.auto import Auto
 from gradwire.errors import ConfigError, IntegrityError
 from gradwire.exchange.select import FootprintTable
 from gradwire.level import Level
@@ -196,3 +197,17 @@ def test_optimizers_are_read_from_text() -> None:
     assert OptimizerSpec.parse("AdamW:1e-3") == OptimizerSpec("adamw", 1e-3)
     with pytest.raises(ConfigError, match="adamw:RATE"):
         OptimizerSpec.parse("adamw:-1")
+
+
+def test_auto_is_told_the_learning_rate_and_says_what_its_level_costs() -> None:
+    """In virtual time as in a job: predicted from the gradient, and not known from sixty noted losses."""
+    made = replace(make_task("mlp", batch=2), cosine=120)
+    controller = Auto(extra_steps=5.0)
+    simulation = TrainingSimulation(SimulatedJob(made, preset("lte", 2), "auto", note_loss=True), controller)
+    steps = list(islice(simulation, 60))
+    rates = [step.facts.rate for step in steps]
+    assert all(after < before for before, after in pairwise(rates))  # type: ignore[operator]
+    last = simulation._coming[-1].slowdown
+    assert last is not None
+    assert (last.level, last.notes, last.realised) == (steps[-1].level, 60, None)
+    assert last.used == last.predicted > 1

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from harness.progress.cells import AUTO
+from harness.progress.fingerprint import CONTROL, code_of, torch_of
 from harness.progress.lab_runs import compared, run_in_lab
-from harness.progress.ledger import CONTROL, Ledger, code_of
+from harness.progress.ledger import Ledger
 from harness.progress.pool import perform
 from harness.progress.runs import Setup, Work, timing
 
@@ -99,7 +100,7 @@ class LabCheck:
 
     @property
     def _code(self) -> str:
-        return code_of(REAL) + code_of(("tasks.py", "networks.py", "lab_worker.py"), Path(__file__).parent)
+        return code_of(REAL) + code_of(("tasks.py", "networks.py", "lab_worker.py"), Path(__file__).parent) + torch_of()
 
     def _lab(self, one: Run) -> dict[str, Any] | None:
         return self.ledger.get(self._settings(one), self._code)

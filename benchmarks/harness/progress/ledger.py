@@ -1,35 +1,28 @@
-"""Ledger: finished runs in a file of JSON lines, so that an interrupted benchmark continues where it was.
+"""Ledger: finished runs in files of JSON lines, so that a benchmark continues where it was, on any machine.
 
-A run is known by a hash of its settings. The code that its result depends on is part of them, without comments and
-docstrings, so that a change of the code runs it again; `any_code` accepts a run of other code as well.
+A run is known by its settings and a fingerprint of the code that its result depends on: a change of that code runs it
+again. `any_code` accepts a run of other code as well, and `other_code` says which were used.
+
+The files are part of the repository, one for each kind of run. A line is only ever appended, so an older version of a
+file is the beginning of a newer one; two branches that ran different things are merged line by line (.gitattributes).
+A line that is not whole, because the process was killed, is ignored and does not spoil the next one. `tidy` is what
+drops lines: those that a later one of the same settings replaces.
 """
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
-from collections.abc import Iterable
-from functools import cache
+import os
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import gradwire
-
-SOURCES: Final = Path(gradwire.__file__).parent
-# What the loss of a fixed level depends on, what its times depend on, and what a controller's run depends on.
-TRAINING: Final = (
-    "decide/fixed.py",
-    "compress",
-    "exchange",
-    "level.py",
-    *(f"simulate/{one}.py" for one in ("tasks", "workers", "lockstep")),
-)
-TIMING: Final = ("network", "simulate/timeline.py", "simulate/transfer.py", "decide/ladder.py")
-LOCAL: Final = ("local_steps", "simulate/local_workers.py", "simulate/local_training.py")
-CONTROL: Final = (*TRAINING, *TIMING, "decide", "sense", "runtime/governor.py", "simulate/training.py", "types.py")
+from harness.progress.packing import packed, unpacked
 
 Settings = dict[str, Any]
+Record = dict[str, Any]
 
 
 def key_of(settings: Settings, code: str = "") -> str:
@@ -37,67 +30,73 @@ def key_of(settings: Settings, code: str = "") -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-@cache
-def code_of(parts: tuple[str, ...], root: Path = SOURCES) -> str:
-    """A hash of the modules' syntax trees."""
-    digest = hashlib.sha256()
-    for part in parts:
-        path = root / part
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            digest.update(str(file.relative_to(root)).encode())
-            digest.update(ast.dump(_without_docstrings(ast.parse(file.read_text()))).encode())
-    return digest.hexdigest()[:16]
-
-
-def _without_docstrings(tree: ast.Module) -> ast.Module:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(
-            node, clean=False
-        ):
-            node.body = node.body[1:] or [ast.Pass()]
-    return tree
-
-
 class Ledger:
-    """Records by settings; `path` None keeps them in memory only."""
+    """Records by settings, in the files of `folder`; None keeps them in memory only. `made` is added to new records:
+    when and by which revision they were made."""
 
-    def __init__(self, path: Path | None, *, any_code: bool = False) -> None:
-        self._path, self._any_code = path, any_code
-        self._known: dict[str, dict[str, Any]] = {}
-        self._other_code: dict[str, dict[str, Any]] = {}
-        self.of_other_code = 0
-        self._cut_short = path is not None and path.exists() and not path.read_bytes().endswith(b"\n")
-        for record in self._read():
-            self._known[record["key"]] = record
-            self._other_code[key_of(record["settings"])] = record
+    def __init__(self, folder: Path | None, *, any_code: bool = False, made: Record | None = None) -> None:
+        self._folder, self._any_code, self._made = folder, any_code, made or {}
+        self._known: dict[str, Record] = {}
+        self._last: dict[str, Record] = {}
+        self.other_code: dict[str, Record] = {}
+        for file in self._files():
+            for record in _read(file):
+                self._remember(record)
 
-    def _read(self) -> Iterable[dict[str, Any]]:
-        if self._path is None or not self._path.exists():
-            return
-        for line in self._path.read_text().splitlines():
-            try:
-                yield json.loads(line)
-            except json.JSONDecodeError:
-                continue  # the last line of a run that was killed
-
-    def get(self, settings: Settings, code: str) -> dict[str, Any] | None:
+    def get(self, settings: Settings, code: str) -> Record | None:
         found = self._known.get(key_of(settings, code))
         if found is None and self._any_code:
-            found = self._other_code.get(key_of(settings))
-            self.of_other_code += found is not None
+            found = self.of_any_code(settings)
+            if found is not None:
+                self.other_code[key_of(settings)] = found
         return found
 
-    def of_any_code(self, settings: Settings) -> dict[str, Any] | None:
+    def of_any_code(self, settings: Settings) -> Record | None:
         """The last record of these settings."""
-        return self._other_code.get(key_of(settings))
+        return self._last.get(key_of(settings))
 
-    def add(self, settings: Settings, code: str, result: dict[str, Any]) -> dict[str, Any]:
-        record = {"key": key_of(settings, code), "settings": settings, "code": code, **result}
-        self._known[record["key"]] = record
-        self._other_code[key_of(settings)] = record
-        if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("a") as file:
-                file.write("\n" * self._cut_short + json.dumps(record) + "\n")
-            self._cut_short = False
+    def add(self, settings: Settings, code: str, result: Record) -> Record:
+        line = {"settings": settings, "code": code, **packed(self._made | result)}
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            _append(self._folder / f"{settings['kind']}.jsonl", json.dumps(line) + "\n")
+        return self._remember(unpacked(line))
+
+    def tidy(self) -> int:
+        """Drop the lines that a later one of the same settings replaces; how many."""
+        dropped = 0
+        for file in self._files():
+            lines = {key_of(one["settings"]): one for one in map(packed, _read(file))}
+            before = len(file.read_text().splitlines())
+            new = file.with_suffix(".new")
+            new.write_text("".join(json.dumps(one) + "\n" for one in lines.values()))
+            new.replace(file)
+            dropped += before - len(lines)
+        return dropped
+
+    def _files(self) -> list[Path]:
+        return sorted(self._folder.glob("*.jsonl")) if self._folder is not None else []
+
+    def _remember(self, record: Record) -> Record:
+        self._known[key_of(record["settings"], record["code"])] = record
+        self._last[key_of(record["settings"])] = record
         return record
+
+
+def _read(file: Path) -> Iterator[Record]:
+    for line in file.read_text().splitlines():
+        try:
+            yield unpacked(json.loads(line))
+        except (ValueError, zlib.error):
+            continue  # the last line of a run that was killed
+
+
+def _append(file: Path, line: str) -> None:
+    """In one write, and on a line of its own whatever was cut short before."""
+    with file.open("ab+") as out:
+        out.seek(0, os.SEEK_END)
+        cut_short = False
+        if out.tell():
+            out.seek(-1, os.SEEK_END)
+            cut_short = out.read(1) != b"\n"
+        out.write(b"\n" * cut_short + line.encode())

@@ -13,6 +13,7 @@ from harness.progress.tables import (
     fixed_table,
     lab_table,
     local_table,
+    other_code_table,
     peer_table,
     time_table,
 )
@@ -24,6 +25,11 @@ LOCAL_STEPS: Final = (
     "is the best of all fixed ones, chosen in hindsight."
 )
 
+OTHER_CODE: Final = (
+    "The code that these results depend on has changed since they were made, and they were not made again "
+    "(`--any-code`)."
+)
+
 
 def markdown(result: Mapping[str, Any]) -> str:
     machine, setup, totals = result["machine"], result["setup"], result["totals"]
@@ -32,7 +38,7 @@ def markdown(result: Mapping[str, Any]) -> str:
         f"Virtual time: real gradients and codecs of {setup['hosts']} workers, a simulated network and clock "
         f"(transport {setup['wire']}), {setup['steps']} steps, {len(result['seeds'])} seeds. "
         f"gradwire {machine['revision']}, torch {machine['torch']}, {machine['time'][:10]}."
-        + (f" {result['of_other_code']} runs are of earlier code." if result["of_other_code"] else ""),
+        + (f" {_counted(_others(result), 'run')} of other code: see the end." if result["of_other_code"] else ""),
         "",
         "A fixed level's losses do not depend on the network: each is trained once, and its recorded traffic is timed "
         "on every network. Controllers are trained on each network. The three losses are what "
@@ -73,10 +79,16 @@ def markdown(result: Mapping[str, Any]) -> str:
             "",
             *lab_table(result["lab"]), "",
         ]  # fmt: skip
+    if result["of_other_code"]:
+        lines += ["## Runs of other code", "", OTHER_CODE, "", *other_code_table(result["of_other_code"]), ""]
     if result["missing"]:
         lines += [f"Not run: {'; '.join(result['missing'])}.", ""]
     lines += [f"![{name.removesuffix('.png')}]({name})" for name in result["plots"]]
     return "\n".join(lines) + "\n"
+
+
+def _others(result: Mapping[str, Any]) -> int:
+    return sum(one["runs"] for one in result["of_other_code"])
 
 
 def what_was_run(result: Mapping[str, Any]) -> str:

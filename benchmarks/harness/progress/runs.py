@@ -36,10 +36,12 @@ from gradwire.simulate.transfer import NetworkTimes
 from gradwire.simulate.workers import BucketTraffic
 from gradwire.types import Bucket, TransportKind
 from harness.progress.cells import AUTO, AUTO_LOCAL, TRADE
-from harness.progress.ledger import CONTROL, LOCAL, TIMING, TRAINING, Settings, code_of
+from harness.progress.fingerprint import CONTROL, LOCAL, TIMING, TRAINING, code_of, torch_of
+from harness.progress.ledger import Settings
 from harness.progress.local_peers import LEVEL as UNCOMPRESSED
 from harness.progress.local_peers import PeerSimulation, local_steps_of
 from harness.progress.networks import network_of
+from harness.progress.packing import rounded
 from harness.progress.tasks import task_of
 from harness.progress.torch_hooks import HookWorkers, hook_of
 
@@ -91,7 +93,8 @@ class Work:
         kind = self.settings["kind"]
         own = (*OWN_CODE, *self._peer_code)
         shipped = (*CODE[kind], *LOCAL) if self.settings.get("level") == AUTO_LOCAL else CODE[kind]
-        return code_of(shipped) + code_of(own, Path(__file__).parent)
+        trained = "" if kind == "time" else f" torch {torch_of()}"
+        return code_of(shipped) + code_of(own, Path(__file__).parent) + trained
 
     @property
     def _peer_code(self) -> tuple[str, ...]:
@@ -188,7 +191,7 @@ def whole(work: Work) -> dict[str, Any]:
     levels = runs_of(shown)
     reasons = [[step.step, step.reason] for (b, a), step in zip(pairwise(shown), steps[1:], strict=True) if a != b]
     return result | {
-        "seconds": [round(step.seconds, 5) for step in steps],
+        "seconds": rounded("seconds", [step.seconds for step in steps]),
         "levels": levels,
         "guarded": sum(step.guarded for step in steps),
         "believed": steps[-1].bandwidth,
@@ -216,10 +219,7 @@ def clock(work: Work) -> dict[str, Any]:
     network = network_of(settings["network"], setup.hosts, setup.steps * settings["compute"], setup.directory)
     times = NetworkTimes(network, setup.wire, seed=settings["seed"])
     timeline = Timeline(times, settings["compute"], random.Random(settings["seed"]))
-    seconds = []
-    for pattern in each_of(work.given):
-        seconds.append(round(_timed(timeline, pattern), 5))
-    return {"seconds": seconds}
+    return {"seconds": rounded("seconds", [_timed(timeline, pattern) for pattern in each_of(work.given)])}
 
 
 def _timed(timeline: Timeline, pattern: Pattern) -> float:
@@ -257,7 +257,7 @@ def _trained(simulation: TrainingSimulation, number: int) -> tuple[list[Simulate
         if step.step in evaluated(number):
             ends.append(_held_out(simulation))
     loss, accuracy = map(statistics.fmean, zip(*(ends or [_held_out(simulation)]), strict=True))
-    return steps, {"losses": [round(step.loss, 5) for step in steps], "held_out": loss, "accuracy": accuracy}
+    return steps, {"losses": rounded("losses", [step.loss for step in steps]), "held_out": loss, "accuracy": accuracy}
 
 
 def evaluated(number: int) -> list[int]:

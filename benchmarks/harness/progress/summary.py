@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from harness.progress.cells import AUTO, AUTO_LOCAL, PLAIN, TRADE, Lineup, cell_of, changes_of, shares_of
 from harness.progress.curves import Curve, Losses, noise_of
+from harness.progress.ledger import Ledger
 from harness.progress.networks import STEADY
 
 # What is asked of auto: its speed against the best fixed level, on changing networks, and against peers.
@@ -253,6 +254,23 @@ def composition(records: Collected) -> list[dict[str, Any]]:
             "losses": [_finite(ran.losses[-1]), _finite(composed.losses[-1])],
         })  # fmt: skip
     return rows
+
+
+def of_other_code(ledger: Ledger) -> list[dict[str, Any]]:
+    """The runs used that other code made: how many of each contestant and task, and by which revisions."""
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for one in ledger.other_code.values():
+        settings = one["settings"]
+        group = settings["kind"], settings.get("level", ""), settings.get("task", "")
+        groups.setdefault(group, []).append(one)
+    return [
+        {
+            "kind": kind, "level": level, "task": task, "runs": len(runs),
+            "networks": sorted({run["settings"].get("network", "") for run in runs} - {""}),
+            "made": sorted({" of ".join(run.get("made", ["unknown"])) for run in runs}),
+        }
+        for (kind, level, task), runs in sorted(groups.items())
+    ]  # fmt: skip
 
 
 def _finite(value: float) -> float | None:

@@ -153,6 +153,17 @@ def kept_up_text(row: Mapping[str, Any]) -> str:
     return f"no: {', '.join(filter(None, (emulator, late)))}"
 
 
+def other_code_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which runs other code made; a timing belongs to several levels and has no task."""
+    return table(["run", "contestant", "task", "networks", "runs", "made by"], [
+        [
+            row["kind"], f"`{row['level']}`" if row["level"] else "-", row["task"] or "-",
+            ", ".join(row["networks"]) or "-", str(row["runs"]), "; ".join(row["made"]),
+        ]
+        for row in rows
+    ])  # fmt: skip
+
+
 def local_table(cells: Sequence[Mapping[str, Any]]) -> list[str]:
     """Contestants with local steps against the best fixed level."""
     rows = []

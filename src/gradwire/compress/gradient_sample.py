@@ -23,7 +23,8 @@ RUN: Final = 16
 
 class GradientSampler:
     """Samples the buckets of a gradient of `parameters` elements, on the training thread. `adaptive` is whether the
-    optimizer divides by the root of squared gradients, where that is known (integrations/optimizer_kind.py)."""
+    optimizer divides by the root of squared gradients, `rate` its learning rate, where they are known
+    (integrations/optimizer_kind.py)."""
 
     def __init__(self, parameters: int) -> None:
         self._distance = RUN * max(1, parameters // SIZE)
@@ -31,6 +32,7 @@ class GradientSampler:
         self._parts: list[NDArray[np.float32]] = []
         self._pinned: list[Tensor] = []
         self.adaptive: bool | None = None
+        self.rate: float | None = None
 
     def add(self, gradient: Tensor, device: Device | None = None) -> None:
         """A bucket of the present step is ready; on a device, when its training stream has come so far."""

@@ -2,10 +2,10 @@
 
     1. predict a step's time at every rung of the ladder; where steps at a rung were measured on this network, their
        median counts with the weight of its certainty (decide/history.py)
-    2. multiply by the rung's price (steps that its lossiness costs this job, decide/price.py), leave out rungs that are
-       not permitted or that could take too long if the bandwidth is overestimated, and choose the least lossy rung
-       within 3 % of the best: rungs that overlap with compute take equal time, and `off` is chosen where the network
-       does not slow training
+    2. multiply by the rung's price (steps that its lossiness costs this job, decide/job_prices.py), leave out rungs
+       that are not permitted or that could take too long if the bandwidth is overestimated, and choose the least lossy
+       rung within 3 % of the best: rungs that overlap with compute take equal time, and `off` is chosen where the
+       network does not slow training
     3. move to a less lossy rung when it is chosen; to a lossier one only when staying costs 8 % or more. Unless the
        gain is large, move only when two decisions in a row agree and the last change is some steps ago. That number
        doubles with every return to an earlier rung, as long as the network does not change
@@ -30,9 +30,9 @@ from gradwire.decide.base import Job
 from gradwire.decide.cost_model import StepPrediction, predict_all
 from gradwire.decide.history import History
 from gradwire.decide.initial_level import INITIAL_LEVELS
+from gradwire.decide.job_prices import JobPrices
 from gradwire.decide.ladder import LADDER, index_of
 from gradwire.decide.lossiness import at_most
-from gradwire.decide.price import PriceList
 from gradwire.decide.warmup import allows
 from gradwire.level import Level
 from gradwire.types import Decision, LevelOption, StepFacts, View
@@ -70,7 +70,7 @@ class Auto:
 
     def __init__(self, lossiest: Level | None = None, extra_steps: float = EXTRA_STEPS) -> None:
         self._lossiest, self._extra_steps = lossiest, extra_steps
-        self._prices = PriceList(tuple(rung.level.ratio for rung in LADDER if rung.level.sparse))
+        self._prices = JobPrices(tuple(rung.level.ratio for rung in LADDER if rung.level.sparse))
         self._current = INITIAL_LEVELS[0]
         self._version = 0
         self._scale = 1.0
@@ -101,8 +101,10 @@ class Auto:
         ran = facts.level or self._current
         if self._step == 1:
             self._current = ran
-        self._prices.take(facts.sample, facts.adaptive)
-        view = _known(view)
+        self._prices.take(ran, facts)
+        return replace(self._decide(job, _known(view), facts, ran), slowdown=self._prices.slowdown(ran))
+
+    def _decide(self, job: Job, view: View, facts: StepFacts, ran: Level) -> Decision:
         harmed = self._guard.check(self._step, ran, facts)
         if view.group.bandwidth is None:
             return self._stop_compressing() if harmed else self._stay("the network has not been measured yet")

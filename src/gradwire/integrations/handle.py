@@ -109,7 +109,8 @@ class Handle:
     ) -> None:
         """Report how training goes. Every argument is optional.
 
-        `loss` lets the accuracy guard compress less when compression seems to hurt; `total_steps` lets views show the
+        `loss` lets the accuracy guard compress less when compression seems to hurt, and lets `auto` compare what levels
+        cost in steps with its predictions; `total_steps` lets views show the
         time left; the rest, with any numbers of your own, goes into the recording, and from there into views and
         reports.
         """

@@ -1,14 +1,15 @@
-"""Optimizer kind: finds out whether a model's optimizer divides by the root of squared gradients, as Adam does.
+"""Optimizer kind: finds out whether a model's optimizer divides by the root of squared gradients, as Adam does, and its
+learning rate.
 
-The first step of an optimizer that has one of the model's parameters shows it (integrations/optimizer_watch.py):
-adaptive optimizers keep a second moment in their state.
+The steps of an optimizer that has one of the model's parameters show it (integrations/optimizer_watch.py): adaptive
+optimizers keep a second moment in their state.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -23,7 +24,8 @@ SECOND_MOMENTS: Final = frozenset(
 
 
 class OptimizerWatch:
-    """Sets the sampler's `adaptive` once. Ends when that is set or the model is deleted; keeps neither alive."""
+    """Sets the sampler's `adaptive` once and its `rate` at every step. Ends when the model or the sampler is deleted;
+    keeps neither alive."""
 
     def __init__(self, parameters: Iterable[Tensor], sampler: GradientSampler) -> None:
         known = list(parameters)
@@ -36,12 +38,19 @@ class OptimizerWatch:
         sampler = self._sampler()
         if sampler is None or self._model_lives() is None:
             return True
-        ours = next((p for group in optimizer.param_groups for p in group["params"] if id(p) in self._ids), None)
-        if ours is None:
-            return False
-        # Plain SGD keeps no state.
-        sampler.adaptive = bool(SECOND_MOMENTS & optimizer.state.get(ours, {}).keys())
-        return True
+        for group in optimizer.param_groups:
+            ours = next((p for p in group["params"] if id(p) in self._ids), None)
+            if ours is not None:
+                self._learn(sampler, optimizer, group, ours)
+                break
+        return False
+
+    @staticmethod
+    def _learn(sampler: GradientSampler, optimizer: Optimizer, group: dict[str, Any], ours: Tensor) -> None:
+        if sampler.adaptive is None:  # plain SGD keeps no state
+            sampler.adaptive = bool(SECOND_MOMENTS & optimizer.state.get(ours, {}).keys())
+        rate = group.get("lr")  # a tensor may be on a device, which would have to be waited for
+        sampler.rate = float(rate) if isinstance(rate, float | int) else None
 
 
 def watch_optimizer(parameters: Iterable[Tensor], sampler: GradientSampler | None) -> None:

@@ -18,10 +18,11 @@ import msgspec
 from gradwire.observe.files import recording
 from gradwire.observe.format import clean, percent, rate, seconds, span
 from gradwire.observe.guard_acts import ADVICE
+from gradwire.observe.level_prices import more
 from gradwire.observe.local_rounds import steps_by_rank
 from gradwire.observe.plot import Line, line_plot, split_bars
 from gradwire.observe.reader import Damage, read, touched
-from gradwire.observe.run_facts import DecisionFact, RoundFacts, RunFacts, facts, targets_for
+from gradwire.observe.run_facts import DecisionFact, PriceFact, RoundFacts, RunFacts, facts, targets_for
 from gradwire.observe.state import RunState
 from gradwire.observe.step_split import PARTS
 from gradwire.units import Bytes
@@ -87,6 +88,9 @@ def to_markdown(runs: Sequence[ReportedRun]) -> str:
     for run in runs:
         lines += ["", f"## {_md_text(run.facts.name)}: decisions", ""]
         lines += [f"- step {d.step}: **{_md_text(d.level)}**: {_md_text(d.reason)}" for d in _last(run)]
+        if run.facts.prices:
+            lines += ["", f"## {_md_text(run.facts.name)}: what levels cost in steps", ""]
+            lines += [f"- {_md_text(price.sentence)}" for price in run.facts.prices.values()]
         if run.state.incidents:
             lines += ["", f"## {_md_text(run.facts.name)}: incidents", ""]
         for one in list(run.state.incidents)[-MOST_DECISIONS:]:
@@ -275,8 +279,11 @@ def _decisions(run: ReportedRun) -> str:
 
 def _details(run: ReportedRun) -> str:
     """Levels, incidents and configuration."""
-    levels = [["level", "steps", "time"]]
-    levels += [[clean(k, 60), str(n), span(run.facts.level_seconds[k])] for k, n in run.facts.levels.items()]
+    levels = [["level", "steps", "time", "more steps, predicted", "realised"]]
+    levels += [
+        [clean(k, 60), str(n), span(run.facts.level_seconds[k]), *_price_cells(run.facts.prices.get(k))]
+        for k, n in run.facts.levels.items()
+    ]
     incidents = [["after", "rank", "step", "kind", "detail"]]
     start = run.state.started or 0.0
     for one in list(run.state.incidents)[-MOST_DECISIONS:]:
@@ -289,6 +296,15 @@ def _details(run: ReportedRun) -> str:
         parts.append(f"<h2>Incidents</h2>{_html_table(incidents, text_from=3)}")
     parts.append(f"<details><summary>Configuration</summary><pre>{escape(config)}</pre></details>")
     return f'<section class="wide"><h2>Levels of {escape(run.facts.name)}</h2>{"".join(parts)}</section>'
+
+
+def _price_cells(price: PriceFact | None) -> list[str]:
+    """What a level costs in steps."""
+    if price is None:
+        return ["-", "-"]
+    if price.realised is None or price.low is None or price.high is None:
+        return [more(price.predicted), "not known"]
+    return [more(price.predicted), f"{more(price.realised)} ({more(price.low)} to {more(price.high)})"]
 
 
 def _html_table(rows: Sequence[Sequence[str]], text_from: int = 99) -> str:

@@ -43,6 +43,17 @@ class RoundFacts(msgspec.Struct, frozen=True):
     rank_wait: float = 0.0
 
 
+class PriceFact(msgspec.Struct, frozen=True):
+    """What a level costs: how many times the steps of uncompressed training, predicted and as noted losses show it."""
+
+    predicted: float
+    used: float
+    realised: float | None
+    low: float | None
+    high: float | None
+    sentence: str
+
+
 class RunFacts(msgspec.Struct, frozen=True):
     """One run in numbers: seconds and bytes. `split` is the mean step over all ranks: `seconds` and the parts that add
     up to it, all 0 if only the whole step was recorded; quantiles are those of the lowest rank."""
@@ -78,6 +89,8 @@ class RunFacts(msgspec.Struct, frozen=True):
     verdict: str = ""
     # None without local steps.
     rounds: RoundFacts | None = None
+    # By level, where a controller has predicted it.
+    prices: dict[str, PriceFact] = {}
 
     @property
     def saved(self) -> float:
@@ -120,7 +133,14 @@ def facts(name: str, state: RunState, targets: tuple[float, ...] = (), damage: s
         guard_acts=state.guard.count,
         verdict=state.guard.verdict,
         rounds=_rounds(state),
+        prices={level: _price(state, level) for level in state.prices.levels},
     )
+
+
+def _price(state: RunState, level: str) -> PriceFact:
+    last = state.prices.levels[level]
+    numbers = (last.predicted, last.used, last.realised, last.low, last.high)
+    return PriceFact(*numbers, state.prices.sentence(level))
 
 
 def _rounds(state: RunState) -> RoundFacts | None:

@@ -26,11 +26,13 @@ from gradwire.events import (
     NonFinite,
     Noted,
     Planned,
+    Priced,
     Sensed,
     Stepped,
     TransportChosen,
     Warned,
 )
+from gradwire.observe.level_prices import more, shown
 
 
 class Writer(Protocol):
@@ -103,7 +105,7 @@ class Logging:
     def __init__(self, logger: logging.Logger | None = None) -> None:
         self._logger = logger or logging.getLogger("gradwire")
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:  # noqa: PLR0912 - one branch for each kind of event
         match event:
             case Decided(bucket=0):
                 self._logger.info("step %d: level %s: %s", event.step, event.level, event.reason)
@@ -114,6 +116,9 @@ class Logging:
                 self._logger.info("bucket_cap_mb=%d would save about %.0f %% of a step", event.bucket_cap_mb, share)
             case TransportChosen():
                 self._logger.info("step %d: transport %s: %s", event.step, event.transport, event.reason)
+            case Priced():
+                sentence = f"{more(event.predicted)} more steps predicted; {shown(event)}"
+                self._logger.info("step %d: %s: %s", event.step, event.level, sentence)
             case Attached():
                 self._logger.info("attached on rank %d of %d", event.rank, event.world_size)
             case Ended():

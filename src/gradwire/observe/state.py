@@ -25,6 +25,7 @@ from gradwire.events import (
     Opened,
     OuterStepped,
     Planned,
+    Priced,
     Sensed,
     Stepped,
     Transferred,
@@ -32,6 +33,7 @@ from gradwire.events import (
     Warned,
 )
 from gradwire.observe.guard_acts import GuardActs
+from gradwire.observe.level_prices import LevelPrices
 from gradwire.observe.local_rounds import LocalRounds
 from gradwire.observe.reader import Record
 from gradwire.observe.run_status import SILENCE, Incident, RankOutcome, Status, status_of
@@ -103,6 +105,8 @@ class RunState:
     incidents: deque[Incident] = field(default_factory=lambda: deque(maxlen=KEPT))
     faults: Counter[str] = field(default_factory=Counter)
     guard: GuardActs = field(default_factory=GuardActs)
+    # What levels cost in steps.
+    prices: LevelPrices = field(default_factory=LevelPrices)
     # Outer steps of the lowest rank, where local steps are used.
     rounds: LocalRounds = field(default_factory=LocalRounds)
     dropped: int = 0
@@ -148,6 +152,8 @@ class RunState:
                 self.advice = event
             case TransportChosen():
                 self.chosen = event
+            case Priced():
+                self.prices.take(event)
             case Attached():
                 self._attached(event)
             case Opened():

@@ -15,11 +15,13 @@ from gradwire.events import (
     Faulted,
     NonFinite,
     OuterStepped,
+    Priced,
     Sensed,
     Synchronised,
     TransportChosen,
 )
 from gradwire.observe.guard_acts import ADVICE, GuardActs
+from gradwire.observe.level_prices import LevelPrices
 from gradwire.observe.local_rounds import LocalRounds
 from gradwire.types import all_reduce_bytes
 from gradwire.units import Bytes, Rate, Seconds
@@ -49,6 +51,8 @@ class Summary:
     guard: GuardActs = field(default_factory=GuardActs)
     # Outer steps, where local steps are used; a step is a round then.
     rounds: LocalRounds = field(default_factory=LocalRounds)
+    # What levels cost in steps; only the rank that decides knows it.
+    prices: LevelPrices = field(default_factory=LevelPrices)
 
     @property
     def saved(self) -> float:
@@ -69,6 +73,7 @@ class Summary:
         if self.sensed is not None and self.sensed.bandwidth is not None:
             trip, rate = Seconds(self.sensed.rtprop or 0.0), Rate(self.sensed.bandwidth)
             lines.append(f"  network: {rate}, round trip {trip}; the level changed {self.changes} times")
+        lines += [f"  steps: {self.prices.sentence(level)}" for level in self.prices.levels]
         if self.chosen is not None:
             lines.append(f"  transport: {self.chosen.transport} since step {self.chosen.step}: {self.chosen.reason}")
         if self.advised is not None:
@@ -105,6 +110,7 @@ class SummarySink:
     _errors: list[str] = field(default_factory=list)
     _guard: GuardActs = field(default_factory=GuardActs)
     _rounds: LocalRounds = field(default_factory=LocalRounds)
+    _prices: LevelPrices = field(default_factory=LevelPrices)
 
     def emit(self, event: Event) -> None:
         with self._lock:
@@ -120,6 +126,8 @@ class SummarySink:
                     self._advised = event
                 case TransportChosen():
                     self._chosen = event
+                case Priced():
+                    self._prices.take(event)
                 case NonFinite():
                     self._nonfinite += 1
                 case Failed():
@@ -155,6 +163,7 @@ class SummarySink:
                 tuple(self._errors),
                 replace(self._guard),
                 self._rounds.copy(),
+                self._prices.copy(),
             )
 
     def _add(self, event: Synchronised) -> None:

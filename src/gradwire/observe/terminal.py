@@ -36,7 +36,7 @@ def draw(state: RunState, width: int = 80) -> RenderableType:
     rows: list[RenderableType] = [_title(state, width), *_progress(state, width), *_guard(state, width)]
     if state.steps:
         rows += [_step(state), *_bar(state.split, width), *_learning(state), *_network(state), _level(state)]
-        rows += _rounds(state, width)
+        rows += [*_price(state, width), *_rounds(state, width)]
     else:
         rows.append(Text("waiting for the first step", style="dim"))
     if state.links:
@@ -136,6 +136,13 @@ def _level(state: RunState) -> Text:
             f"\n{'':{LABEL}}plain DDP would now take {faster:.2f}x as long (predicted by the cost model)", "dim"
         )
     return _row("level", text)
+
+
+def _price(state: RunState, width: int) -> Iterable[Text]:
+    """What the level costs in steps."""
+    lines = textwrap.wrap(state.prices.sentence(state.level), max(20, width - LABEL))
+    for index, line in enumerate(lines):
+        yield _row("" if index else "price", Text(line, "dim"))
 
 
 def _rounds(state: RunState, width: int) -> list[RenderableType]:

@@ -68,7 +68,7 @@ class GovernorContext:
         if sampler is None:
             return facts
         sample = sampler.take_step()
-        return facts and replace(facts, sample=sample, adaptive=sampler.adaptive)
+        return facts and replace(facts, sample=sample, adaptive=sampler.adaptive, rate=sampler.rate)
 
     def report_step(self, step: int, facts: StepFacts | None, level: Level, late: float = 0.0) -> None:
         """Emit what a step took; nothing where it was not measured."""
@@ -129,6 +129,7 @@ def merge(facts: list[StepFacts], own: StepFacts) -> StepFacts:
         slack=own.slack,
         sample=own.sample,
         adaptive=own.adaptive,
+        rate=own.rate,
         steps=own.steps,
         divergence=mean_divergence(facts, own),
     )

@@ -1,4 +1,5 @@
-"""GuardReporter: reports every act of the accuracy guard once, as an event and as a warning in the log.
+"""GuardReporter: reports every act of the accuracy guard once, as an event and as a warning in the log; and what the
+level in use costs in steps (runtime/slowdown_reporter.py).
 
 Only the rank whose controller decides knows that the guard acted, so one rank of a job reports. From the event come the
 lines of the summary, of `watch`, the dashboard, reports and Prometheus (`observe/guard_acts.py`).
@@ -9,6 +10,7 @@ from __future__ import annotations
 import logging
 
 from gradwire.events import Faulted, Sink
+from gradwire.runtime.slowdown_reporter import SlowdownReporter
 from gradwire.types import Decision
 
 log = logging.getLogger("gradwire")
@@ -21,9 +23,11 @@ class GuardReporter:
     def __init__(self, sink: Sink, unit: str = "step") -> None:
         self._sink, self._unit = sink, unit
         self._last: Decision | None = None
+        self._slowdown = SlowdownReporter(sink)
 
     def report(self, at: float, step: int, decision: Decision) -> None:
         """Call this with every decision of the controller, in order."""
+        self._slowdown.report(at, step, decision.slowdown)
         last, self._last = self._last, decision
         if not decision.guarded:
             return

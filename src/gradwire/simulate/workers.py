@@ -98,6 +98,10 @@ class Workers:
         self._schedule.step()
         return TrainedStep(sum(losses) / len(losses), traffic, self._sampler.take_step())
 
+    @property
+    def learning_rate(self) -> float:
+        return float(self.optimizer.param_groups[0]["lr"])
+
     def held_out_loss(self) -> float:
         """The loss on data that no worker trains on."""
         self.model.eval()
