@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from gradwire.decide.transport_choice import PATIENCE, RETRY, TransportChooser
 from gradwire.decide.transport_step import TransportStep
 from gradwire.decide.transport_trial import ENOUGH, MOST, OPENING
 from gradwire.level import Level
-from gradwire.types import LinkView, RouteForecast, StepFacts, TransportKind, View
+from gradwire.types import LevelOption, LinkView, RouteForecast, StepFacts, TransportKind, View
 from tests.decide.test_transport_choice import DELAY, World
 
 SLOW: dict[TransportKind, float] = {"group": 0.7, "trees": 0.3, "tcp": 0.66, "ltp": 0.66}
@@ -159,3 +160,86 @@ def test_noise_does_not_make_it_keep_trees_that_are_no_better(seed: int) -> None
     world.run(300)
     # What noise kept may be left once, for the wire of which a gain is predicted.
     assert world.chooser.use == "group" or world.chooser.switches <= 2
+
+
+INT4, TOPK, SHARED = Level.parse("int4"), Level.parse("topk:0.01+int8"), Level.parse("sharedk:0.01+int8")
+# A job with a slow link: int4 gains along trees, but top-k needs no trees, and along them its indices travel first.
+LEVELS: dict[tuple[TransportKind, Level], float] = {
+    ("group", INT4): 0.7, ("trees", INT4): 0.3, ("group", TOPK): 0.25, ("trees", SHARED): 0.32,
+}  # fmt: skip
+BY_LEVEL = RouteForecast(0.6, 0.2, "forecast", {INT4: 0.2, SHARED: 0.22})
+
+
+def levels_job(chooser: TransportChooser, steps: int, warm: int, used: list[tuple[TransportKind, Level]]) -> float:
+    """A job whose controller uses top-k from step `warm` on, at 4 % more steps; the last step's time to accuracy."""
+    ran: TransportKind = "group"
+    level, seconds, forced = INT4, 0.0, None
+    for number in range(steps):
+        level = forced or ((TOPK if ran == "group" else SHARED) if number >= warm else INT4)
+        seconds = LEVELS[ran, level]
+        options = tuple(
+            LevelOption(one, LEVELS[ran, one], LEVELS[ran, one] - 0.1, price, now)
+            for one, price, now in (
+                (INT4, 1.0, True),
+                (TOPK if ran == "group" else SHARED, 1.04, number >= warm),
+            )
+        )
+        used.append((ran, level))
+        facts = StepFacts(seconds, seconds - 0.1, seconds - 0.1, 400_000, 2)
+        routes = None if ran == "trees" else replace(BY_LEVEL, flat=seconds - 0.1)
+        step = TransportStep(
+            ran, level, facts, View(LinkView(rtprop=0.0002)), 4, lambda kind: 2, routes=routes, options=options
+        )
+        choice = chooser.take(step, {"trees"}, ())
+        ran, forced = choice.use, choice.level
+    return seconds * (1.0 if level == INT4 else 1.04)
+
+
+def test_trees_that_gain_only_until_the_warm_up_ends_are_not_opened() -> None:
+    """Along trees int4 takes 0.3 s instead of 0.7, but without them top-k will take 0.26 s to the same progress."""
+    used: list[tuple[TransportKind, Level]] = []
+    assert levels_job(TransportChooser(("trees",)), 200, 60, used) == pytest.approx(0.25 * 1.04)
+    assert {kind for kind, _ in used} == {"group"}
+
+
+def test_trees_are_tried_at_the_level_that_suits_them_and_compared_by_time_to_accuracy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(LEVELS, ("group", TOPK), 0.5)
+    used: list[tuple[TransportKind, Level]] = []
+    chooser = TransportChooser(("trees",))
+    levels_job(chooser, 60, 0, used)
+    assert chooser.use == "trees"
+    tried = [level for kind, level in used if kind == "trees"]
+    assert tried[: OPENING + ENOUGH] == [INT4] * (OPENING + ENOUGH), "0.3 s at int4 are less than 0.32 x 1.04"
+
+
+def test_a_price_that_eats_the_gain_speaks_against_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flat exchange at int4 takes a tenth longer than trees at a level that needs a third more steps."""
+    monkeypatch.setitem(LEVELS, ("group", INT4), 0.35)
+    options = (LevelOption(INT4, 0.35, 0.25), LevelOption(TOPK, 0.34, 0.24, 1.3))
+    routes = RouteForecast(0.25, 0.19, "forecast", {SHARED: 0.19})
+    chooser, facts = TransportChooser(("trees",)), StepFacts(0.35, 0.25, 0.25, 400_000, 2)
+    view = View(LinkView(rtprop=0.0002))
+    for _ in range(40):
+        step = TransportStep("group", INT4, facts, view, 4, lambda kind: 2, routes=routes, options=options)
+        assert chooser.take(step, {"trees"}, ()).use == "group"
+
+
+def test_trees_that_turn_out_behind_the_best_flat_level_are_left_and_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Trees promise sharedk in 0.15 s, and it takes 0.5: the flat exchange at top-k was predicted to take 0.25."""
+    monkeypatch.setitem(LEVELS, ("trees", SHARED), 0.5)
+    monkeypatch.setitem(LEVELS, ("trees", INT4), 0.2)
+    monkeypatch.setattr(
+        "tests.decide.test_tree_choice.BY_LEVEL", replace(BY_LEVEL, by_level={INT4: 0.05, SHARED: 0.05})
+    )
+    used: list[tuple[TransportKind, Level]] = []
+    chooser = TransportChooser(("trees",))
+    took = levels_job(chooser, 300, 60, used)
+    assert ("trees", SHARED) in used
+    assert chooser.use == "group"
+    assert took == pytest.approx(0.25 * 1.04)
+    changes = sum(one[0] != other[0] for one, other in pairwise(used))
+    assert changes == 2, "to trees, and back once"

@@ -23,7 +23,7 @@ from gradwire.plan.matrix import Matrix
 from gradwire.simulate.engine import FlowSimulator
 from gradwire.simulate.link_times import crossing_flows
 from gradwire.simulate.lockstep import Movement
-from gradwire.simulate.transfer import LTP_SHARE, NetworkTimes, Pair
+from gradwire.simulate.transfer import LTP_SHARE, Flow, NetworkTimes, Pair
 from gradwire.simulate.workers import BucketTraffic
 from gradwire.simulate.world import World, build
 from gradwire.sites.plan_shape import PlanShape
@@ -41,6 +41,10 @@ class TreeTimes(NetworkTimes):
     def __init__(self, network: Network, plan: Plan, wire: TransportKind = "tcp", *, seed: int = 1) -> None:
         super().__init__(network, wire, seed=seed)
         self.plan = plan
+        # Edges carry unequal parts, so no two connections are always in the same state.
+        for pair in self._pairs:
+            flow = self.flows[pair] = Flow(self._path(pair), self._path((pair[1], pair[0])))
+            self._update_path(flow, 0.0)
         self._shape = PlanShape.of(plan, 0)
         self._known: dict[tuple[int, tuple[float, ...]], float] = {}
         self._worlds: dict[int, World] = {}
