@@ -20,6 +20,13 @@ from gradwire.backend.errors import CollectiveError
 Outputs = list[Tensor] | list[list[Tensor]]
 
 
+def future_of(outputs: Outputs) -> Future[Any]:
+    """A future for these tensors: torch refuses CUDA tensors as the result of one that was made without devices."""
+    tensors = (tensor for one in outputs for tensor in ([one] if isinstance(one, Tensor) else one))
+    devices = dict.fromkeys(tensor.device for tensor in tensors if tensor.is_cuda)
+    return Future(devices=list(devices)) if devices else Future()
+
+
 class CollectiveWork(dist.Work):
     """One operation: the thread that ran it calls `finish` once. With `callbacks`, callbacks of its futures run there
     and not on that thread."""
@@ -61,7 +68,7 @@ class CollectiveWork(dist.Work):
         self._run_in_background()
         if self._callbacks is not None:
             self._callbacks.yield_turn()
-        base: Future[Any] = Future()
+        base = future_of(self._outputs)
         with self._lock:
             if not self._done.is_set():
                 self._futures.append(base)
@@ -119,7 +126,7 @@ class CombinedWork(dist.Work):
         return True
 
     def get_future(self) -> Future[Any]:
-        future: Future[Any] = Future()
+        future = future_of([tensor for work in self._works for tensor in work.result()])  # type: ignore[arg-type]
         parts = [work.get_future() for work in self._works]
         left = len(parts)
         lock = threading.Lock()
