@@ -24,6 +24,11 @@ class JobPrices:
         self._predicted.take(facts.sample, facts.adaptive)
         self._realised.take(facts.loss, ran, self._predicted.of(ran), facts.rate)
 
+    @property
+    def settled(self) -> bool:
+        """Whether prices are those of this job's gradient."""
+        return self._predicted.settled
+
     def of(self, level: Level) -> float:
         """How many times more steps the level needs than uncompressed training."""
         return self._realised.corrected(level, self._predicted.of(level))
