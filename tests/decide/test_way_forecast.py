@@ -69,3 +69,11 @@ def test_what_compute_hides_of_the_exchange_is_no_gain() -> None:
     trees = tree_ways(options, RouteForecast(0.6, 0.2, "", {INT4: 0.3}), facts, 0.0)
     assert trees is not None
     assert trees.now.seconds == pytest.approx(0.6 + 0.05)
+
+
+def test_a_shared_mask_whose_price_is_not_known_does_not_speak_for_trees() -> None:
+    options = [option(INT4, 0.7), option(TOPK, 0.5)]
+    trees = tree_ways(options, RouteForecast(0.6, 0.2, "", {INT4: 0.55, SHARED: 0.1}), FACTS, 0.0)
+    assert trees is not None
+    assert trees.later.level == INT4
+    assert relative_gain(flat_ways(options), trees) < 0
