@@ -16,13 +16,13 @@ from gradwire.decide.accuracy_guard import AccuracyGuard
 from gradwire.decide.auto import WORSE, Auto
 from gradwire.decide.base import Controller, Job
 from gradwire.decide.dc2 import Dc2
+from gradwire.decide.decision_record import pack_decision, unpack_decision
 from gradwire.decide.ladder import LADDER, index_of
 from gradwire.decide.netsense import NetSense
 from gradwire.decide.price import PriceList
 from gradwire.exchange.select import FootprintTable
 from gradwire.level import Level
 from gradwire.sense.change_detector import ChangeDetector, StepSample
-from gradwire.sense.pulse import Pulse, Stamps, pack, unpack
 from gradwire.types import Bucket, Decision, LinkView, ParameterSlice, StepFacts, View
 from gradwire.units import Rate
 
@@ -160,7 +160,7 @@ def test_other_ranks_receive_the_reasons_of_auto_in_full(mbit: float) -> None:
     world = World(Auto(extra_steps=ANY), steady(mbit)).run(WARM + 30)
     for level, reason in zip(world.levels, world.reasons, strict=True):
         sent = Decision(level, reason)
-        assert unpack(pack(Pulse(1, None, Stamps(), sent))).decision == sent
+        assert unpack_decision(pack_decision(sent)) == sent
 
 
 def test_netsense_ratio_rises_again_where_the_published_rule_only_falls() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from gradwire.decide.decision_record import pack_decision, unpack_decision
 from gradwire.decide.initial_level import INITIAL_LEVELS, initial_level
 from gradwire.decide.ladder import LADDER
 from gradwire.decide.lossiness import at_most, bits, kept_share, limited
 from gradwire.level import Level
-from gradwire.sense.pulse import Pulse, Stamps, pack, unpack
 from gradwire.units import Rate
 
 SIZES = {Level(): 24_000_000, **dict(zip(INITIAL_LEVELS, (6_000_000, 3_000_000), strict=True))}
@@ -22,7 +22,7 @@ def test_the_least_lossy_level_that_is_quick(mbit: float, level: str) -> None:
     chosen = initial_level(float(Rate.from_mbit(mbit)), SIZES.__getitem__)
     assert chosen.level == Level.parse(level)
     assert "Mbit/s" in chosen.reason or "Gbit/s" in chosen.reason
-    assert unpack(pack(Pulse(1, None, Stamps(), chosen))).decision == chosen, "other ranks receive it in full"
+    assert unpack_decision(pack_decision(chosen)) == chosen, "other ranks receive it in full"
 
 
 @pytest.mark.parametrize("cap", ["off", "bf16", "int8", "int4", "lowrank:4", "topk:0.05", "topk:0.001"])

@@ -167,8 +167,9 @@ def test_decisions_change_between_synchronous_and_local_steps_at_a_boundary() ->
     job = SimulatedJob(make_task("mlp"), preset("lan1g", 2), "auto", sync_every="auto")
     simulation = simulation_of(job, Script(1, 3, 3, 2, 1))
     steps = list(islice(simulation, 16))
-    assert [one.sync_every for one in steps] == [1, 1, 1, 1, 3, 3, 3, 3, 3, 3, 2, 2, 1, 1, 1, 1]
-    assert steps[11].level.off, "the last round is uncompressed"
+    # A job's first decisions are in force three steps after the one that they are based on (decide/decision_timing.py).
+    assert [one.sync_every for one in steps] == [1, 1, 1, 1, 1, 3, 3, 3, 3, 3, 3, 2, 2, 1, 1, 1]
+    assert steps[12].level.off, "the last round is uncompressed"
     assert steps[-1].loss < steps[0].loss
 
 
