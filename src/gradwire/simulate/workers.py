@@ -81,8 +81,8 @@ class Workers:
         self.step += 1
         losses, local = [], []
         for batches in self._batches:
-            for parameter in self.parameters:
-                parameter.grad = None
+            for own in self.parameters:
+                own.grad = None
             loss = self.task.loss(self.model, *next(batches))
             loss.backward()
             losses.append(float(loss.detach()))
