@@ -188,3 +188,11 @@ def test_what_trains_depends_on_torchs_version_and_what_is_timed_does_not(
     before = work.code
     monkeypatch.setattr("harness.progress.runs.torch_of", lambda: "0.1")
     assert (work.code != before) is expected
+
+
+@pytest.mark.parametrize(
+    ("task", "data", "expected"), [("gpt", False, True), ("gpt", True, False), ("mlp", False, False)]
+)
+def test_the_built_in_text_counts_where_it_is_what_is_trained_on(task: str, data: bool, expected: bool) -> None:
+    setup = Setup(2, 2, directory=Path("data") if data else None)
+    assert (" text " in Work(setup.settings("train", task=task, level="int8", seed=1), setup).code) is expected

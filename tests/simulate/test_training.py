@@ -17,6 +17,7 @@ from gradwire.errors import ConfigError, IntegrityError
 from gradwire.exchange.select import FootprintTable
 from gradwire.level import Level
 from gradwire.network.presets import preset
+from gradwire.simulate import workers
 from gradwire.simulate.lockstep import Movement, run_lockstep
 from gradwire.simulate.tasks import OptimizerSpec, TrainingTask, make_task, with_optimizer
 from gradwire.simulate.timeline import Timeline, work_per_element
@@ -211,3 +212,17 @@ def test_auto_is_told_the_learning_rate_and_says_what_its_level_costs() -> None:
     assert last is not None
     assert (last.level, last.notes, last.realised) == (steps[-1].level, 60, None)
     assert last.used == last.predicted > 1
+
+
+@pytest.mark.parametrize("level", ["int8", "int2", "topk:0.1+int8", "topk:0.001+int8", "exactk:0.05"])
+def test_decoding_the_mean_on_one_rank_only_changes_nothing(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses, weights and every rank's residuals are those of ranks that all restore the mean."""
+    trained = []
+    for restored_once in (workers.RESTORED_ONCE, frozenset[str]()):
+        monkeypatch.setattr(workers, "RESTORED_ONCE", restored_once)
+        job = Workers(make_task("mlp", batch=2), 3)
+        losses = [job.train(Level.parse(level)).loss for _ in range(3)]
+        residuals = [one.worker(bucket, torch.device("cpu")) for one in job.feedback for bucket in job.buckets]
+        trained.append((losses, [*job.parameters, *residuals]))
+    assert trained[0][0] == trained[1][0]
+    assert all(torch.equal(one, other) for one, other in zip(trained[0][1], trained[1][1], strict=True))

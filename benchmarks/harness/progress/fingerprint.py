@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import gradwire
+from gradwire.simulate.tasks import own_text
 
 SOURCES: Final = Path(gradwire.__file__).parent
 # What the loss of a fixed level depends on, what its times depend on, and what a controller's run depends on.
@@ -62,6 +63,12 @@ def files_of(parts: Iterable[str], root: Path = SOURCES) -> list[Path]:
 def torch_of() -> str:
     """torch's release: another one may sum in another order."""
     return version("torch").partition("+")[0]
+
+
+@cache
+def built_in_text() -> str:
+    """What the GPT is trained on without a directory of data: the text of gradwire's own modules."""
+    return hashlib.sha256(own_text().encode()).hexdigest()[:8]
 
 
 def _without_docstrings(tree: ast.Module) -> ast.Module:

@@ -36,7 +36,7 @@ from gradwire.simulate.transfer import NetworkTimes
 from gradwire.simulate.workers import BucketTraffic
 from gradwire.types import Bucket, TransportKind
 from harness.progress.cells import AUTO, AUTO_LOCAL, TRADE
-from harness.progress.fingerprint import CONTROL, LOCAL, TIMING, TRAINING, code_of, torch_of
+from harness.progress.fingerprint import CONTROL, LOCAL, TIMING, TRAINING, built_in_text, code_of, torch_of
 from harness.progress.ledger import Settings
 from harness.progress.local_peers import LEVEL as UNCOMPRESSED
 from harness.progress.local_peers import PeerSimulation, local_steps_of
@@ -94,6 +94,8 @@ class Work:
         own = (*OWN_CODE, *self._peer_code)
         shipped = (*CODE[kind], *LOCAL) if self.settings.get("level") == AUTO_LOCAL else CODE[kind]
         trained = "" if kind == "time" else f" torch {torch_of()}"
+        if self.settings.get("task") == "gpt" and not self.settings["data"]:
+            trained += f" text {built_in_text()}"
         return code_of(shipped) + code_of(own, Path(__file__).parent) + trained
 
     @property

@@ -5,8 +5,9 @@ for this job: the level really needs `1 + factor x extra` times the steps. Level
 rounding) have one factor, because one constant of the prediction is behind their prices.
 
     1. a step at a level advances training by `1 / (1 + factor x extra)` steps; summed, that is its progress
-    2. the loss is a smooth curve of the progress: a cubic polynomial of its logarithm. For every factor of a grid the
-       best one is found, and how well the noted losses agree with it
+    2. the logarithm of the loss, whose noise changes less than the loss's, is a smooth curve of the progress: a cubic
+       polynomial of its logarithm. For every factor of a grid the best one is found, and how well the noted losses
+       agree with it
     3. noise is what successive losses differ by; where the curve misses them by more than that, they count less
     4. that is the likelihood of each factor; with the prior it is the posterior
 
@@ -72,7 +73,8 @@ def kind_of(level: Level) -> str:
 
 
 class LossEntry(NamedTuple):
-    """A noted loss and what happened since the one before: steps, their mean extra, and the kind of the last level."""
+    """The logarithm of a noted loss, and what happened since the one before: steps, their mean extra, and the kind of
+    the last level."""
 
     loss: float
     steps: int
@@ -188,9 +190,9 @@ class RealisedPrice:
             self._close_window(keep=True)
         if self._rate is None or not self._window.entries:
             self._rate = rate
-        if loss == 0 or not math.isfinite(loss):
+        if loss <= 0 or not math.isfinite(loss):
             return
-        entry = LossEntry(loss, self._steps, self._extra / self._steps, kind_of(level))
+        entry = LossEntry(math.log(loss), self._steps, self._extra / self._steps, kind_of(level))
         self._steps, self._extra = 0, 0.0
         self._noted += 1
         if self._noted <= SKIPPED:

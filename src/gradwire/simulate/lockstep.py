@@ -22,11 +22,17 @@ class Movement(NamedTuple):
     nbytes: int
 
 
-def run_lockstep(exchanges: Sequence[Iterator[Op]]) -> list[Movement]:
-    """Run the ranks' exchanges to their end, rank 0's first; what each operation moved, in order."""
+def run_lockstep(exchanges: Sequence[Iterator[Op]], *, one_restores: bool = False) -> list[Movement]:
+    """Run the ranks' exchanges to their end, rank 0's first; what each operation moved, in order.
+
+    `one_restores`: after the last operation only rank 0 continues, where the others would just restore the same bytes.
+    """
     moved: list[Movement] = []
     while True:
-        ops = [op for op in (next(exchange, None) for exchange in exchanges) if op is not None]
+        first = next(exchanges[0], None)
+        if first is None and one_restores:
+            return moved
+        ops = [op for op in (first, *(next(other, None) for other in exchanges[1:])) if op is not None]
         if not ops:
             return moved
         if len(ops) != len(exchanges) or len({type(op) for op in ops}) != 1:

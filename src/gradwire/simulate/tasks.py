@@ -164,7 +164,7 @@ class _GptBlock(nn.Module):
 
 def _gpt(directory: Path | None, batch: int) -> TrainingTask:
     path = directory / "tinyshakespeare" / "input.txt" if directory else None
-    text = path.read_text() if path is not None and path.is_file() else _own_text()
+    text = path.read_text() if path is not None and path.is_file() else own_text()
     characters = sorted(set(text))
     place = {character: index for index, character in enumerate(characters)}
     data = torch.tensor([place[character] for character in text])
@@ -185,7 +185,7 @@ def _gpt(directory: Path | None, batch: int) -> TrainingTask:
     return TrainingTask("gpt", lambda: CharGpt(len(characters)), batches, windows(rest, even), spec, compute=0.05)
 
 
-def _own_text() -> str:
+def own_text() -> str:
     """The text of gradwire's own modules: some hundred thousand characters that every installation has."""
     root = resources.files("gradwire")
     parts = [
