@@ -205,7 +205,7 @@ class RealisedPrice:
             self._fit()
 
     def corrected(self, level: Level, predicted: float) -> float:
-        """The price to decide by: the prediction where losses say little, what they show where they say much."""
+        """The price to decide by: the prediction, until losses alone show another one; then both, by their certainty."""
         return 1 + self._factors.get(kind_of(level), 1.0) * (predicted - 1)
 
     def slowdown(self, level: Level, predicted: float) -> Slowdown:
@@ -220,11 +220,11 @@ class RealisedPrice:
         return Slowdown(level, predicted, used, realised, low, high, notes)
 
     def _learn(self) -> None:
-        """The factors to decide by, and the intervals of those that losses alone show."""
+        """The intervals of factors that losses alone show, and those factors with the prior, to decide by."""
         kinds = [kind for kind in PRIOR if kind in self._now or self._kept[kind].any()]
-        self._factors = {kind: math.exp(float(self._weights(kind, prior=True) @ LOG_FACTORS)) for kind in kinds}
         found = {kind: _interval(self._weights(kind, prior=False)) for kind in kinds}
-        self._intervals = {kind: one for kind, one in found.items() if _known(one)}
+        known = self._intervals = {kind: one for kind, one in found.items() if _known(one)}
+        self._factors = {kind: math.exp(float(self._weights(kind, prior=True) @ LOG_FACTORS)) for kind in known}
 
     def _weights(self, kind: str, *, prior: bool) -> Numbers:
         log = self._kept[kind] + self._now.get(kind, 0.0)
