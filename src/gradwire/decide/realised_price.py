@@ -205,7 +205,7 @@ class RealisedPrice:
             self._fit()
 
     def corrected(self, level: Level, predicted: float) -> float:
-        """The price to decide by: the prediction, until losses alone show another one; then both, by their certainty."""
+        """The price to decide by: the prediction, until losses alone show another one; then both by certainty."""
         return 1 + self._factors.get(kind_of(level), 1.0) * (predicted - 1)
 
     def slowdown(self, level: Level, predicted: float) -> Slowdown:
