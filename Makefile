@@ -104,7 +104,7 @@ UNIT := $(BIN)/python -m pytest -q -m "not slow and not processes and not lab an
 unit-tests-1: setup
 	$(UNIT) $(addprefix tests/,decide exchange network plan sense simulate) tests/test_*.py
 unit-tests-2: setup
-	$(UNIT) $(addprefix tests/,compress integrations observe runtime sites)
+	$(UNIT) $(addprefix tests/,compress device integrations observe runtime sites)
 
 # Tests that decide claims about real time have the machine to themselves. All others run before them, in two processes side
 # by side that take about equally long; a folder that is not named here is in the second.
