@@ -208,7 +208,7 @@ def test_auto_is_told_the_learning_rate_and_says_what_its_level_costs() -> None:
     steps = list(islice(simulation, 60))
     rates = [step.facts.rate for step in steps]
     assert all(after < before for before, after in pairwise(rates))  # type: ignore[operator]
-    last = simulation._coming[-1].slowdown
+    last = simulation._made[-1].slowdown
     assert last is not None
     assert (last.level, last.notes, last.realised) == (steps[-1].level, 60, None)
     assert last.used == last.predicted > 1

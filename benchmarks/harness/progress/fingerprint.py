@@ -31,11 +31,13 @@ TRAINING: Final = (
 )
 # A part of those folders that changes no loss: it samples gradients for controllers.
 NOT_TRAINING: Final = ("compress/gradient_sample.py",)
-TIMING: Final = ("network", "simulate/timeline.py", "simulate/transfer.py", "decide/ladder.py")
+TIMING: Final = (
+    "network", *(f"simulate/{one}.py" for one in ("timeline", "transfer", "link_times")), "decide/ladder.py",
+)  # fmt: skip
 LOCAL: Final = ("local_steps", "simulate/local_workers.py", "simulate/local_training.py")
 CONTROL: Final = (
     *TRAINING, *NOT_TRAINING, *TIMING, "decide", "sense", "runtime/governor.py", "simulate/training.py",
-    "simulate/transports.py", "types.py",
+    *(f"simulate/{one}.py" for one in ("transports", "simulated_routes", "tree_times")), "types.py",
 )  # fmt: skip
 
 
