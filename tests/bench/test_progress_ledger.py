@@ -161,8 +161,8 @@ def imported(module: str) -> set[str]:
 # Imported by trainings and without effect on a loss: types and their checks, and what operations are called.
 PLUMBING = {
     "__init__.py", "closing.py", "device/base.py", "errors.py", "suggest.py", "types.py", "units.py",
-    "demo/__init__.py", "simulate/__init__.py", "transport/__init__.py", "transport/lanes/__init__.py", "transport/lanes/base.py",
-    *NOT_TRAINING,
+    "demo/__init__.py", "simulate/__init__.py", "transport/__init__.py", "transport/lanes/__init__.py",
+    "transport/lanes/base.py", *NOT_TRAINING,
 }  # fmt: skip
 
 
