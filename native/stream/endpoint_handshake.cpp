@@ -59,7 +59,7 @@ Greeting Endpoint::own_greeting(Greeting::Kind kind, std::uint32_t peer_rank) co
 }
 
 // Anybody can write such bytes, so they only change the reason that is given if the peer never answers as it should.
-// The connecting side sends a HELLO nevertheless: it tells the other one the version.
+// The connecting side sends a HELLO nevertheless: it carries this side's version.
 void Endpoint::on_other_version(PendingSocket& pending, std::uint32_t rank) {
   ++counters_.wrong_version;
   if (pending.rank) pending.send(greeter_.write(own_greeting(Greeting::Kind::hello, *pending.rank)));

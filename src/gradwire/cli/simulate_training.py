@@ -104,13 +104,13 @@ def _train(job: SimulatedJob, options: TrainOptions, console: Console) -> Traini
     last, changes, guarded, held_out = None, 0, 0, float("nan")
     step: SimulatedStep | None = None
     took: deque[float] = deque(maxlen=LAST)
-    ended, told = 0.0, 0
+    ended, shown = 0.0, 0
     for step in _bounded(simulation, options):
         took.append(step.seconds - ended)
         ended = step.seconds
-        for chosen in simulation.transports.reasons[told:]:
+        for chosen in simulation.transports.reasons[shown:]:
             console.print(f"  {step.step:5d}  {chosen.reason}", style="cyan")
-        told = len(simulation.transports.reasons)
+        shown = len(simulation.transports.reasons)
         if last is not None and step.level != last:
             changes += 1
         if step.guarded:

@@ -2,7 +2,7 @@
 it open.
 
 Every transport has connections of its own, so each has its own model of the network's times; an estimator for each, as
-in a real job. A transport that ranks are told to open is open at the next step; so are trees, with the plan that rank 0
+in a real job. A transport that ranks prepare is open at the next step; so are trees, with the plan that rank 0
 has then.
 """
 
