@@ -257,8 +257,8 @@ void an_mtu_black_hole_is_detected_while_small_packets_arrive() {
   CHECK(training.stats().datagram == 1472);
 }
 
-// At this loss two probe timeouts in a row also happen by chance, in 14 of the seeds 1 to 20 (in none at 5 %), and
-// reset the size, too. This seed has none, so that a fallback would be the black hole's.
+// Known limit: at this loss the size falls back in 14 of the seeds 1 to 20 (in none at 5 %), most likely because two
+// probe timeouts in a row, which also happen by chance, count as silence. This seed is one without a fallback.
 void heavy_random_loss_is_not_an_mtu_black_hole() {
   PipeSpec spec = path(10 * kMillisecond, 250e3);
   spec.loss = 0.2;
