@@ -16,6 +16,7 @@ from gradwire.errors import LinkError
 from gradwire.sites.address_book import AddressBook
 from gradwire.transport.bootstrap.secret import job_secret
 from gradwire.transport.bootstrap.secret_exchange import (
+    PATIENCE,
     SecretAnswers,
     draw_key,
     open_secret,
@@ -124,6 +125,20 @@ def test_requests_that_are_no_keys_are_skipped_and_unwritten_ones_wait() -> None
     assert f"secret/answer/{first}" not in store.written
     answer: dict[str, Any] = json.loads(store.written[f"secret/answer/{second}"])
     assert open_secret(answer["sealed"], key, answer["sender"]) == SECRET
+
+
+def test_a_request_that_is_never_written_does_not_keep_later_ones_waiting_and_is_forgotten() -> None:
+    store = RecordingStore()
+    member = SecretAnswers(store, SECRET)
+    store.add("secret/requests", 1)  # its process died before it wrote the request
+    second, key = store.add("secret/requests", 1), draw_key()
+    store.set(f"secret/request/{second}", key.public_key.hex())
+    member.answer()
+    answer: dict[str, Any] = json.loads(store.written[f"secret/answer/{second}"])
+    assert open_secret(answer["sealed"], key, answer["sender"]) == SECRET
+    for _ in range(PATIENCE):
+        member.answer()
+    assert not member._unwritten
 
 
 def test_without_a_member_that_answers_the_error_says_what_to_do() -> None:

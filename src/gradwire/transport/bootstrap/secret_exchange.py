@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 SECRET_BYTES: Final = 32
+# Calls of `SecretAnswers.answer`, a second apart, for which a request may stay unwritten, and new requests of one call.
+PATIENCE: Final = 60
+MOST_REQUESTS: Final = 64
 _UNREADABLE: Final = "the store holds no job secret for this rank; does another program write to it?"
 
 
@@ -89,15 +92,24 @@ class SecretAnswers:
 
     def __init__(self, store: Store, secret: bytes) -> None:
         self._store, self._secret = store, secret
-        self._done = store.add("secret/requests", 0)
+        self._seen = store.add("secret/requests", 0)
+        self._unwritten: dict[int, int] = {}  # number of a request: calls of `answer` that still look for it
 
     def answer(self) -> None:
-        """Answer what was asked since the last call; one round trip to the store where nothing was."""
-        for number in range(self._done + 1, self._store.add("secret/requests", 0) + 1):
-            if not self._store.check([f"secret/request/{number}"]):
-                return  # counted, but not written yet: at the next call
-            self._done = number
-            self._answer(number, self._store.get(f"secret/request/{number}").decode("ascii", "replace"))
+        """Answer what was asked since the last call; one round trip to the store where nothing was.
+
+        A request is counted before it is written, and its process may die in between: others do not wait behind it."""
+        last = min(self._store.add("secret/requests", 0), self._seen + MOST_REQUESTS)
+        self._unwritten |= dict.fromkeys(range(self._seen + 1, last + 1), PATIENCE)
+        self._seen = last
+        for number, calls in list(self._unwritten.items()):
+            if self._store.check([f"secret/request/{number}"]):
+                del self._unwritten[number]
+                self._answer(number, self._store.get(f"secret/request/{number}").decode("ascii", "replace"))
+            elif calls > 1:
+                self._unwritten[number] = calls - 1
+            else:
+                del self._unwritten[number]
 
     def _answer(self, number: int, receiver: str) -> None:
         key = draw_key()
