@@ -18,6 +18,7 @@ from gradwire.cli.watch import follow
 from gradwire.errors import ConfigError
 from gradwire.lab.emulator import NoPrivilegesError, congestion_controls
 from gradwire.observe.follow import FollowedRun
+from tests.fake_time import FakeTime
 from tests.observe.recordings import small
 
 VIEWS = [["watch"], ["watch", "--once"], ["watch", "--once", "--json"], ["report"], ["replay"], ["replay", "--json"]]
@@ -81,7 +82,7 @@ def test_watch_waits_for_a_recording_that_is_not_there_yet(tmp_path: Path, monke
         if len(looks) == 3:
             small(tmp_path)
 
-    monkeypatch.setattr("time.sleep", sleep)
+    monkeypatch.setattr("gradwire.cli.watch.time", FakeTime(slept=sleep))
     following = FollowedRun(tmp_path / "small")
     follow(Console(file=io.StringIO(), force_terminal=True), following)
     assert len(looks) >= 3

@@ -13,6 +13,7 @@ from gradwire.cli.replay import paced
 from gradwire.errors import ConfigError
 from gradwire.events import Ended, Stepped
 from gradwire.observe.reader import Record
+from tests.fake_time import FakeTime
 from tests.observe.recordings import fold, small
 
 
@@ -48,14 +49,13 @@ def test_damage_is_reported_on_standard_error(tmp_path: Path) -> None:
 
 
 def test_the_pace_is_the_recordings_own_times_speed(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    monkeypatch.setattr("time.sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    clock = FakeTime()
+    monkeypatch.setattr("gradwire.cli.replay.time", clock)
     records = [Record(0, 100.0 + at, Ended(at, 0)) for at in (0.0, 1.0, 5.0)]
     assert list(paced(iter(records), 2.0)) == records
-    assert now[0] == pytest.approx(2.5)
+    assert clock.now == pytest.approx(2.5)
     assert list(paced(iter(records), 0)) == records
-    assert now[0] == pytest.approx(2.5)
+    assert clock.now == pytest.approx(2.5)
 
 
 def test_parquet_tables_hold_the_events(tmp_path: Path) -> None:

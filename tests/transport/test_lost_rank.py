@@ -16,6 +16,7 @@ from gradwire.fork import _VOIDS
 from gradwire.transport import lost_rank
 from gradwire.transport.bootstrap.store_exchange import StoreExchange
 from gradwire.transport.lost_rank import ListenAddress, LostRankFinder, PeerAddresses, ProbeMessage, ProbeResult, probe
+from tests.fake_time import FakeTime
 
 
 @pytest.fixture
@@ -106,8 +107,8 @@ def test_silent_strangers_do_not_add_up_their_delays(
     job: list[LostRankFinder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The deadline is that of reading, not of each connection."""
-    passed = [0.0]
-    monkeypatch.setattr(lost_rank.time, "monotonic", lambda: passed[0])
+    clock = FakeTime()
+    monkeypatch.setattr(lost_rank, "time", clock)
     waits: list[float] = []
 
     class Stranger(socket.socket):
@@ -115,7 +116,7 @@ def test_silent_strangers_do_not_add_up_their_delays(
             waits.append(value or 0.0)
 
         def recv(self, *_: int) -> bytes:
-            passed[0] += waits[-1]
+            clock.now += waits[-1]
             raise TimeoutError
 
     class Listener:

@@ -14,6 +14,7 @@ from gradwire.doctor.types import FlowResult
 from gradwire.errors import LinkError
 from gradwire.transport.bootstrap.rendezvous import RankAddress
 from gradwire.transport.bootstrap.store_exchange import StoreExchange
+from tests.fake_time import FakeTime
 
 
 def on_every_rank(exchanges: list[StoreExchange], act: Callable[[StoreExchange], Any]) -> list[Any]:
@@ -68,10 +69,10 @@ def test_the_timeout_is_that_of_all_waits_together_or_of_each(per_wait: bool, mo
             limits.append(timeout.total_seconds())
 
     exchange = StoreExchange(WatchedStore(), 0, 1, 10, per_wait=per_wait)
-    now = [0.0]
-    monkeypatch.setattr("gradwire.transport.bootstrap.store_exchange.time.monotonic", lambda: now[0])
+    clock = FakeTime()
+    monkeypatch.setattr("gradwire.transport.bootstrap.store_exchange.time", clock)
     exchange._deadline = 10.0
-    for now[0] in (0.0, 4.0, 50.0):
+    for clock.now in (0.0, 4.0, 50.0):
         exchange.gather("value", 1, int)
     exchange.barrier("end", extra=3.0)
     assert limits == ([10.0, 10.0, 10.0, 13.0] if per_wait else [10.0, 6.0, 0.05, 0.05])
