@@ -1,6 +1,6 @@
 """A stand-in for the module `time` in one module under test.
 
-Patching `time.monotonic` itself would stop the clock of every thread of the test process: an event loop that looks at it
+Patching `time.monotonic` itself would stop the clocks of all threads of the process: an event loop that looks at it
 then waits for hours.
 """
 
