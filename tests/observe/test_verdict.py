@@ -62,6 +62,13 @@ def test_a_run_that_made_fewer_steps_is_not_called_less_accurate() -> None:
     assert "made only 60 of 100 steps" in found.headline
 
 
+def test_a_run_that_made_more_steps_is_not_called_more_accurate() -> None:
+    base = replace(PLAIN, accuracies=curve(20, 0.5, 0.8))
+    run = replace(OURS, accuracies=curve(10, 0.5, 0.8, 0.9))
+    assert judge(run, base).headline.startswith("2x faster than plain at better accuracy")
+    assert judge(replace(run, steps=150), base).headline.startswith("2x faster than plain to the same accuracy")
+
+
 def test_losses_of_batches_are_smoothed_before_they_are_compared() -> None:
     noisy = [3.0 - i / 100 + (0.5 if i % 2 else -0.5) for i in range(200)]
     means = [value for _, value in smooth(curve(1, *noisy))]

@@ -155,8 +155,14 @@ def flat(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
 
 def _verdict(data: RunData, name: str, base: Outcome | None) -> schema.VerdictView:
     found = judge(outcome_of(name, data.state), base)
-    texts = [text[:MAX_TEXT] for text in (found.headline, found.warning, found.time, found.changed)]
-    return schema.VerdictView(found.tone, *texts, [step[:MAX_TEXT] for step in found.next])
+    return schema.VerdictView(
+        tone=found.tone,
+        headline=found.headline[:MAX_TEXT],
+        warning=found.warning[:MAX_TEXT],
+        time=found.time[:MAX_TEXT],
+        changed=found.changed[:MAX_TEXT],
+        next=[step[:MAX_TEXT] for step in found.next],
+    )
 
 
 def _split(data: RunData) -> schema.StepSplitView | None:

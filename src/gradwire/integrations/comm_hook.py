@@ -16,6 +16,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
@@ -69,7 +70,7 @@ def hook(state: Any, bucket: GradBucket) -> Any:
 
 
 # DDP and frameworks check these annotations by identity, so they must be types and not strings.
-hook.__annotations__ = {"state": Any, "bucket": GradBucket, "return": Future}
+hook.__annotations__ = {"state": Any, "bucket": GradBucket, "return": Future[Tensor]}
 
 
 def _wrap_registration() -> None:

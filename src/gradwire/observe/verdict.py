@@ -113,7 +113,8 @@ def _by_progress(found: Progress, run: Outcome, base: Outcome) -> tuple[Tone, st
     if found.worse:
         said = f"LESS ACCURATE than {base.name}: {found.ends}; {_faster(ratio)} it to {found.target} ({times})"
         return "bad", said
-    equal = "at better" if found.better else "at equal"
+    longer = run.steps * ENOUGH_STEPS > base.steps
+    equal = "to the same" if found.better and longer else "at better" if found.better else "at equal"
     return _tone(ratio), f"{_faster(ratio)} {base.name} {equal} {found.name}: {times} to {found.target}; {found.ends}"
 
 
@@ -151,9 +152,9 @@ def what_changed(run: Outcome) -> str:
     """Levels by time, the last decision with its reason, and the other things that gradwire did."""
     parts = [_levels(run)]
     if run.transport:
-        parts.append(f"gradients travel over {run.transport}")
+        parts.append(f"Gradients travel over {run.transport}")
     if run.rounds:
-        parts.append(f"synchronised {run.rounds}")
+        parts.append(f"Synchronised {run.rounds}")
     return ". ".join(part for part in parts if part)
 
 
