@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # plain DDP does not import gradwire's integrations
 # Weights of the first linear layer: with images of any size the network has about 422 thousand parameters.
 HIDDEN_WEIGHTS = 64 * 7 * 7 * 128
 # Times that accuracy is measured during training; the last time is at its end.
-EVALUATIONS = 4
+EVALUATIONS = 6
 
 
 class ConvNet(nn.Module):
