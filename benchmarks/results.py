@@ -6,8 +6,8 @@
     python benchmarks/results.py --write             copies complete results into docs/results and makes the tables
 
 Each case runs as a process of its own and writes into runs/results. What was finished at this revision is not run
-again. A case that takes longer than its budget is ended and marked. A case whose lab did not keep up is run again at twice the
-dilation, up to MOST_DILATION; if it still did not, its result is marked and not written to docs/results.
+again. A case that takes longer than its budget is ended and marked. A case whose lab did not keep up is run again at
+twice the dilation, up to MOST_DILATION; if it still did not, its result is marked and not written to docs/results.
 """
 
 from __future__ import annotations

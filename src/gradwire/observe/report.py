@@ -332,8 +332,8 @@ def _last(run: ReportedRun) -> Sequence[DecisionFact]:
 
 
 def _by_interest(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
-    """The run that the others are compared with comes last."""
-    return [*runs[1:], runs[0]]
+    """The last one first: it is usually the one in question. The run that the others are compared with comes last."""
+    return [*runs[:0:-1], runs[0]]
 
 
 def _verdict_rows(run: ReportedRun, runs: Sequence[ReportedRun]) -> list[tuple[str, str]]:
@@ -341,7 +341,7 @@ def _verdict_rows(run: ReportedRun, runs: Sequence[ReportedRun]) -> list[tuple[s
     verdict = run.facts.verdict
     rows = [("warning", verdict.warning), ("where the time went", verdict.time), ("what changed", verdict.changed)]
     if run is not runs[0] or len(runs) == 1 or verdict.warning or verdict.tone == "bad":
-        rows += [("what to try next", step) for step in verdict.next]
+        rows += [("what to try next", step) for step in verdict.next[:1]] + [("or", step) for step in verdict.next[1:]]
     return [(name, text) for name, text in rows if text]
 
 

@@ -81,7 +81,7 @@ def _verdict(state: RunState, width: int) -> Iterable[Text]:
     headline = ": ".join(verdict.headline.split(": ")[:2]) if state.status == "failed" else verdict.headline
     rows = [("verdict", headline, TONES[verdict.tone])]
     if state.status in ("ended", "failed"):
-        rows += [("next" if not number else "", step, "") for number, step in enumerate(verdict.next)]
+        rows += [("or" if number else "next", step, "") for number, step in enumerate(verdict.next)]
     for label, text, style in rows:
         for index, line in enumerate(textwrap.wrap(text, max(20, width - LABEL))):
             yield _row("" if index else label, Text(line, style))
