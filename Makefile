@@ -15,10 +15,14 @@ NATIVE := $(shell find native -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-.PHONY: help check unit-tests-1 unit-tests-2 demo test setup stubs lint types format-native tidy build-native test-native test-python dashboard dashboard-check formal fuzz docs clean
+.PHONY: help check unit-tests-1 unit-tests-2 demo results test setup stubs lint types format-native tidy build-native test-native test-python dashboard dashboard-check formal fuzz docs clean
 
-demo: setup ## train the built-in example, plain DDP and gradwire side by side
+demo: setup ## two minutes: plain DDP, PowerSGD and gradwire on a network that becomes slow half-way
 	$(BIN)/gradwire demo
+
+# Continues where it stopped: make results ARGS="--quick", ARGS="peers delays", ARGS=--write.
+results: setup ## measure the published results: hours, resumable (ARGS=--quick: minutes)
+	$(BIN)/python benchmarks/results.py $(ARGS)
 
 # Lint, types and unit tests run side by side; the output of each is printed when it ends.
 check: setup ## lint, types and unit tests: no network, no other processes, under a minute

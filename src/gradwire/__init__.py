@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from gradwire.config import Config
     from gradwire.errors import ConfigError, GradwireError, IntegrityError, LinkError
+    from gradwire.integrations.comm_hook import HookState, comm_hook
     from gradwire.integrations.ddp import attach
     from gradwire.integrations.fsdp import attach_fsdp
     from gradwire.integrations.handle import Handle
@@ -24,12 +25,14 @@ __all__ = [
     "ConfigError",
     "GradwireError",
     "Handle",
+    "HookState",
     "IntegrityError",
     "Level",
     "LinkError",
     "WeightSync",
     "attach",
     "attach_fsdp",
+    "comm_hook",
     "init_process_group",
     "sync_weights",
 ]
@@ -37,6 +40,8 @@ __all__ = [
 _HOME = {
     "attach": "gradwire.integrations.ddp",
     "attach_fsdp": "gradwire.integrations.fsdp",
+    "comm_hook": "gradwire.integrations.comm_hook",
+    "HookState": "gradwire.integrations.comm_hook",
     "init_process_group": "gradwire.integrations.rejoin",
     "Handle": "gradwire.integrations.handle",
     "WeightSync": "gradwire.integrations.sync_weights",

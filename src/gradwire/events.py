@@ -300,7 +300,10 @@ class Transferred(Fact, frozen=True):
 
 
 class Noted(Fact, frozen=True):
-    """What the user reported: loss, accuracy, epoch, the planned number of steps, other values."""
+    """What the user reported: loss, accuracy, epoch, the planned number of steps, other values.
+
+    `nonfinite` names the values that were NaN or infinite, which JSON does not have.
+    """
 
     step: int
     loss: float | None = None
@@ -308,6 +311,7 @@ class Noted(Fact, frozen=True):
     epoch: float | None = None
     total_steps: int | None = None
     values: dict[str, float] = {}
+    nonfinite: tuple[str, ...] = ()
 
 
 class Advised(Fact, frozen=True):

@@ -93,6 +93,44 @@ def test_lightning_with_its_own_launcher_accumulation_and_bfloat16(tmp_path: Pat
     trained(run(command, tmp_path, GRADWIRE_LEVEL="int8"), steps=24)
 
 
+def test_hugging_faces_trainer_unchanged_with_accumulation_clipping_and_bfloat16(tmp_path: Path) -> None:
+    needs("transformers", "clients")
+    script = CLIENTS / "with_trainer.py"
+    assert "gradwire" not in code_of(script)
+    command = [*TORCHRUN, "-m", "gradwire.run", str(script), "--bf16", "--out", str(tmp_path / "out")]
+    trained(run(command, tmp_path, GRADWIRE_LEVEL="int8"), steps=24)
+
+
+def test_lightning_registers_the_pair_with_its_strategy(tmp_path: Path) -> None:
+    """Its DDP strategy registers hooks on GPUs only, by the function that is called here."""
+    needs("lightning", "clients")
+    script = tmp_path / "pair.py"
+    script.write_text(LIGHTNING_PAIR)
+    assert "int8 x3" in run([*TORCHRUN, str(script)], tmp_path)
+
+
+LIGHTNING_PAIR = """
+import torch
+import torch.distributed as dist
+from lightning.pytorch.overrides.distributed import _register_ddp_comm_hook
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(nn.Linear(64, 64))
+state, hook = gradwire.comm_hook("int8")
+_register_ddp_comm_hook(model=model, ddp_comm_state=state, ddp_comm_hook=hook)
+for _ in range(3):
+    model(torch.randn(8, 64)).square().mean().backward()
+if dist.get_rank() == 0:
+    print(state.handle.summary())
+state.handle.close()
+dist.destroy_process_group()
+"""
+
+
 def test_ray_train_on_a_local_cluster(tmp_path: Path) -> None:
     needs("ray", "clients")
     # Ray keeps its sockets there, whose paths must be short.

@@ -217,7 +217,7 @@ def test_an_hour_of_sixteen_ranks_is_drawn_soon(served: Served, tab: Callable[..
     decide(draw)
 
 
-def test_an_act_of_the_accuracy_guard_stands_above_the_overview(
+def test_an_act_of_the_accuracy_guard_is_a_warning_of_the_verdict(
     serve: Callable[..., Served], tab: Callable[..., Tab], tmp_path: Path
 ) -> None:
     detail = "the loss rose from 1.2 to 1.5 at topk:0.01+int8; backing off to int4"
@@ -231,11 +231,12 @@ def test_an_act_of_the_accuracy_guard_stands_above_the_overview(
         running.wait_until_read(name, 20)
     seen = tab(390, 844)
     seen.open(f"{running.address}/#/overview?run=calm")
+    seen.page.wait_for_selector("[data-test=verdict]")
     assert seen.page.locator("[role=alert]").count() == 0
     seen.open(f"{running.address}/#/overview?run=harmed")
     seen.page.wait_for_selector("[role=alert]")
     text = str(seen.page.locator("[role=alert]").inner_text())
-    assert text.startswith("Compression harmed training 2 times. Last at step 42: " + detail)
+    assert text.startswith("Compression harmed training 2 times; last at step 42: " + detail)
     assert seen.page.evaluate("document.documentElement.scrollWidth") <= 390
     seen.page.locator("[role=alert] a").click()
     seen.page.wait_for_selector(".chip.bad")

@@ -18,7 +18,7 @@ PAGES = [
     *(ROOT / "docs" / name for name in ("tutorial.md", "observe.md", "planning.md")),
     *(
         ROOT / "docs" / "howto" / name
-        for name in ("attach.md", "backend.md", "estimate.md", "frameworks.md", "faults.md")
+        for name in ("attach.md", "backend.md", "estimate.md", "frameworks.md", "faults.md", "two-offices.md")
     ),
     *(ROOT / "docs" / "howto" / name for name in ("wan.md", "planner.md", "compressor.md", "kubernetes.md")),
 ]  # those of engines.md need a cluster: tests/engines

@@ -61,6 +61,12 @@ def test_a_job_with_local_steps_trains(alone: None) -> None:
     assert evaluate("docs/howto/local-steps.md", names) == 5
 
 
+def test_a_job_across_offices_trains(alone: None) -> None:
+    model = DistributedDataParallel(nn.Linear(4, 4))
+    names = {"gradwire": gradwire, "model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+    assert evaluate("docs/howto/two-offices.md", names) == 1
+
+
 def test_a_job_with_equal_weights_starts(alone: None) -> None:
     names = {"torch": torch, "nn": nn, "gradwire": gradwire, "DistributedDataParallel": DistributedDataParallel}
     assert evaluate("docs/howto/start.md", names) == 1

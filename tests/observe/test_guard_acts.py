@@ -82,10 +82,11 @@ def test_watch_keeps_it_at_the_top_when_other_faults_follow(tmp_path: Path, widt
 def test_reports_give_a_verdict_only_where_there_is_one(tmp_path: Path) -> None:
     runs = load([harmed(tmp_path), small(tmp_path / "other")])
     bad, good = json.loads(to_json(runs))["runs"]
-    assert (bad["guard_acts"], bad["verdict"]) == (2, VERDICT)
-    assert (good["guard_acts"], good["verdict"]) == (0, "")
+    assert (bad["guard_acts"], bad["guard"]) == (2, VERDICT)
+    assert (good["guard_acts"], good["guard"]) == (0, "")
     page = unescape(to_html(runs))
-    assert page.count(f"<strong>small: {VERDICT}. The setting lossiest (GRADWIRE_LOSSIEST) rules") == 1
+    assert page.count(f'<dd class="warn">{VERDICT}</dd>') == 1
+    assert page.count("the setting lossiest (GRADWIRE_LOSSIEST) rules") == 1
     assert page.index(VERDICT) < page.index("<h2>Summary</h2>")
     text = to_markdown(runs)
     assert text.count("compression harmed training 2 times; last at step 42") == 1

@@ -27,8 +27,17 @@ export interface Decision {
   reason: string;
   version: number;
 }
+export interface Verdict {
+  tone: "good" | "even" | "bad" | "open";
+  headline: string;
+  warning: string;
+  time: string;
+  changed: string;
+  next: string[];
+}
 export interface Overview {
   run: RunBrief;
+  verdict: Verdict;
   parameters: number;
   steps_per_second: number | null;
   split: Split | null;

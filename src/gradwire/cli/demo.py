@@ -1,30 +1,34 @@
-"""`gradwire demo`: 4 hosts of the lab train a small CNN with plain DDP, then with gradwire, and compare both."""
+"""`gradwire demo`: hosts of the lab train a small CNN with plain DDP, torch's PowerSGD and gradwire, while the network
+becomes slow half-way; ends with a verdict, a picture and what to do next."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from gradwire.cli.report import write_report
 from gradwire.cli.signals import leave_cleanly
 from gradwire.config import resolve
+from gradwire.demo import screen
+from gradwire.demo.story import FAST, SLOW, Contestant, Halves, change_to, contestants, failing_line
 from gradwire.errors import LinkError
-from gradwire.lab import Lab
+from gradwire.lab import Lab, RunResult
 from gradwire.lab.interrupts import Interrupts
-from gradwire.network import Network, load_network
+from gradwire.lab.machine_load import disturbance
+from gradwire.network import load_network
 from gradwire.observe.follow import FollowedRun
-from gradwire.observe.report import load
-from gradwire.units import Bytes, Seconds
+from gradwire.observe.outcome import outcome_of
+from gradwire.observe.report import ReportedRun, load
+from gradwire.observe.verdict import judge
 
 # Seconds; enough for the slowest preset. A run that hangs is ended.
 RUN_LIMIT = 600.0
@@ -33,47 +37,49 @@ Report = dict[str, Any]
 
 
 @click.command()
-@click.option("--net", default="lan100", show_default=True, help="A preset, or a TOML network file.")
+@click.option("--net", default="", help="A preset, or a TOML network file; default: a link that drops half-way.")
 @click.option(
     "--hosts", default=4, show_default=True, type=click.IntRange(2, 16), help="Number of hosts, one rank each."
 )
 @click.option("--level", default="auto", show_default=True, help="auto, or a level such as int8.")
 @click.option("--data", default="", help="fashion-mnist or digits; default: fashion-mnist if installed.")
 @click.option(
-    "--steps", default=240, show_default=True, type=click.IntRange(10, 10_000), help="Approximate training steps."
+    "--steps", default=120, show_default=True, type=click.IntRange(10, 10_000), help="Approximate training steps."
 )
+@click.option("--dilate", type=float, metavar="FACTOR", help="Stretch time, as in gradwire lab run.")
 @click.option("--out", metavar="DIR", help="Directory of recordings and report; default: runs/demo-<time>.")
-@click.option("--no-watch", is_flag=True, help="Progress bars only, no live view.")
+@click.option("--no-watch", is_flag=True, help="Progress only, no live view.")
 @click.option("--json", "as_json", is_flag=True, help="Print only the result, as JSON.")
 def demo(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
-    net: str, hosts: int, level: str, data: str, steps: int, out: str | None, no_watch: bool, as_json: bool
+    net: str,
+    hosts: int,
+    level: str,
+    data: str,
+    steps: int,
+    dilate: float | None,
+    out: str | None,
+    no_watch: bool,
+    as_json: bool,
 ) -> None:
-    """Train a small CNN twice on the same slow network, with plain DDP and with gradwire, and compare both."""
+    """Train a small CNN three times while the network becomes slow half-way: plain DDP, torch's PowerSGD, gradwire."""
     leave_cleanly()
     console = Console(stderr=as_json, quiet=as_json)
     folder = Path(out or time.strftime("runs/demo-%Y%m%d-%H%M%S")).resolve()
     resolve(level)  # report a wrong level before the first run
-    network = load_network(net, hosts)
+    network = load_network(net, hosts) if net else failing_line(hosts)
     name = _data(data)
-    console.print(f"{hosts} hosts on {net} train a CNN on {name}: plain DDP, then gradwire ({level}).")
-    if network.about:
-        console.print(f"[dim]{network.about}[/dim]")
-    runs = [("plain DDP", ""), ("gradwire", level)]
+    console.print(f"{hosts} hosts train a CNN on {name}: plain DDP, torch's PowerSGD, then gradwire ({level}).")
+    console.print(f"[dim]{network.about}[/dim]" if network.about else f"[dim]{net}[/dim]")
     watched = console.is_terminal and not no_watch and not as_json
-    with Interrupts():
-        results = _run_all(console, network, runs, ["--data", name, *_length(name, hosts, steps)], (folder, watched))
-    recordings = tuple(str(folder / _folder_name(name)) for name, _ in runs)
-    [report] = write_report(recordings, folder / "report.html")
-    for result, run in zip(results, load(recordings), strict=True):
-        result["step_seconds"] = run.facts.step_mean  # the same number as in the report
-    if as_json:
-        click.echo(json.dumps(results))
-        return
-    console.print(_table(results))
-    for reason in results[-1]["reasons"]:
-        console.print(f"gradwire chose {reason}", highlight=False)
-    console.print(f"Report with plots: {report}", highlight=False, soft_wrap=True)
-    console.print(f"[dim]Replay: gradwire replay {recordings[-1]}[/dim]", highlight=False, soft_wrap=True)
+    training = ["--data", name, *_length(name, hosts, steps)]
+    with Interrupts(), ExitStack() as labs:
+        lab = labs.enter_context(Lab(network, console.print, mode="auto", dilate=dilate))
+        changes = not net and lab.mode != "loopback"
+        if not net and not changes:  # loopback cannot change rates: all of it is slow
+            lab = labs.enter_context(Lab(failing_line(hosts, SLOW), mode="loopback", dilate=dilate))
+        show = Show(console, folder, watched, changes)
+        results = show.run_all(lab, contestants(level), training)
+    _finish(console, show, results, folder, as_json)
 
 
 def _data(name: str) -> str:
@@ -90,84 +96,110 @@ def _length(data: str, hosts: int, steps: int) -> list[str]:
     return ["--epochs", str(epochs), "--samples", str(min(whole, wanted // epochs))]
 
 
-def _folder_name(run: str) -> str:
-    return run.replace(" ", "-")
+@dataclass(slots=True)
+class Show:
+    """Runs the contestants one after the other, and shows them side by side."""
 
+    console: Console
+    folder: Path
+    watched: bool
+    # Whether the links change half-way.
+    changes: bool
+    halves: dict[str, Halves] = field(default_factory=dict)
+    results: list[RunResult] = field(default_factory=list)
+    mode: str = ""
 
-def _run_all(
-    console: Console, network: Network, runs: list[tuple[str, str]], extra: list[str], kept: tuple[Path, bool]
-) -> list[Report]:
-    """Run each; `kept` is the directory of the recordings, and whether they are shown live."""
-    folder, watched = kept
-    columns = (TextColumn("{task.description:>10}"), BarColumn(24), TextColumn("{task.fields[note]}"))
-    progress = Progress(*columns, TimeRemainingColumn(), console=console)
-    tasks = [progress.add_task(name, total=None, note="waiting", start=False) for name, _ in runs]
-    results = []
-    with (
-        Live(progress, console=console, refresh_per_second=8, transient=watched) as live,
-        Lab(network, console.print, mode="auto") as lab,
-    ):
-        for (name, level), task in zip(runs, tasks, strict=True):
-            progress.start_task(task)
-            progress.update(task, note="starting")
-            record = folder / _folder_name(name)
-            if watched and level:
-                live.update(Group(progress, "", FollowedRun(record)))
-            result = _follow(
-                lab, [*extra, "--level", level, "--record", str(record)], _progress_updater(progress, task)
-            )
-            results.append({"name": name, "level": level or "off", **result})
-    return results
+    def run_all(self, lab: Lab, runs: tuple[Contestant, ...], training: list[str]) -> list[Report]:
+        self.mode = lab.mode
+        self.halves = {run.name: Halves() for run in runs}
+        found = []
+        with Live(console=self.console, refresh_per_second=8, transient=self.watched) as live:
+            for run in runs:
+                found.append({"name": run.name, **self._run(lab, live, run, training)})
+        return found
 
+    def _run(self, lab: Lab, live: Live, run: Contestant, training: list[str]) -> Report:
+        """One contestant on the network as it is at the beginning; returns rank 0's final report."""
+        record = self.folder / run.folder
+        followed = FollowedRun(record)
+        if self.changes:
+            lab.apply(change_to(FAST))
+        result: Report = {"curve": []}
+        output: list[str] = []
 
-def _progress_updater(progress: Progress, task: TaskID) -> Callable[[Report], None]:
-    """A function that shows the reports of one run."""
+        def draw(now: str) -> None:
+            parts = [screen.progress(self.halves, run.name, now)]
+            live.update(Group(*parts, "", followed) if self.watched else parts[0])
 
-    def show(report: Report) -> None:
+        def on_line(host: str, line: str) -> None:
+            if not line.startswith("{"):
+                output.append(f"{host} | {line}")
+                return
+            self._take(lab, run.name, json.loads(line), result)
+            draw(self._rate_now(run.name))
+
+        draw("starting")
+        command = [sys.executable, "-m", "gradwire.demo.train", *training, *run.arguments, "--record", str(record)]
+        done = lab.run(command, timeout=RUN_LIMIT, on_line=on_line)
+        draw("done")
+        if done.code or "done" not in result:
+            raise LinkError(f"{run.name}: training ended with code {done.code}:\n" + "\n".join(output[-20:]))
+        self.results.append(done)
+        return result | {"lab": done.stats.verdict, "mode": lab.mode, "others": done.others}
+
+    def _take(self, lab: Lab, name: str, report: Report, result: Report) -> None:
+        half = self.halves[name]
         if "step" in report:
-            note = f"step {report['step']}/{report['total']}  loss {report['loss']:.3f}"
-            progress.update(task, total=report["total"], completed=report["step"], note=note)
-        elif report.get("done"):
-            progress.update(task, note=f"{Seconds(report['step_seconds'])} per step")
-
-    return show
-
-
-def _follow(lab: Lab, arguments: list[str], show: Callable[[Report], None]) -> Report:
-    """Run the training script on every host; returns rank 0's final report."""
-    result: Report = {"curve": []}
-    output: list[str] = []
-
-    def on_line(host: str, line: str) -> None:
-        if not line.startswith("{"):
-            output.append(f"{host} | {line}")
-            return
-        report = json.loads(line)
-        show(report)
-        if "accuracy" in report:
+            turned = half.take(report["step"], report["total"], report["seconds"], report["loss"])
+            if turned and self.changes:
+                lab.apply(change_to(SLOW))
+        elif "accuracy" in report:
+            half.accuracy = result["accuracy"] = report["accuracy"]
             result["curve"].append((report["seconds"], report["accuracy"]))
-            result["accuracy"] = report["accuracy"]
         elif report.get("done"):
             result.update(report)
 
-    run = lab.run([sys.executable, "-m", "gradwire.demo.train", *arguments], timeout=RUN_LIMIT, on_line=on_line)
-    if run.code or "done" not in result:
-        raise LinkError(f"training ended with code {run.code}:\n" + "\n".join(output[-20:]))
-    return result | {"lab": run.stats.verdict, "mode": lab.mode}
+    def _rate_now(self, name: str) -> str:
+        half = self.halves[name]
+        return f"links at {FAST if half.step < half.total // 2 else SLOW}" if self.changes else ""
 
 
-def _table(results: list[Report]) -> Table:
-    base = results[0]["step_seconds"]
-    table = Table(title="Result", title_justify="left")
-    for column in ("", "accuracy", "step", "speed-up", "sent per step", "replicas"):
-        table.add_column(column, justify="left" if column in ("", "replicas") else "right")
-    for result in results:
-        table.add_row(
-            result["name"],
-            f"{result['accuracy']:.1%}",
-            str(Seconds(result["step_seconds"])),
-            f"{base / result['step_seconds']:.2f}x",
-            str(Bytes(result["wire_bytes"])),
-            "identical" if result["identical"] else "DIFFER",
-        )
-    return table
+def _finish(console: Console, show: Show, results: list[Report], folder: Path, as_json: bool) -> None:
+    """The report, then the verdict, the picture and the next commands."""
+    recordings = tuple(str(folder / name.replace(" ", "-")) for name in show.halves)
+    [report] = write_report(recordings, folder / "report.html")
+    runs = load(recordings)
+    for result, run in zip(results, runs, strict=True):
+        result["step_seconds"] = run.facts.step_mean  # the same number as in the report
+    if as_json:
+        click.echo(json.dumps(results))
+        return
+    ours = runs[-1].facts
+    console.print()
+    console.print(screen.verdict(ours.verdict, _against(runs[1], runs[2])))
+    console.print()
+    console.print(screen.picture(show.halves, min(console.width, 100), show.changes))
+    if not all(result["identical"] for result in results):
+        console.print("Replicas DIFFER at the end of a run: this is an error.", style="bold red")
+    load_now = disturbance(max(result.others for result in show.results))
+    problems = sorted({problem for result in show.results for problem in result.stats.problems})
+    for doubt in screen.doubts(load_now, problems, show.mode == "loopback"):
+        console.print(doubt, style="yellow")
+    console.print("\nNext:", style="bold")
+    for command, about in _next(report, folder):
+        console.print(f"  {command}", style="cyan", highlight=False, soft_wrap=True)
+        console.print(f"      {about}", style="dim", highlight=False)
+
+
+def _against(peer: ReportedRun, ours: ReportedRun) -> str:
+    """gradwire compared with the second run."""
+    found = judge(outcome_of(ours.facts.name, ours.state), outcome_of(peer.facts.name, peer.state))
+    return found.headline
+
+
+def _next(report: Path, folder: Path) -> list[tuple[str, str]]:
+    return [
+        (f"gradwire dashboard {folder}", f"every decision with its reason, live or afterwards; as a page: {report}"),
+        ("gradwire estimate --params 124M --step 180ms --rate 200mbit --rtt 40ms --ranks 8", "would it help your job?"),
+        ("torchrun ... -m gradwire.run train.py", "your own script, unchanged; or gradwire.attach(model) in it"),
+    ]

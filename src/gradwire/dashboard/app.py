@@ -22,7 +22,7 @@ from gradwire.dashboard.library import Library
 from gradwire.dashboard.live import Live, list_runs
 from gradwire.dashboard.openapi import document
 from gradwire.dashboard.request_guard import RequestGuard
-from gradwire.dashboard.routes import ROUTES, ApiRoute
+from gradwire.dashboard.routes import ROUTES, WITH, ApiRoute
 from gradwire.errors import ConfigError
 
 STATIC = Path(__file__).parent / "static"
@@ -125,8 +125,9 @@ def _route(library: Library, route: ApiRoute) -> Endpoint:
             return respond(schema.Refusal("no such run"), 404)
 
         def locked() -> schema.Response:
+            base = library.outcome(request.query_params.get("with")) if WITH in route.parameters else None
             with run.lock:
-                return route.handler(run, request.query_params)
+                return route.handler(run, request.query_params, base)
 
         try:
             return respond(await run_in_threadpool(locked))

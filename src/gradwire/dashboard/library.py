@@ -16,6 +16,7 @@ from gradwire.dashboard.run_data import MAX_MEMBERS, RunData
 from gradwire.dashboard.views import MAX_NAME
 from gradwire.errors import ConfigError
 from gradwire.observe.files import segments
+from gradwire.observe.outcome import Outcome, outcome_of
 from gradwire.observe.reader import Follower, Record
 
 log = logging.getLogger("gradwire.dashboard")
@@ -98,6 +99,14 @@ class Library:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout=10)
+
+    def outcome(self, run: str | None) -> Outcome | None:
+        """What a run is compared by; None if there is no such run."""
+        found = self.runs.get(run or "")
+        if found is None:
+            return None
+        with found.lock:
+            return outcome_of(found.name, found.data.state)
 
     def _discover(self) -> None:
         """Add new runs and remove the oldest beyond MAX_RUNS. A run's age is read once, when it is found."""

@@ -61,8 +61,10 @@ def _run_parameter() -> dict[str, Any]:
 
 
 def _parameter(parameter: Parameter) -> dict[str, Any]:
-    if parameter.text:
-        kind: dict[str, Any] = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_NAMES}
+    if parameter.single:
+        kind: dict[str, Any] = {"type": "string"}
+    elif parameter.text:
+        kind = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_NAMES}
     else:
         number = "integer" if parameter.whole else "number"
         kind = {"type": number, "minimum": parameter.low, "maximum": parameter.high}

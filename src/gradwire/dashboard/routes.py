@@ -11,6 +11,7 @@ from starlette.datastructures import QueryParams
 from gradwire.dashboard import schema, views
 from gradwire.dashboard.library import TrackedRun
 from gradwire.errors import ConfigError
+from gradwire.observe.outcome import Outcome
 
 MAX_WIDTH: Final = 4000
 MAX_NAMES: Final = 200
@@ -19,7 +20,7 @@ MAX_TIME: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A query parameter: a number in a range, or (`text`) names that may be repeated."""
+    """A query parameter: a number in a range, or (`text`) names that may be repeated unless `single`."""
 
     name: str
     about: str
@@ -28,22 +29,25 @@ class Parameter:
     whole: bool = False
     text: bool = False
     required: bool = False
+    single: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ApiRoute:
-    """A path under /api/runs/{run}/; `handler` is called with the run's lock held."""
+    """A path under /api/runs/{run}/; `handler` is called with the run's lock held, and with the outcome of the run that
+    the query's `with` names, if there is one."""
 
     name: str
     about: str
     returns: type[schema.Response]
-    handler: Callable[[TrackedRun, QueryParams], schema.Response]
+    handler: Callable[[TrackedRun, QueryParams, Outcome | None], schema.Response]
     parameters: tuple[Parameter, ...] = ()
 
 
 START = Parameter("start", "seconds since the run began; default: the beginning")
 END = Parameter("end", "seconds since the run began; default: the end")
 WIDTH = Parameter("width", "maximum number of intervals, such as a chart's width in pixels", 1, MAX_WIDTH, whole=True)
+WITH = Parameter("with", "id of a run to compare with; unknown ids are ignored", text=True, single=True)
 NAME = Parameter("name", "name of a series; may be repeated", text=True, required=True)
 
 
@@ -73,7 +77,7 @@ def span(run: TrackedRun, query: QueryParams) -> tuple[float, float]:
     return start, max(end, start + 1e-3)
 
 
-def series(run: TrackedRun, query: QueryParams) -> schema.SeriesData:
+def series(run: TrackedRun, query: QueryParams, base: Outcome | None) -> schema.SeriesData:
     names = query.getlist("name")
     if not 1 <= len(names) <= MAX_NAMES:
         raise ConfigError(f"name: between 1 and {MAX_NAMES} series are allowed, not {len(names)}")
@@ -83,10 +87,14 @@ def series(run: TrackedRun, query: QueryParams) -> schema.SeriesData:
 
 ROUTES: Final = (
     ApiRoute(
-        "overview", "Main numbers of the run.", schema.Overview, lambda run, _: views.overview(run.data, run.brief())
+        "overview",
+        "The verdict and the main numbers of the run.",
+        schema.Overview,
+        lambda run, _, base: views.overview(run.data, run.brief(), base),
+        (WITH,),
     ),
     ApiRoute(
-        "catalogue", "The series that can be requested.", schema.Catalogue, lambda run, _: views.catalogue(run.data)
+        "catalogue", "The series that can be requested.", schema.Catalogue, lambda run, *_: views.catalogue(run.data)
     ),
     ApiRoute(
         "series", "Series, reduced to minimum, maximum and mean.", schema.SeriesData, series, (NAME, START, END, WIDTH)
@@ -95,19 +103,19 @@ ROUTES: Final = (
         "decisions",
         "Decisions with their reasons.",
         schema.Decisions,
-        lambda run, query: views.decisions(run.data, *span(run, query)),
+        lambda run, query, _: views.decisions(run.data, *span(run, query)),
         (START, END),
     ),
-    ApiRoute("topology", "Members and plans.", schema.Topology, lambda run, _: views.topology(run.data)),
-    ApiRoute("links", "Every directed link.", schema.Links, lambda run, _: views.links(run.data)),
-    ApiRoute("transport", "gradwire's own transport.", schema.TransportView, lambda run, _: views.transport(run.data)),
+    ApiRoute("topology", "Members and plans.", schema.Topology, lambda run, *_: views.topology(run.data)),
+    ApiRoute("links", "Every directed link.", schema.Links, lambda run, *_: views.links(run.data)),
+    ApiRoute("transport", "gradwire's own transport.", schema.TransportView, lambda run, *_: views.transport(run.data)),
     ApiRoute(
         "faults",
         "Faults, failures and warnings.",
         schema.Faults,
-        lambda run, _: views.faults(run.data, run.follower.damage),
+        lambda run, *_: views.faults(run.data, run.follower.damage),
     ),
     ApiRoute(
-        "configuration", "Effective settings.", schema.Configuration, lambda run, _: views.configuration(run.data)
+        "configuration", "Effective settings.", schema.Configuration, lambda run, *_: views.configuration(run.data)
     ),
 )

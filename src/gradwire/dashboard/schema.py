@@ -115,11 +115,24 @@ class ChosenTransportView(Response, frozen=True):
     reason: str
 
 
+class VerdictView(Response, frozen=True):
+    """The verdict, as in reports: `tone` is "good" (faster), "even", "bad" (failed, ruined, slower, less accurate) or
+    "open" (not known). With `with`, the run is compared with that one."""
+
+    tone: str
+    headline: str
+    warning: str
+    time: str
+    changed: str
+    next: list[str]
+
+
 class Overview(Response, frozen=True):
     """Main numbers of a run. `speedup` is predicted by the cost model: `predicted_plain` divided by `split.seconds`.
     `step_mean` is the mean step of the whole run: the ratio of two runs is the measured speed-up, as in reports."""
 
     run: RunBrief
+    verdict: VerdictView
     parameters: int
     steps_per_second: float | None
     split: StepSplitView | None

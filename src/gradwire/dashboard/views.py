@@ -11,9 +11,11 @@ from gradwire.dashboard.sampled_series import SampledSeries
 from gradwire.dashboard.site_names import site_names
 from gradwire.events import Decided, Planned
 from gradwire.observe.geo import where
+from gradwire.observe.outcome import Outcome, outcome_of
 from gradwire.observe.reader import Damage
 from gradwire.observe.run_status import Incident
 from gradwire.observe.state import RankState
+from gradwire.observe.verdict import judge
 
 # Text from a file is truncated to this: a reason is a sentence, a name a few words.
 MAX_TEXT: Final = 2000
@@ -22,12 +24,13 @@ MAX_NAME: Final = 80
 MAX_TREES: Final = 64
 
 
-def overview(data: RunData, run: schema.RunBrief) -> schema.Overview:
-    """The first page: the main numbers."""
+def overview(data: RunData, run: schema.RunBrief, base: Outcome | None = None) -> schema.Overview:
+    """The first page: the verdict, compared with `base` if given, and the main numbers."""
     state, split, whole = data.state, _split(data), data.state.whole_split
     recent = [_decision(data, *kept) for kept in list(state.decisions)[-5:]][::-1]
     return schema.Overview(
         run=run,
+        verdict=_verdict(data, run.name, base),
         parameters=state.parameters,
         steps_per_second=1 / split.seconds if split and split.seconds > 0 else None,
         split=split,
@@ -148,6 +151,18 @@ def flat(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
         else:
             found[f"{prefix}{name}"] = str(value)[:MAX_TEXT]
     return found
+
+
+def _verdict(data: RunData, name: str, base: Outcome | None) -> schema.VerdictView:
+    found = judge(outcome_of(name, data.state), base)
+    return schema.VerdictView(
+        tone=found.tone,
+        headline=found.headline[:MAX_TEXT],
+        warning=found.warning[:MAX_TEXT],
+        time=found.time[:MAX_TEXT],
+        changed=found.changed[:MAX_TEXT],
+        next=[step[:MAX_TEXT] for step in found.next],
+    )
 
 
 def _split(data: RunData) -> schema.StepSplitView | None:

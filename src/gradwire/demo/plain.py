@@ -1,11 +1,12 @@
-"""Plain: records a run of plain DDP, so that a report can compare it with a gradwire run.
+"""Plain: records a run of DDP without gradwire, so that a report can compare it with a gradwire run.
 
 It writes the time of each step, measured as gradwire does; the part that waits for the network, from DDP's runtime
-statistics; and the bytes of the all-reduce.
+statistics; and the bytes of the all-reduce, or those that `sent` counts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch.distributed as dist
@@ -21,7 +22,14 @@ from gradwire.types import all_reduce_bytes
 class PlainLog:
     """Has a Handle's `note` and `close`; writes nothing if `record` is empty."""
 
-    def __init__(self, record: str, model: DistributedDataParallel) -> None:
+    def __init__(
+        self,
+        record: str,
+        model: DistributedDataParallel,
+        level: str = "plain DDP",
+        sent: Callable[[], int] | None = None,
+    ) -> None:
+        """`sent` is how many bytes of gradients were reduced so far; None: all of them."""
         rank, world_size = dist.get_rank(), dist.get_world_size()
         self._clock = MonotonicClock()
         recorder = Recorder(RecorderConfig(Path(record), rank, world_size), self._clock) if record else None
@@ -30,12 +38,13 @@ class PlainLog:
         self._model = model
         # By default DDP times its buckets only in one step of a hundred.
         model._set_ddp_runtime_logging_sample_rate(1)
+        self.level, self._sent, self._reduced = level, sent, 0
         self._gradient = 4 * parameters
         self._plain = all_reduce_bytes(self._gradient, world_size)
         self._step = 0
         self._last: float | None = None
         self._seconds: float | None = None
-        about: Attached = attached(self._clock.now(), (rank, world_size), parameters, {"plain DDP": True})
+        about: Attached = attached(self._clock.now(), (rank, world_size), parameters, {"level": level})
         self._bus.emit(about)
 
     def stepped(self) -> None:
@@ -55,8 +64,20 @@ class PlainLog:
 
     def _write(self, at: float, step: int, seconds: float, exposed: float) -> None:
         wire = min(exposed, seconds)
-        sizes = (self._gradient, self._plain, self._plain)
-        self._bus.emit(Stepped(at, step, seconds, seconds - wire, 0.0, wire, 0.0, *sizes, "plain DDP"))
+        self._bus.emit(Stepped(at, step, seconds, seconds - wire, 0.0, wire, 0.0, *self._sizes(), self.level))
+
+    def _sizes(self) -> tuple[int, int, int]:
+        """Bytes of the gradient, of what this rank sent since the last call, and of what plain DDP sends."""
+        if self._sent is None:
+            return self._gradient, self._plain, self._plain
+        before, self._reduced = self._reduced, self._sent()
+        return self._gradient, all_reduce_bytes(self._reduced - before, dist.get_world_size()), self._plain
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes that this rank sent in a mean step."""
+        total = self._gradient * max(1, self._step) if self._sent is None else self._sent()
+        return all_reduce_bytes(total, dist.get_world_size()) // max(1, self._step)
 
     def note(
         self,
@@ -72,7 +93,6 @@ class PlainLog:
     def close(self) -> None:
         """Write the last step, without its parts: DDP has no statistics of it yet."""
         if self._seconds is not None:
-            sizes = (self._gradient, self._plain, self._plain)
             at, step = self._clock.now(), self._step - 1
-            self._bus.emit(Stepped(at, step, self._seconds, 0.0, 0.0, 0.0, 0.0, *sizes, "plain DDP"))
+            self._bus.emit(Stepped(at, step, self._seconds, 0.0, 0.0, 0.0, 0.0, *self._sizes(), self.level))
         self._bus.close(self._step)

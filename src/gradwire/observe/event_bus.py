@@ -75,7 +75,10 @@ class EventBus:
         values = {name: value for name, value in own if value is not None}
         loss, accuracy, epoch, total = (_number(name, getattr(noted, name)) for name in NOTED)
         total_steps = None if total is None else int(total)
-        self.emit(Noted(self._clock.now(), step, loss, accuracy, epoch, total_steps, values))
+        given = {name: getattr(noted, name) for name in NOTED} | dict(noted.values)
+        known = {**values, "loss": loss, "accuracy": accuracy, "epoch": epoch, "total_steps": total}
+        nonfinite = tuple(name for name, value in given.items() if value is not None and known.get(name) is None)
+        self.emit(Noted(self._clock.now(), step, loss, accuracy, epoch, total_steps, values, nonfinite))
 
     def close(self, step: int) -> None:
         self.emit(Ended(self._clock.now(), step))

@@ -17,9 +17,9 @@ import msgspec
 
 from gradwire.observe.files import recording
 from gradwire.observe.format import clean, percent, rate, seconds, span
-from gradwire.observe.guard_acts import ADVICE
 from gradwire.observe.level_prices import more
 from gradwire.observe.local_rounds import steps_by_rank
+from gradwire.observe.outcome import outcome_of
 from gradwire.observe.plot import Line, line_plot, split_bars
 from gradwire.observe.reader import Damage, read, touched
 from gradwire.observe.run_facts import DecisionFact, PriceFact, RoundFacts, RunFacts, facts, targets_for
@@ -32,9 +32,9 @@ MOST_DECISIONS: Final = 50
 MOST_DETAIL: Final = 1000
 STYLE: Final = """
 :root{--ink:#1c2330;--dim:#657085;--page:#fff;--card:#f6f7f9;--rule:#dde1e8;color-scheme:light dark;
---s0:#2563eb;--s1:#d9480f;--s2:#0f9d58;--s3:#9333ea;--s4:#b8860b;--s5:#0e7490;--s6:#be185d;--s7:#4b5563}
+--bad:#c0322b;--s0:#2563eb;--s1:#d9480f;--s2:#0f9d58;--s3:#9333ea;--s4:#b8860b;--s5:#0e7490;--s6:#be185d;--s7:#4b5563}
 @media(prefers-color-scheme:dark){:root{--ink:#e6e9ef;--dim:#98a2b3;--page:#12161d;--card:#1a2029;--rule:#2c3542;
---s0:#6ea8fe;--s1:#ff9a5c;--s2:#4ade80;--s3:#c99bff;--s4:#e8c25a;--s5:#5cc8dd;--s6:#f78fb8;--s7:#aab3c2}}
+--bad:#f0837c;--s0:#6ea8fe;--s1:#ff9a5c;--s2:#4ade80;--s3:#c99bff;--s4:#e8c25a;--s5:#5cc8dd;--s6:#f78fb8;--s7:#aab3c2}}
 *{box-sizing:border-box}body{margin:0 auto;max-width:1340px;padding:28px 20px 60px;background:var(--page);
 color:var(--ink);font:15px/1.5 system-ui,sans-serif}h1{font-size:24px;margin:0}h2{font-size:16px;margin:0 0 8px}
 p{margin:6px 0}.dim,.none{color:var(--dim)}.grid2{display:grid;gap:16px;margin-top:16px;
@@ -48,6 +48,12 @@ svg text{fill:var(--dim);font:11px system-ui,sans-serif}
 .line{fill:none;stroke-width:1.6}.grid{stroke:var(--rule)}.p0{fill:var(--s2)}.p1{fill:var(--s3)}.p2{fill:var(--s4)}
 .p3{fill:var(--s1)}.key{display:inline-block;width:11px;height:11px;border-radius:3px;margin:0 5px 0 12px}
 .key:first-child{margin-left:0}pre{white-space:pre-wrap;word-break:break-word;font-size:12px}.warn{color:var(--s1)}
+.verdict{border-left:5px solid var(--dim)}.verdict.good{border-left-color:var(--s2)}
+.verdict.bad{border-left-color:var(--bad)}
+.verdict .head{font-size:19px;font-weight:600;line-height:1.35;margin:0 0 8px;overflow-wrap:anywhere}
+.verdict.bad .head{color:var(--bad)}.verdict p.dim{margin:0}
+dl{margin:0;display:grid;grid-template-columns:max-content 1fr;gap:4px 14px}dt{color:var(--dim)}
+dd{margin:0;overflow-wrap:anywhere}@media(max-width:640px){dl{grid-template-columns:1fr}}
 """
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
@@ -72,7 +78,11 @@ def load(paths: Sequence[str | Path], accuracy: Sequence[float] = ()) -> list[Re
         taken = sum(other == name or other.startswith(f"{name} (") for other, _, _ in loaded)
         loaded.append((f"{name} ({taken + 1})" if taken else name, state, damage))
     targets = tuple(accuracy) or targets_for([state for _, state, _ in loaded])
-    return [ReportedRun(state, facts(name, state, targets, clean(str(damage)))) for name, state, damage in loaded]
+    base = outcome_of(*loaded[0][:2])
+    return [
+        ReportedRun(state, facts(name, state, targets, clean(str(damage)), base if number else None))
+        for number, (name, state, damage) in enumerate(loaded)
+    ]
 
 
 def to_json(runs: Sequence[ReportedRun]) -> str:
@@ -83,7 +93,7 @@ def to_json(runs: Sequence[ReportedRun]) -> str:
 def to_markdown(runs: Sequence[ReportedRun]) -> str:
     """Tables that can be pasted into an issue."""
     head, *rows = table(runs)
-    verdicts = [f"> **{_md_text(run.facts.name)}**: {_md_text(_verdict(run))}\n" for run in runs if run.facts.verdict]
+    verdicts = [line for run in _by_interest(runs) for line in _md_verdict(run, runs)]
     lines = ["# gradwire report", "", *verdicts, _md(head), _md(["---"] + ["---:"] * (len(head) - 1)), *map(_md, rows)]
     for run in runs:
         lines += ["", f"## {_md_text(run.facts.name)}: decisions", ""]
@@ -110,11 +120,7 @@ def to_html(runs: Sequence[ReportedRun]) -> str:
             for run in runs
             if run.facts.damage
         ),
-        *(
-            f'<p class="warn"><strong>{escape(run.facts.name)}: {escape(_verdict(run))}</strong></p>'
-            for run in runs
-            if run.facts.verdict
-        ),
+        *(_html_verdict(run, runs) for run in _by_interest(runs)),
         f'<section class="wide"><h2>Summary</h2>{_html_table(table(runs))}</section>',
         f'<div class="grid2">{"".join(plots(runs))}</div>',
         *map(_decisions, runs),
@@ -325,8 +331,34 @@ def _last(run: ReportedRun) -> Sequence[DecisionFact]:
     return run.facts.decisions[-MOST_DECISIONS:]
 
 
-def _verdict(run: ReportedRun) -> str:
-    return f"{run.facts.verdict}. {ADVICE[0].upper()}{ADVICE[1:]}."
+def _by_interest(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
+    """The last one first: it is usually the one in question. The run that the others are compared with comes last."""
+    return [*runs[:0:-1], runs[0]]
+
+
+def _verdict_rows(run: ReportedRun, runs: Sequence[ReportedRun]) -> list[tuple[str, str]]:
+    """What stands below the headline. What to try next is said of the runs that are judged, not of their base."""
+    verdict = run.facts.verdict
+    rows = [("warning", verdict.warning), ("where the time went", verdict.time), ("what changed", verdict.changed)]
+    if run is not runs[0] or len(runs) == 1 or verdict.warning or verdict.tone == "bad":
+        rows += [("what to try next", step) for step in verdict.next[:1]] + [("or", step) for step in verdict.next[1:]]
+    return [(name, text) for name, text in rows if text]
+
+
+def _html_verdict(run: ReportedRun, runs: Sequence[ReportedRun]) -> str:
+    shape = {"warning": ' class="warn"'}
+    rows = "".join(
+        f"<dt>{name}</dt><dd{shape.get(name, '')}>{escape(text)}</dd>" for name, text in _verdict_rows(run, runs)
+    )
+    verdict = run.facts.verdict
+    head = f'<p class="dim">{escape(run.facts.name)}</p><p class="head">{escape(verdict.headline)}</p>'
+    return f'<section class="wide verdict {verdict.tone}">{head}<dl>{rows}</dl></section>'
+
+
+def _md_verdict(run: ReportedRun, runs: Sequence[ReportedRun]) -> list[str]:
+    rows = [f"- {name}: {_md_text(text, 1500)}" for name, text in _verdict_rows(run, runs)]
+    headline = _md_text(run.facts.verdict.headline, 600)
+    return [f"**{_md_text(run.facts.name)}: {headline}**", "", *rows, ""]
 
 
 def _missing(run: RunFacts) -> str:
@@ -343,9 +375,9 @@ def _md(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell if set(cell) <= {"-", ":"} else _md_text(cell) for cell in cells) + " |"
 
 
-def _md_text(text: str) -> str:
+def _md_text(text: str, most: int = 400) -> str:
     """Escape HTML and Markdown, so that a recording cannot add markup."""
-    kept = escape(clean(text, 400), quote=False)
+    kept = escape(clean(text, most), quote=False)
     return "".join(f"\\{c}" if c in "\\`*_[]|#!" else c for c in kept)
 
 

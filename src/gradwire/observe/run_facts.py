@@ -7,8 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
+from gradwire.observe.outcome import Outcome, outcome_of
 from gradwire.observe.run_status import Status
 from gradwire.observe.state import RunState
+from gradwire.observe.verdict import Verdict, judge
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 # Target accuracies if the user names none: shares of the best accuracy of all runs.
@@ -86,7 +88,8 @@ class RunFacts(msgspec.Struct, frozen=True):
     damage: str = ""
     # How often the accuracy guard reduced compression, and a sentence on it; empty if never.
     guard_acts: int = 0
-    verdict: str = ""
+    guard: str = ""
+    verdict: Verdict = Verdict("open", "")
     # None without local steps.
     rounds: RoundFacts | None = None
     # By level, where a controller has predicted it.
@@ -98,8 +101,10 @@ class RunFacts(msgspec.Struct, frozen=True):
         return self.plain_bytes / self.wire_bytes if self.wire_bytes else 1.0
 
 
-def facts(name: str, state: RunState, targets: tuple[float, ...] = (), damage: str = "") -> RunFacts:
-    """The facts of one run; `targets` are the accuracies whose time is reported."""
+def facts(
+    name: str, state: RunState, targets: tuple[float, ...] = (), damage: str = "", base: Outcome | None = None
+) -> RunFacts:
+    """The facts of one run; `targets` are the accuracies whose time is reported, `base` is compared with."""
     start = state.started or 0.0
     sums, split = state.transport, state.whole_split
     transport = {name: getattr(sums, name) for name in ("transfers", "nbytes", "missing", "returned", "retransmitted")}
@@ -131,7 +136,8 @@ def facts(name: str, state: RunState, targets: tuple[float, ...] = (), damage: s
         config=state.config,
         damage=damage,
         guard_acts=state.guard.count,
-        verdict=state.guard.verdict,
+        guard=state.guard.verdict,
+        verdict=judge(outcome_of(name, state), base),
         rounds=_rounds(state),
         prices={level: _price(state, level) for level in state.prices.levels},
     )

@@ -33,6 +33,7 @@ from gradwire.events import (
     Warned,
 )
 from gradwire.observe.guard_acts import GuardActs
+from gradwire.observe.health import TrainingHealth
 from gradwire.observe.level_prices import LevelPrices
 from gradwire.observe.local_rounds import LocalRounds
 from gradwire.observe.reader import Record
@@ -105,6 +106,7 @@ class RunState:
     incidents: deque[Incident] = field(default_factory=lambda: deque(maxlen=KEPT))
     faults: Counter[str] = field(default_factory=Counter)
     guard: GuardActs = field(default_factory=GuardActs)
+    health: TrainingHealth = field(default_factory=TrainingHealth)
     # What levels cost in steps.
     prices: LevelPrices = field(default_factory=LevelPrices)
     # Outer steps of the lowest rank, where local steps are used.
@@ -361,6 +363,7 @@ class RunState:
         self.level = event.level
 
     def _noted(self, time: float, event: Noted) -> None:
+        self.health.take(event)
         self.notes.append(Note(time - (self.started or time), event))
         self.total_steps = event.total_steps or self.total_steps
         self.step = max(self.step, event.step)  # a step is recorded one or two steps after it ends
@@ -389,6 +392,7 @@ class RunState:
                 if peer is not None and kind in ("peer_lost", "peer_back"):
                     self._rank(peer).outcome.lost = kind == "peer_lost"
             case NonFinite(step=step, elements=elements):
+                self.health.take(event)
                 found = Incident(time, rank, step, "non_finite", f"{elements} elements were NaN or infinite")
             case Warned(message=message):
                 found = Incident(time, rank, self.step, "warned", message)

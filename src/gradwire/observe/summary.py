@@ -14,15 +14,21 @@ from gradwire.events import (
     Failed,
     Faulted,
     NonFinite,
+    Noted,
     OuterStepped,
     Priced,
     Sensed,
+    Stepped,
     Synchronised,
     TransportChosen,
 )
 from gradwire.observe.guard_acts import ADVICE, GuardActs
+from gradwire.observe.health import TrainingHealth
 from gradwire.observe.level_prices import LevelPrices
 from gradwire.observe.local_rounds import LocalRounds
+from gradwire.observe.outcome import Outcome, price_of
+from gradwire.observe.step_split import SplitSum, StepSplit
+from gradwire.observe.verdict import Verdict, judge
 from gradwire.types import all_reduce_bytes
 from gradwire.units import Bytes, Rate, Seconds
 
@@ -53,6 +59,36 @@ class Summary:
     rounds: LocalRounds = field(default_factory=LocalRounds)
     # What levels cost in steps; only the rank that decides knows it.
     prices: LevelPrices = field(default_factory=LevelPrices)
+    # The mean step, seconds by level, and what the cost model predicts for a step of plain DDP, as a mean of all steps.
+    split: StepSplit | None = None
+    level_seconds: dict[str, float] = field(default_factory=dict)
+    plain: float | None = None
+    # Whether the last thing that happened was an error, and what looks ruined; empty if nothing.
+    failed: bool = False
+    ruin: str = ""
+    level: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Faster or not, where the time went, what to try next, as far as this rank knows."""
+        return judge(
+            Outcome(
+                name="this run",
+                status="failed" if self.failed else "ended",
+                world_size=self.world_size,
+                parameters=self.parameters,
+                steps=self.steps,
+                split=self.split,
+                plain=None if self.rounds.count else self.plain,
+                price=price_of(self.level_seconds, {name: one.used for name, one in self.prices.levels.items()}),
+                level=self.level,
+                level_seconds=self.level_seconds,
+                guard=self.guard.verdict,
+                rounds=self.rounds.headline,
+                failure=self.errors[-1] if self.errors else "",
+                ruin=self.ruin,
+            )
+        )
 
     @property
     def saved(self) -> float:
@@ -61,8 +97,13 @@ class Summary:
 
     def __str__(self) -> str:
         steps, buckets = max(self.steps, 1), max(sum(self.levels.values()), 1)
+        verdict = self.verdict
+        # The other ranks do not have the estimate of the network that a prediction needs.
+        told = self.rank == 0 or verdict.tone == "bad"
         lines = [
             f"gradwire on rank {self.rank} of {self.world_size}: {self.steps} steps, {self.parameters:,} parameters",
+            *([f"  {verdict.headline}"] if told else []),
+            *([f"  {verdict.time}"] if verdict.time else []),
             f"  sent {Bytes(self.wire_bytes // steps)} a step, plain DDP {Bytes(self.plain_bytes // steps)}"
             f" ({self.saved:.1f}x less)",
             f"  mean time from bucket ready to reduced: {Seconds(self.sync_seconds / buckets)}",
@@ -79,6 +120,7 @@ class Summary:
         if self.advised is not None:
             cap, gain = self.advised.bucket_cap_mb, self.advised.gain
             lines.append(f"  DDP(bucket_cap_mb={cap}) would shorten a step by about {gain:.0%} (more overlap)")
+        lines += [f"  next: {step}" for step in verdict.next if told and step != ADVICE]
         if self.nonfinite_steps:
             lines.append(f"  NaN or infinite gradients in {self.nonfinite_steps} buckets; not changed, as in plain DDP")
         if self.guard.count:
@@ -111,8 +153,14 @@ class SummarySink:
     _guard: GuardActs = field(default_factory=GuardActs)
     _rounds: LocalRounds = field(default_factory=LocalRounds)
     _prices: LevelPrices = field(default_factory=LevelPrices)
+    _health: TrainingHealth = field(default_factory=TrainingHealth)
+    _split: SplitSum = field(default_factory=SplitSum)
+    _level_seconds: dict[str, float] = field(default_factory=dict)
+    # Predicted steps of plain DDP: their sum and number.
+    _plain: tuple[float, int] = (0.0, 0)
+    _failed_at: int = -1
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:  # noqa: PLR0912 - one branch for each kind of event
         with self._lock:
             match event:
                 case Synchronised():
@@ -122,6 +170,11 @@ class SummarySink:
                     self._reasons[event.bucket] = f"{event.level}: {event.reason}"
                 case Sensed():
                     self._sensed = event
+                    if event.predicted_plain is not None:
+                        self._plain = (self._plain[0] + event.predicted_plain, self._plain[1] + 1)
+                case Stepped():
+                    self._split.add(event)
+                    self._level_seconds[event.level] = self._level_seconds.get(event.level, 0.0) + event.seconds
                 case Advised():
                     self._advised = event
                 case TransportChosen():
@@ -130,8 +183,12 @@ class SummarySink:
                     self._prices.take(event)
                 case NonFinite():
                     self._nonfinite += 1
+                    self._health.take(event)
+                case Noted():
+                    self._health.take(event)
                 case Failed():
                     self._errors.append(event.error)
+                    self._failed_at = event.step
                 case Faulted():
                     self._guard.take(event)
                 case OuterStepped():
@@ -164,6 +221,12 @@ class SummarySink:
                 replace(self._guard),
                 self._rounds.copy(),
                 self._prices.copy(),
+                self._split.mean(),
+                dict(self._level_seconds),
+                self._plain[0] / self._plain[1] if self._plain[1] else None,
+                self._failed_at >= max(0, self._last_step),
+                self._health.ruin(self._last_step, (), ()),
+                str(attached.config.get("level", "")),
             )
 
     def _add(self, event: Synchronised) -> None:

@@ -15,12 +15,15 @@ from rich.text import Text
 
 from gradwire.events import LinkSample
 from gradwire.observe.format import clean, count, percent, rate, seconds, span, spark
+from gradwire.observe.outcome import outcome_of
 from gradwire.observe.state import RunState
 from gradwire.observe.step_split import PARTS, StepSplit
+from gradwire.observe.verdict import judge
 from gradwire.units import Bytes
 
 # part -> (pattern, colour)
 PATTERNS: Final = {"compute": ("█", "green"), "encode": ("▓", "magenta"), "wire": ("▒", "yellow"), "wait": ("░", "red")}
+TONES: Final = {"good": "bold green", "even": "bold", "bad": "bold red", "open": "bold"}
 MOST_LINKS: Final = 6
 MOST_DECISIONS: Final = 5
 MOST_INCIDENTS: Final = 3
@@ -33,7 +36,8 @@ def draw(state: RunState, width: int = 80) -> RenderableType:
     """The whole view."""
     if state.started is None:
         return Text("waiting for the first event", style="dim")
-    rows: list[RenderableType] = [_title(state, width), *_progress(state, width), *_guard(state, width)]
+    rows: list[RenderableType] = [_title(state, width), *_progress(state, width), *_verdict(state, width)]
+    rows += _guard(state, width)
     if state.steps:
         rows += [_step(state), *_bar(state.split, width), *_learning(state), *_network(state), _level(state)]
         rows += [*_price(state, width), *_rounds(state, width)]
@@ -68,6 +72,19 @@ def _progress(state: RunState, width: int) -> list[Text]:
     length = max(10, width - LABEL - len(label))
     full = round(share * length)
     return [_row("progress", Text.assemble(("━" * full, "cyan"), ("─" * (length - full), "dim"), label))]
+
+
+def _verdict(state: RunState, width: int) -> Iterable[Text]:
+    """The headline; of a run that is over, also what to try next."""
+    verdict = judge(outcome_of("", state))
+    # The error itself is among the incidents, in full.
+    headline = ": ".join(verdict.headline.split(": ")[:2]) if state.status == "failed" else verdict.headline
+    rows = [("verdict", headline, TONES[verdict.tone])]
+    if state.status in ("ended", "failed"):
+        rows += [("or" if number else "next", step, "") for number, step in enumerate(verdict.next)]
+    for label, text, style in rows:
+        for index, line in enumerate(textwrap.wrap(text, max(20, width - LABEL))):
+            yield _row("" if index else label, Text(line, style))
 
 
 def _guard(state: RunState, width: int) -> Iterable[Text]:
