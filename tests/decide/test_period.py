@@ -11,7 +11,7 @@ import pytest
 
 from gradwire.decide.base import Job
 from gradwire.decide.fixed import FixedLevel
-from gradwire.decide.period import PERIODS, PeriodOption, best_of, choose
+from gradwire.decide.period import FIRST_ROUND, PERIODS, PeriodOption, best_of, choose, longest_round
 from gradwire.decide.period_controller import PeriodController, local_levels
 from gradwire.decide.period_guard import PENALTY
 from gradwire.decide.period_price import PeriodPrice, cosine_of, prior_price
@@ -127,6 +127,9 @@ class PeriodWorld:
     compute: float = 0.05
     cosine: float = 0.4
     changes: int = 0
+    # Whether steps show the bandwidth, and what rounds begin with.
+    identified: bool = True
+    first: Decision = field(default_factory=lambda: Decision(INT8, "start"))
     # The noted loss, by the number of local steps and the steps so far; 0: none is noted.
     loss: Callable[[int, int], float] = lambda every, steps: 0.0
     job: Job = field(default_factory=lambda: Job(4, buckets(), FootprintTable(4)))
@@ -136,14 +139,14 @@ class PeriodWorld:
 
     def run(self, steps: int) -> PeriodWorld:
         """A decision is in force two sessions' steps later."""
-        coming = [*self.decisions[-2:], *[Decision(INT8, "start")] * 2][:2]
+        coming = [*self.decisions[-2:], *[self.first] * 2][:2]
         while self.steps < steps:
             decision = coming.pop(0)
             facts = self.facts(decision)
             self.steps += facts.steps
             self.seconds += facts.seconds
-            bandwidth = LinkView(rtprop=self.trip, bandwidth=self.rate)
-            view = View(bandwidth, changes=self.changes)
+            link = LinkView(rtprop=self.trip, bandwidth=self.rate if self.identified else None)
+            view = View(link, changes=self.changes)
             coming.append(self.controller.decide(self.job, view, facts, self.seconds))
             self.decisions.append(coming[-1])
         return self
@@ -237,6 +240,55 @@ def test_a_network_that_alternates_does_not_change_the_mode_every_time() -> None
         world.rate, world.trip = (1000 * MBIT, 0.0005) if part % 2 else (10 * MBIT, 0.02)
         world.run(100 * part)
     assert changes([min(one, 2) for one in world.periods]) < 10
+
+
+def test_a_latency_alone_is_reason_for_local_steps_at_the_level_in_use() -> None:
+    """On a far network the bandwidth is not identified for some steps; without one all levels look equal."""
+    world = PeriodWorld(controller(), rate=100 * MBIT, trip=0.3, identified=False).run(5)
+    assert world.decisions[0].sync_every > 1
+    assert {one.level for one in world.decisions} == {INT8}
+    near = PeriodWorld(controller(), rate=100 * MBIT, trip=0.001, identified=False).run(200)
+    assert set(near.periods) == {1}
+
+
+def test_a_gain_that_is_below_twice_is_taken_after_three_decisions_at_first() -> None:
+    world = PeriodWorld(controller(), rate=60 * MBIT, trip=0.02).run(30)
+    assert world.periods[0] == 1, "at the first decision the gain was not confirmed"
+    assert world.periods[4] > 1
+
+
+@pytest.mark.parametrize("cosine", [0.0, 0.95])
+def test_no_round_is_long_against_the_training_before_it(cosine: float) -> None:
+    world = PeriodWorld(controller(), 2 * MBIT, trip=0.3, cosine=cosine).run(3000)
+    made = 0
+    for every in world.periods:
+        assert every <= max(FIRST_ROUND, longest_round(made))
+        made += every
+    assert max(world.periods) > FIRST_ROUND, "long rounds are used later"
+
+
+def test_a_job_whose_steps_are_all_local_is_never_told_to_synchronise_every_step() -> None:
+    """Along an elastic plan: on a fast network, after harm, and when nothing was measured."""
+    always = [
+        PeriodWorld(local_only(), 1000 * MBIT, trip=0.0005, first=every(10)).run(500),
+        PeriodWorld(local_only(), 5 * MBIT, first=every(10)).run(3000),
+        PeriodWorld(local_only(), 5 * MBIT, first=every(10), loss=lambda every, steps: math.nan).run(3000),
+    ]
+    fast, slow, harmed = (world.periods for world in always)
+    assert set(fast) == {10}
+    assert max(slow) > 10
+    assert set(harmed[-20:]) == {10}
+    nothing = View.unknown()
+    facts = StepFacts(0.2, 0.1, steps=10, divergence=RoundNorms(10, 1.0, 0.5))
+    assert local_only().decide(Job(4, buckets(), FootprintTable(4)), nothing, facts, 1.0).sync_every == 10
+
+
+def local_only() -> PeriodController:
+    return PeriodController(FixedLevel(INT8), (OFF, INT8, INT4), synchronous=False)
+
+
+def every(steps: int) -> Decision:
+    return Decision(INT8, "start", sync_every=steps)
 
 
 def test_a_job_whose_network_is_not_measured_stays_synchronous() -> None:

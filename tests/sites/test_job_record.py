@@ -9,7 +9,7 @@ from torch.distributed import HashStore
 
 from gradwire.config import resolve
 from gradwire.errors import ConfigError, LinkError
-from gradwire.sites.job_record import JobRecord, facts_of, find_job, publish_job
+from gradwire.sites.job_record import JobRecord, facts_of, find_job, job_facts, publish_job
 from gradwire.sites.leader_record import LeaderRecord
 
 CONFIG: dict[str, Any] = {
@@ -36,6 +36,13 @@ def test_a_job_with_another_cap_is_not_joined() -> None:
     publish_job(store, "0", JobRecord(leader, facts_of(resolve(theirs)), drawn=True))
     with pytest.raises(ConfigError, match=r"lossiest is 'int8' here and 'int4' in the running job"):
         find_job(store, "0", facts_of(resolve(ours)), 0.2)
+
+
+def test_a_job_does_not_grow_and_says_what_to_do_instead() -> None:
+    store, leader = HashStore(), LeaderRecord(kind="ltp", secret="", addresses={}, plan="")
+    publish_job(store, "0", JobRecord(leader, job_facts(resolve(CONFIG), 4), drawn=True))
+    with pytest.raises(ConfigError, match=r"WORLD_SIZE is '5' here and '4' in the running job.*start again with all"):
+        find_job(store, "0", job_facts(resolve(CONFIG), 5), 0.2)
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"leader": 3, "facts": {}}', "\xff"])

@@ -86,6 +86,16 @@ def placeholder() -> Iterator[None]:
     dist.destroy_process_group()
 
 
+@pytest.mark.parametrize("rank", [-1, 4])
+def test_a_rank_that_the_job_never_had_cannot_rejoin(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    import gradwire
+
+    monkeypatch.setenv("GRADWIRE_REJOIN", "1")
+    monkeypatch.delenv("GRADWIRE_BACKEND", raising=False)
+    with pytest.raises(gradwire.ConfigError, match=rf"RANK is {rank} and WORLD_SIZE 4; give this process the lost"):
+        gradwire.init_process_group("gloo", store=HashStore(), rank=rank, world_size=4)
+
+
 @pytest.mark.parametrize(
     ("config", "what"),
     [

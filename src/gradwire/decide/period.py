@@ -8,8 +8,9 @@ is in force in, the option to use and why out. decide/period_controller.py keeps
     1. options within 3 % of the best count as equal; the one with the fewest local steps, then the least lossy, is best
     2. leave what is in force only for a clear gain: 8 % within local steps, 15 % between synchronous and local steps,
        which also costs an uncompressed exchange or the outer optimizer's momentum
-    3. where the network does not certainly take 5 ms and a tenth of the compute, training is synchronous: what else a
-       step waits for is the machine, which local steps do not make faster
+    3. where the network does not certainly take 5 ms and a tenth of the compute, training is synchronous, or has the
+       shortest rounds where it cannot be: what else a step waits for is the machine, which local steps do not make
+       faster
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ from gradwire.units import Seconds
 # the inner optimizer's momentum remembers (ten steps): otherwise inner and outer momentum add up, and 5 steps cost more
 # than 20 (docs/results/local-steps.md).
 PERIODS: Final = (10, 20, 50, 100)
+# Local steps of the first rounds, at most, and after that the share of all steps made so far: only the end of a round
+# shows how far replicas move apart (decide/period_price.py), so a wrong first price costs a quarter of the training at
+# most. Chosen, checked in virtual time.
+FIRST_ROUND: Final = 50
+LARGEST_SHARE: Final = 0.25
 # Estimates vary by a few per cent on a steady network. These bands prevent flapping; chosen, not measured.
 AS_GOOD: Final = 0.03
 WORSE: Final = 0.08
@@ -65,6 +71,11 @@ class PeriodOption:
         return f"{self.level} {every}: {Seconds(self.seconds)}{more}"
 
 
+def longest_round(steps: int) -> int:
+    """The most local steps that a round may have after so many steps of training."""
+    return max(FIRST_ROUND, int(LARGEST_SHARE * steps))
+
+
 def best_of(options: Sequence[PeriodOption]) -> PeriodOption:
     """The best option; among equals the first, so pass them with fewer local steps and less lossy levels first."""
     least = min(one.to_accuracy for one in options)
@@ -75,7 +86,8 @@ def choose(options: Sequence[PeriodOption], here: PeriodOption, network: float) 
     """The option to use, and why. `network` is what an exchange certainly takes, from what is known of latency and
     bandwidth; options with fewer local steps and less lossy levels come first."""
     if network < max(NEGLIGIBLE, NEGLIGIBLE_SHARE * here.compute):  # 3
-        options = [one for one in options if not one.local]
+        least = min(one.sync_every for one in options)
+        options = [one for one in options if one.sync_every == least]
     best = best_of(options)  # 1
     band = WORSE if best.local == here.local else WORSE_MODE
     if best == here or here.to_accuracy <= (1 + band) * best.to_accuracy:  # 2

@@ -13,6 +13,8 @@ with local steps at every dense level allowed:
     5. the first decision that returns to synchronous steps has the level `off`: that exchange ends the last round and
        sends all that is in residuals
 
+Along an elastic plan all steps are local (local_steps/voted_rounds.py): `synchronous` is False, and there is no 5.
+
 Which levels are dear for pseudo-gradients is known for dense ones only, so local steps use no others.
 """
 
@@ -28,7 +30,7 @@ from gradwire.decide.base import Controller, Job
 from gradwire.decide.cost_model import predict
 from gradwire.decide.ladder import LADDER, Rung, index_of
 from gradwire.decide.lossiness import at_most
-from gradwire.decide.period import PERIODS, PeriodOption, best_of, choose
+from gradwire.decide.period import PERIODS, PeriodOption, best_of, choose, longest_round
 from gradwire.decide.period_guard import PeriodGuard
 from gradwire.decide.period_price import PeriodPrice
 from gradwire.decide.price import EXACT, FORMATS
@@ -49,36 +51,43 @@ LEAST_ERROR, GREATEST_ERROR = 0.2, 5.0
 
 class PeriodController:
     """`inner` decides the level of synchronous steps. `levels`, least lossy first, are those of local steps; `dear` is
-    the most that a level of `inner` may cost in steps where that is not known."""
+    the most that a level of `inner` may cost in steps where that is not known; `synchronous`: whether training may be
+    synchronous."""
 
-    def __init__(self, inner: Controller, levels: Sequence[Level], dear: float = 0.05) -> None:
+    def __init__(
+        self, inner: Controller, levels: Sequence[Level], dear: float = 0.05, *, synchronous: bool = True
+    ) -> None:
+        self._may_synchronise = synchronous
         self._inner, self._levels, self._dear = inner, tuple(levels), 1 + dear
         self._price: PeriodPrice | None = None
         self._computes: deque[float] = deque(maxlen=KEPT)
         self._errors: dict[bool, deque[float]] = {mode: deque(maxlen=KEPT) for mode in (True, False)}
         self._synchronous: tuple[Job, StepFacts] | None = None
         self._decided: Decision | None = None
-        self._local, self._every, self._level = False, 1, Level()
+        self._local, self._every, self._level = not synchronous, 1 if synchronous else PERIODS[0], self._levels[0]
         self._proposed: tuple[bool, int] | None = None
         self._steps = self._decisions = self._changes = self._version = 0
-        self._moved_at, self._moved_decision, self._hold = 0, 0, HOLD
+        # The first change waits for decisions only: until it is made, every step is the slow one.
+        self._moved_at, self._moved_decision, self._hold = -HOLD, 0, HOLD
         self._visited: set[int] = set()
         self._guard = PeriodGuard()
 
     def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
         self._steps += facts.steps
         self._decisions += 1
-        if facts.divergence is None and facts.steps == 1:
+        if facts.divergence is None and facts.steps == 1 and self._may_synchronise:
             self._decided = self._inner.decide(job, view, facts, now)
             self._synchronous = job, facts
         sure, view = view, _known(view)
         self._learn(job, view, facts)  # 1
-        if view.group.bandwidth is None or not self._computes or job.world_size < 2:
+        if (view.group.bandwidth is None and view.group.rtprop is None) or not self._computes or job.world_size < 2:
             return self._stay("the network has not been measured yet")
         harmed = self._guard.check(self._steps, self._every, facts.loss)
-        options = [one for one in self._options(job, view, facts) if self._guard.allows(one.sync_every)]  # 2
+        options = [one for one in self._options(job, view, facts) if self._allows(one.sync_every)]  # 2
         if harmed:  # 4
             return self._back_off(options)
+        if not options:
+            return self._stay("the bandwidth has not been measured yet")
         here = next((one for one in options if (one.sync_every, one.level) == (self._every, self._level)), options[0])
         best, reason = choose(options, here, _certain(options[0].level, job, sure))  # 3
         if best == here or not self._confirmed(best, here):
@@ -106,13 +115,21 @@ class PeriodController:
             error = min(max(facts.exposed / predicted, LEAST_ERROR), GREATEST_ERROR)
             self._errors[local].append(error)
 
+    def _allows(self, sync_every: int) -> bool:
+        if sync_every == PERIODS[0] and not self._may_synchronise:
+            return True
+        return self._guard.allows(sync_every) and sync_every <= max(self._every, longest_round(self._steps))
+
     def _options(self, job: Job, view: View, facts: StepFacts) -> list[PeriodOption]:
-        """The synchronous option, then local ones with ever more steps, each by level, least lossy first."""
+        """The synchronous option, then local ones with ever more steps, each by level, least lossy first. While only
+        the latency is known, at the level in use: without a bandwidth all levels look equal."""
         assert self._price is not None
-        local = {level: self._error(True) * self._exchange(level, job, view, None) for level in self._levels}
+        measured, used = view.group.bandwidth is not None, facts.level
+        levels = [level for level in self._levels if measured or level == used]
+        local = {level: self._error(True) * self._exchange(level, job, view, None) for level in levels}
         compute = statistics.median(self._computes)
         return [
-            self._synchronous_option(job, view, compute),
+            *([self._synchronous_option(job, view, compute)] if self._may_synchronise else []),
             *(
                 PeriodOption(level, every, compute, exchange, self._price.of(every) * self._level_price(level))
                 for every in PERIODS

@@ -50,6 +50,8 @@ def init_process_group(backend: str | None = None, init_method: str | None = Non
         timeout = options.get("timeout") or STORE_TIMEOUT
         found, rank, size = _connect_store(init_method or "env://", rank, size, timeout)
         store = PrefixStore("default_pg", found)  # torch adds this prefix to a store that it connects itself
+    if not 0 <= rank < size:
+        raise ConfigError(f"{VARIABLE}: RANK is {rank} and WORLD_SIZE {size}; give this process the lost rank's RANK")
     placeholder_group.register()
     dist.init_process_group(placeholder_group.NAME, store=store, rank=rank, world_size=size)
 

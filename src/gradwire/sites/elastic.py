@@ -22,7 +22,7 @@ from gradwire.errors import ConfigError, LinkError
 from gradwire.events import Faulted
 from gradwire.sites.address_book import AddressBook
 from gradwire.sites.failover_store import AskAlive, FailoverStore, unknown
-from gradwire.sites.job_record import VARIABLE, JobRecord, facts_of, find_job, model_name, publish_job
+from gradwire.sites.job_record import VARIABLE, JobRecord, find_job, job_facts, model_name, publish_job
 from gradwire.sites.leader_record import LeaderRecord, broadcast_leader_record
 from gradwire.sites.local_reduce import LocalReducer
 from gradwire.sites.reducer import TreeReducer
@@ -146,7 +146,7 @@ def publish_rejoin(connection: TreeConnection, context: SiteContext, name: str, 
     if context.rank == 0:
         addresses.publish(0, (own_address(), connection.wire.port))
         leader = msgspec.structs.replace(LeaderRecord.of(connection), secret="")
-        publish_job(context.store, name, JobRecord(leader, facts_of(context.config), drawn))
+        publish_job(context.store, name, JobRecord(leader, job_facts(context.config, context.group.size()), drawn))
 
 
 def rejoin_job(context: SiteContext) -> TreeReducer:
@@ -159,7 +159,7 @@ def rejoin_job(context: SiteContext) -> TreeReducer:
     if config.compress.warmup:
         raise ConfigError(f"{VARIABLE}: compress.warmup counts steps that this rank has not made; set it to 0")
     name = model_name(context.group.group_name)
-    job = find_job(context.store, name, facts_of(config), config.transport.connect)
+    job = find_job(context.store, name, job_facts(config, size), config.transport.connect)
     record, book = job.leader, AddressBook(context.store, name)
     if job.drawn and given_secret() is None:
         secret = book.request_secret(config.transport.connect)

@@ -27,6 +27,13 @@ POLL: Final = 0.1
 FILES: Final = ("net", "sites")
 
 
+PLACES: Final = "WORLD_SIZE"
+GROW: Final = (
+    "a job has as many places as ranks at its start, and a new process takes the place of a lost one. To train with "
+    "more ranks, save handle.state_dict() and start again with all of them"
+)
+
+
 class JobRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How to connect to the job, and the settings that must be the same on all ranks."""
 
@@ -63,6 +70,11 @@ def facts_of(config: Config) -> dict[str, str]:
     return {"gradwire's version": gradwire.__version__, **{name: str(value) for name, value in settings.items()}}
 
 
+def job_facts(config: Config, world_size: int) -> dict[str, str]:
+    """These, and how many ranks the job had at the start: as many places it has."""
+    return {**facts_of(config), PLACES: str(world_size)}
+
+
 def publish_job(store: Store, name: str, record: JobRecord) -> None:
     """Called once, by rank 0."""
     _records(store).set(name, msgspec.json.encode(record).decode())
@@ -90,10 +102,9 @@ def find_job(store: Store, name: str, facts: dict[str, str], patience: float) ->
         ) from error
     for what, theirs in record.facts.items():
         if facts.get(what) != theirs:
-            raise ConfigError(
-                f"{VARIABLE}: {what} is {facts.get(what)!r} here and {theirs!r} in the running job; give this rank the "
-                "same"
-            )
+            fix = GROW if what == PLACES else "give this rank the same"
+            own = facts.get(what)
+            raise ConfigError(f"{VARIABLE}: {what} is {own!r} here and {theirs!r} in the running job; {fix}")
     return record
 
 
