@@ -81,6 +81,7 @@ class Benchmark:
         self.ledger = Ledger(options.runs, any_code=options.any_code, made=made)
         self.lab = LabCheck.of(self.setup, self.ledger, options.dilate)
         self.jobs: int = options.jobs
+        self.only_trainings: bool = options.only_trainings
         self.records = Collected()
         for name in self.who.hooks:
             hook_of(name)
@@ -124,7 +125,9 @@ class Benchmark:
             yield from self._run_seed(seed)
 
     def _run_seed(self, seed: int) -> Iterator[tuple[Work, dict[str, Any]]]:
-        works = self.trainings(seed) + self.wholes(seed) + (self.checks() if seed == 1 else [])
+        works = self.trainings(seed)
+        if not self.only_trainings:
+            works += self.wholes(seed) + (self.checks() if seed == 1 else [])
         yield from self._keep(perform(works, self.ledger, self.jobs))
         yield from self._keep(perform(self.timings(seed), self.ledger, self.jobs))
         self.place_times(seed)
@@ -219,6 +222,7 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--runs", type=Path, default=RECORDS, help="folder of finished runs")
     parser.add_argument("--tidy", action="store_true", help="drop runs that later ones replace from --runs, and end")
     parser.add_argument("--any-code", action="store_true", help="use finished runs of other code too")
+    parser.add_argument("--only-trainings", action="store_true", help="of fixed levels: a new controller keeps them")
     parser.add_argument("--only-write", action="store_true", help="run nothing; write from what is in --runs")
     parser.add_argument("--lab", action="store_true", help="run the cells of the lab; the rest is only written")
     parser.add_argument("--dilate", type=float, default=8.0, help="of --lab: the factor of dilated time")

@@ -25,6 +25,7 @@ def perform(works: Iterable[Work], ledger: Ledger, jobs: int = 1) -> Iterator[tu
         else:
             yield work, found
     if jobs == 1:
+        torch.set_num_threads(1)
         for work in waiting:
             yield work, ledger.add(work.settings, work.code, work.run())
     elif waiting:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from harness.progress.cells import AUTO, AUTO_LOCAL, PLAIN, TRADE, Lineup, cell_of, changes_of, shares_of
 from harness.progress.curves import Curve, Losses, noise_of
 from harness.progress.ledger import Ledger
-from harness.progress.networks import STEADY
+from harness.progress.networks import is_steady
 
 # What is asked of auto: its speed against the best fixed level, on changing networks, and against peers.
 AT_LEAST: Final = 0.95
@@ -187,7 +187,7 @@ def totals(cells: Sequence[Mapping[str, Any]], levels: Sequence[Mapping[str, Any
         "ruined_fixed": sum(row["ruined"] for row in levels),
         "runs_fixed": sum(row["seeds"] for row in levels),
         "most_changes_steady": max(
-            (max(cell["controllers"][AUTO]["changes"]) for cell in cells if cell["network"] in STEADY), default=None
+            (max(cell["controllers"][AUTO]["changes"]) for cell in cells if is_steady(cell["network"])), default=None
         ),
     }  # fmt: skip
 
@@ -203,7 +203,7 @@ Pair = tuple[Mapping[str, Any], Mapping[str, Any]]  # a cell, and its row of one
 def _counted(pairs: Sequence[Pair], name: str, least: float, on_changing: float) -> dict[str, Any]:
     """One comparison with fixed levels: fast enough in how many pairs, undecided in how many, and where not."""
     own = [(cell, row, row[name]) for cell, row in pairs if name in row]
-    changing = [speed for cell, _, speed in own if cell["network"] not in STEADY]
+    changing = [speed for cell, _, speed in own if not is_steady(cell["network"])]
     return {
         "of": len(own),
         "reached": sum(verdict(speed, least) is True for _, _, speed in own),

@@ -7,6 +7,9 @@
     mlp        three linear layers, Fashion-MNIST                        Adam 1e-3
 
 None has a warm-up of its own. Without a directory the package's built-in data are used, and resnet is left out.
+
+Other jobs are written MODEL-OPTIMIZER: `gpt-sgd:0.05:0.9`, `cnn-adam:0.001`; a number alone is a rate of SGD with
+momentum 0.9. `deep` is another model, six linear layers: no constant of gradwire was fitted to it.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -30,19 +34,38 @@ NEED_DATA: Final = ("resnet",)
 # Images of a task's training set: more than 1,000 steps of 4 workers use.
 SAMPLES: Final = 40_000
 # Per worker. The two tasks that compute most have half the others' batch, for the sake of the benchmark's length.
-BATCHES: Final = {"gpt": 8, "cnn-0.05": 16, "cnn-0.1": 16, "resnet": 8, "mlp": 16}
+BATCHES: Final = {"gpt": 8, "cnn": 16, "resnet": 8, "mlp": 16, "deep": 16}
 
 
 @cache
 def task_of(name: str, steps: int, directory: Path | None) -> TrainingTask:
     """A task for a run of so many steps, to which its schedule is fitted."""
-    if name not in BATCHES:
-        raise ConfigError(f"tasks: {name!r} is not one of {', '.join(TASKS)}")
-    if name == "resnet":
+    model, _, optimizer = name.partition("-")
+    if model not in BATCHES:
+        raise ConfigError(f"tasks: {name!r} is not one of {', '.join((*TASKS, *BATCHES))}, or MODEL-OPTIMIZER")
+    task = _made(model, steps, directory)
+    spec = optimizer if ":" in optimizer else f"sgd:{optimizer}:0.9"
+    return replace(with_optimizer(task, spec) if optimizer else task, name=name)
+
+
+def _made(model: str, steps: int, directory: Path | None) -> TrainingTask:
+    if model == "resnet":
         return _resnet(steps, directory)
-    model, _, rate = name.partition("-")
-    task = make_task(model, directory, BATCHES[name])
-    return replace(with_optimizer(task, f"sgd:{rate}:0.9") if rate else task, name=name)
+    if model == "deep":
+        return _deep(directory)
+    return make_task(model, directory, BATCHES[model])
+
+
+def _deep(directory: Path | None) -> TrainingTask:
+    task = make_task("mlp", directory, BATCHES["deep"])
+    pixels = task.held_out[0][0].numel()
+
+    def module() -> nn.Module:
+        widths = [pixels, 192, 192, 192, 192, 192]
+        layers = [one for pair in pairwise(widths) for one in (nn.Linear(*pair), nn.ReLU())]
+        return nn.Sequential(nn.Flatten(), *layers, nn.Linear(192, 10))
+
+    return replace(task, module=module, compute=0.02)
 
 
 def _resnet(steps: int, directory: Path | None) -> TrainingTask:
