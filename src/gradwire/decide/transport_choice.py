@@ -10,7 +10,7 @@
    meanwhile
 4. keep it if its steps are clearly shorter than those before (those of another level count with its price in
    steps); else return, and try again late: each time after twice as many steps. A step that takes far longer ends
-   the trial at once
+   the trial at once. What steps over trees took longer than predicted is added to later predictions of them
 5. after a network change, steps that have become longer are tried over the first transport again; where loss limits
    gradwire's TCP, LTP is tried
 6. along trees: where the steps of the level that the controller settled on take clearly longer to the same loss
@@ -36,8 +36,6 @@ from gradwire.units import Seconds
 
 # The predicted gain, as a share of a step, from which another transport is opened.
 WORTH: Final = 0.1
-# Steps for which the first choice waits for the forecast of trees: a trial of something else would take longer.
-PATIENCE: Final = 24
 # Steps before a transport that was not kept is tried again; doubled each time.
 RETRY: Final = 500
 # After a network change, steps longer than before by this factor are tried over the group again.
@@ -67,6 +65,8 @@ class TransportChooser:
         self._reason = ""
         # What flat transports were predicted to take at their best level, when trees were tried; until a change.
         self._flat: dict[TransportKind, WayForecast] = {}
+        # Seconds that a step over trees was predicted to take, and those that it took longer; until a change.
+        self._expected = self._excess = 0.0
 
     @property
     def trying(self) -> bool:
@@ -94,15 +94,15 @@ class TransportChooser:
         if step.view.changes != self._changes or step.level != self._level:
             if step.view.changes != self._changes:
                 self._usual = statistics.median(self._recent) if self._recent else self._usual
-                self._flat = {} if self._changes >= 0 else self._flat
+                if self._changes >= 0:
+                    self._flat, self._excess = {}, 0.0
             self._changes, self._level = step.view.changes, step.level
             self._recent.clear()
         self._recent.append(step.facts.seconds)
 
     def _look(self, step: TransportStep, ready: Collection[TransportKind]) -> None:
         """Open or try what is predicted to be better."""
-        awaited = "trees" in self._offered and step.routes is None and self._step <= PATIENCE
-        if len(self._recent) < ENOUGH or not step.steady or awaited:
+        if len(self._recent) < ENOUGH or not step.steady:
             return
         found = self._candidate(step)
         if found is None:
@@ -138,7 +138,7 @@ class TransportChooser:
         flat, trees = ways
         options = step.known_options(typical)
         self._flat = {kind: flat_ways(options, gains[kind]).later for kind in wires}
-        self._flat[self.use] = flat.later
+        self._flat[self.use], self._expected = flat.later, trees.now.seconds - self._excess
         return Candidate("trees", trees.now.level, trees.now.price, f"{saved} ({step.routes.reason})")
 
     def _ways(self, step: TransportStep, typical: float) -> tuple[BestWays, BestWays] | None:
@@ -148,6 +148,8 @@ class TransportChooser:
             return None
         if not routes.by_level:
             routes = replace(routes, by_level={summable(step.level): routes.trees})
+        work = {level: routes.work.get(level, 0.0) + self._excess for level in routes.by_level}
+        routes = replace(routes, work=work)
         trees = tree_ways(options, routes, step.facts, (self._met(step) - 1) * self._trips(self.use, step))
         return None if trees is None else (flat_ways(options), trees)
 
@@ -205,10 +207,12 @@ class TransportChooser:
             return
         self._trial = None
         self._recent.clear()
-        took = f"{Seconds(median(trial.seconds)[0] if trial.seconds else step.facts.seconds)} a step"
-        compared = f"{took} over {trial.kind}, {Seconds(trial.before)} over {self.use}"
+        took = median(trial.seconds)[0] if trial.seconds else step.facts.seconds
+        if trial.kind == "trees":
+            self._excess = max(0.0, took - self._expected)
+        compared = f"{Seconds(took)} a step over {trial.kind}, {Seconds(trial.before)} over {self.use}"
         if keep:
-            if self.use != self._first:
+            if self.use != self._first and trial.kind != "trees":
                 self._later(self.use)
             self.use, self._usual = trial.kind, None
             self._flat = self._flat if trial.kind == "trees" else {}
