@@ -80,6 +80,8 @@ class TransportChooser:
         self._reason = ""
         if self._prepare in failed:
             self._refuse(self._prepare)
+        elif self._trial is not None and self.use in failed:
+            self._adopt(self._trial.kind)  # there is no way back
         elif self._trial is not None:
             self._continue(self._trial, step)
         elif step.ran == self.use and step.facts.steps == 1:  # a round of local steps seldom waits
@@ -87,7 +89,8 @@ class TransportChooser:
             self._look(step, ready)
             self._explain(step)
         if self._trial is not None:
-            return TransportChoice(self._trial.kind, self._prepare, self._reason, self._trial.level)
+            # The trial may end with the way back: ranks report whether it is still open, and do not close its trees.
+            return TransportChoice(self._trial.kind, self.use, self._reason, self._trial.level)
         return TransportChoice(self.use, self._prepare, self._reason)
 
     def _collect(self, step: TransportStep) -> None:
@@ -214,13 +217,17 @@ class TransportChooser:
         if keep:
             if self.use != self._first and trial.kind != "trees":
                 self._later(self.use)
-            self.use, self._usual = trial.kind, None
-            self._flat = self._flat if trial.kind == "trees" else {}
-            self.switches += 1
-            self._changes = -1
+            self._adopt(trial.kind)
         else:
             self._later(trial.kind)
         self._reason = compared
+
+    def _adopt(self, kind: TransportKind) -> None:
+        self.use, self._usual, self._trial = kind, None, None
+        self._flat = self._flat if kind == "trees" else {}
+        self._recent.clear()
+        self.switches += 1
+        self._changes = -1
 
     def _later(self, kind: TransportKind) -> None:
         self._pause[kind] = 2 * self._pause.get(kind, RETRY // 2)
