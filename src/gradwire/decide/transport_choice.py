@@ -36,6 +36,10 @@ from gradwire.units import Seconds
 
 # The predicted gain, as a share of a step, from which another transport is opened.
 WORTH: Final = 0.1
+# Steps after which another transport is opened; it is tried after so many where the predicted gain is a share of LARGE,
+# else after as many as a comparison needs.
+SOON: Final = 4
+LARGE: Final = 0.3
 # Steps before a transport that was not kept is tried again; doubled each time.
 RETRY: Final = 500
 # After a network change, steps longer than before by this factor are tried over the group again.
@@ -105,13 +109,15 @@ class TransportChooser:
 
     def _look(self, step: TransportStep, ready: Collection[TransportKind]) -> None:
         """Open or try what is predicted to be better."""
-        if len(self._recent) < ENOUGH or not step.steady:
+        if len(self._recent) < SOON or not step.steady:
             return
         found = self._candidate(step)
         if found is None:
             return
-        kind = found.kind
+        kind, needed = found.kind, SOON if found.gain >= LARGE else ENOUGH
         if kind == self._first or kind in ready:
+            if len(self._recent) < needed:
+                return
             before, error = median(self._recent)
             self._trial, self._prepare = Trial(kind, found.level, before * step.price / found.price, error), "group"
             self._reason = f"{found.why}: measuring {kind}"
@@ -137,12 +143,13 @@ class TransportChooser:
             return None
         saved = f"{best} would save about {Seconds(gains[best])} of a step of {Seconds(typical)}"
         if best != "trees" or ways is None or step.routes is None:
-            return Candidate(best, step.level, step.price, saved)
+            return Candidate(best, step.level, step.price, saved, gains[best] / typical)
         flat, trees = ways
         options = step.known_options(typical)
         self._flat = {kind: flat_ways(options, gains[kind]).later for kind in wires}
         self._flat[self.use], self._expected = flat.later, trees.now.seconds - self._excess
-        return Candidate("trees", trees.now.level, trees.now.price, f"{saved} ({step.routes.reason})")
+        gain = gains[best] / typical
+        return Candidate("trees", trees.now.level, trees.now.price, f"{saved} ({step.routes.reason})", gain)
 
     def _ways(self, step: TransportStep, typical: float) -> tuple[BestWays, BestWays] | None:
         """The present transport and trees, each at its best; None without a forecast that speaks for trees."""

@@ -43,8 +43,10 @@ class CarriedStep:
 class RouteForecaster(Protocol):
     """Predicts what trees would take instead of what carries the steps now."""
 
-    # Links are about equal, as far as is known: levels along trees need no price.
-    uniform: bool
+    @property
+    def uniform(self) -> bool:
+        """Links are about equal, as far as is known: levels along trees need no price."""
+        ...
 
     def take(self, step: CarriedStep) -> RouteForecast | None:
         """Called once per step; None as long as nothing is known."""
