@@ -116,6 +116,17 @@ def test_a_plan_waits_for_what_levels_cost_and_equal_links_for_nothing() -> None
     assert not routes.uniform
 
 
+def test_another_transport_shows_other_links() -> None:
+    routes = planner(slow=100.0)
+    run(routes, range(SETTLED + 2), carried(0))
+    assert routes.uniform
+    for a, b in permutations(range(WORLD), 2):
+        routes.learn(a, LinkFacts(b, 0.04, (4.0 if {a, b} == {0, 1} else 100.0) * MBIT, 0.0, 300 * MBIT))
+    run(routes, range(SETTLED + 2, 2 * SETTLED + 6), carried(0, kind="ltp"))
+    assert not routes.uniform
+    assert routes.proposal is not None
+
+
 def test_loss_that_limits_tcp_lets_trees_use_ltp() -> None:
     routes = planner()
     run(routes, range(SETTLED + 2), carried(0, loss=0.01))

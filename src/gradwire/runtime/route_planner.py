@@ -2,8 +2,8 @@
 
 In: what ranks report of their links, with every pulse, and the steps. Out: the last forecast, and the plan that trees
 begin with. Making a plan takes hundreds of milliseconds, so it has a short-lived thread of its own, and happens seldom:
-when something is known of every link, after a network change, and then after longer and longer pauses. Where links are
-about equal, which is cheap to see, no plan is made.
+when something is known of every link, after a change of the network or of the transport, and then after longer and
+longer pauses. Where links are about equal, which is cheap to see, no plan is made.
 """
 
 from __future__ import annotations
@@ -119,6 +119,8 @@ class RoutePlanner:
         known = self._forecast.at(level, step.carried_by) if self._forecast is not None else None
         # A level that the last forecast does not have must not wait for the next one for minutes.
         due = step.now >= (self._next if known is not None else min(self._next, self._begun + PAUSE))
+        # What TCP gets of a lossy link is not what LTP gets: another transport shows other links.
+        due = due or (self._forecast is not None and self._forecast.over != step.carried_by)
         if self._steps >= SETTLED and due and not self._planning:
             self._begin(step, level)
         return known
