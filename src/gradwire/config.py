@@ -134,8 +134,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fragment_progress: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
     # A planner ("loadaware", "star", "ring", ...): gradients are summed along its trees over LTP or TCP. "": no plan,
     # sums are formed between all ranks. "auto" begins without a plan and changes to trees while training with an
-    # adaptive level, where measured links predict that steps become shorter and steps confirm it (docs/planning.md).
-    plan: str = ""
+    # adaptive level, where measured links predict that steps become shorter and steps confirm it (docs/planning.md);
+    # never with transport = "group".
+    plan: str = AUTO_PLAN
     planning: PlanningConfig = msgspec.field(default_factory=PlanningConfig)
     compress: CompressConfig = msgspec.field(default_factory=CompressConfig)
     transport: TransportConfig = msgspec.field(default_factory=TransportConfig)

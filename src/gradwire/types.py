@@ -238,25 +238,28 @@ class Decision:
 class LevelOption:
     """What a controller knows of a level that it may use: the predicted seconds of a step, of which `exposed` waits for
     the network, and how many times more steps the level needs for the same loss. `now`: it may be used at this step;
-    others only after the warm-up."""
+    others only after the warm-up. `summed`: that number for what trees
+    send in its place; None where that is not permitted."""
 
     level: Level
     seconds: float
     exposed: float
     price: float = 1.0
     now: bool = True
+    summed: float | None = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class RouteForecast:
     """Predicted seconds of a step's exchange at the present level as it is summed now, and along trees where those are
     clearly better (else None); the reason in words. `by_level` has the seconds along trees of every level that may be
-    used, by the level that trees would send."""
+    used, by the level that trees would send; `work` the seconds of members' processors that add to them."""
 
     flat: float
     trees: float | None
     reason: str
     by_level: Mapping[Level, float] = field(default_factory=dict)
+    work: Mapping[Level, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradwire.decide.transport_choice import PATIENCE, RETRY, TransportChooser
+from gradwire.decide.transport_choice import RETRY, TransportChooser
 from gradwire.decide.transport_step import TransportStep
 from gradwire.decide.transport_trial import ENOUGH, MOST, OPENING
 from gradwire.level import Level
 from gradwire.types import LevelOption, LinkView, RouteForecast, StepFacts, TransportKind, View
 from tests.decide.test_transport_choice import DELAY, World
 
-SLOW: dict[TransportKind, float] = {"group": 0.7, "trees": 0.3, "tcp": 0.66, "ltp": 0.66}
+SLOW: dict[TransportKind, float] = {"group": 0.7, "trees": 0.3, "tcp": 0.62, "ltp": 0.66}
 FORECAST = RouteForecast(0.6, 0.25, "250 ms along trees (sites), 600 ms as a flat exchange")
 
 
@@ -68,11 +68,14 @@ def test_where_trees_are_not_better_that_is_said_once_and_again_after_a_change()
     assert len(world.reasons) == 2
 
 
-def test_another_wire_is_not_tried_before_the_forecast_is_there_but_not_much_later() -> None:
-    world = slow_link(routes=None).run(PATIENCE)
-    assert set(world.asked) == {"group"}
-    world.run(10)
+def test_a_wire_does_not_wait_for_the_forecast_and_trees_are_tried_after_it() -> None:
+    world = slow_link(routes=None).run(ENOUGH + DELAY)
     assert "tcp" in world.asked
+    world.run(40)
+    assert world.chooser.use == "tcp"
+    world.routes = FORECAST
+    world.run(40)
+    assert world.chooser.use == "trees"
 
 
 def test_where_a_rank_cannot_open_trees_the_job_stays_and_says_so_once() -> None:
@@ -178,7 +181,7 @@ def levels_job(chooser: TransportChooser, steps: int, warm: int, used: list[tupl
         level = forced or ((TOPK if ran == "group" else SHARED) if number >= warm else INT4)
         seconds = LEVELS[ran, level]
         options = tuple(
-            LevelOption(one, LEVELS[ran, one], LEVELS[ran, one] - 0.1, price, now)
+            LevelOption(one, LEVELS[ran, one], LEVELS[ran, one] - 0.1, price, now, price)
             for one, price, now in (
                 (INT4, 1.0, True),
                 (TOPK if ran == "group" else SHARED, 1.04, number >= warm),
@@ -217,7 +220,7 @@ def test_trees_are_tried_at_the_level_that_suits_them_and_compared_by_time_to_ac
 def test_a_price_that_eats_the_gain_speaks_against_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     """The flat exchange at int4 takes a tenth longer than trees at a level that needs a third more steps."""
     monkeypatch.setitem(LEVELS, ("group", INT4), 0.35)
-    options = (LevelOption(INT4, 0.35, 0.25), LevelOption(TOPK, 0.34, 0.24, 1.3))
+    options = (LevelOption(INT4, 0.35, 0.25), LevelOption(TOPK, 0.34, 0.24, 1.3, summed=1.3))
     routes = RouteForecast(0.25, 0.19, "forecast", {SHARED: 0.19})
     chooser, facts = TransportChooser(("trees",)), StepFacts(0.35, 0.25, 0.25, 400_000, 2)
     view = View(LinkView(rtprop=0.0002))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gradwire.decide.way_forecast import corrected, flat_ways, relative_gain, tree_ways
@@ -14,7 +16,7 @@ FACTS = StepFacts(seconds=0.7, exposed=0.6, busy=0.6)
 
 
 def option(level: Level, seconds: float, price: float = 1.0, now: bool = True) -> LevelOption:
-    return LevelOption(level, seconds, seconds - 0.1, price, now)
+    return LevelOption(level, seconds, seconds - 0.1, price, now, price)
 
 
 def test_each_way_is_taken_at_its_best_level() -> None:
@@ -71,9 +73,21 @@ def test_what_compute_hides_of_the_exchange_is_no_gain() -> None:
     assert trees.now.seconds == pytest.approx(0.6 + 0.05)
 
 
-def test_a_shared_mask_whose_price_is_not_known_does_not_speak_for_trees() -> None:
-    options = [option(INT4, 0.7), option(TOPK, 0.5)]
+@pytest.mark.parametrize(("summed", "level"), [(1.04, SHARED), (4.5, INT4), (None, INT4)])
+def test_a_shared_mask_counts_with_its_own_price_and_only_where_that_is_permitted(
+    summed: float | None, level: Level
+) -> None:
+    options = [option(INT4, 0.7), replace(option(TOPK, 0.5), summed=summed)]
     trees = tree_ways(options, RouteForecast(0.6, 0.2, "", {INT4: 0.55, SHARED: 0.1}), FACTS, 0.0)
     assert trees is not None
-    assert trees.later.level == INT4
-    assert relative_gain(flat_ways(options), trees) < 0
+    assert trees.later.level == level
+    assert trees.later.price == (summed if level == SHARED else 1.0)
+    assert (relative_gain(flat_ways(options), trees) > 0) == (level == SHARED)
+
+
+def test_the_processor_time_of_hops_is_part_of_a_step_along_trees() -> None:
+    options = [option(INT4, 0.7)]
+    routes = RouteForecast(0.6, 0.2, "", {INT4: 0.2}, {INT4: 0.15})
+    trees = tree_ways(options, routes, FACTS, 0.0)
+    assert trees is not None
+    assert trees.now.seconds == pytest.approx(0.1 + 0.2 + 0.15)

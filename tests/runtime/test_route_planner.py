@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations
 
@@ -14,7 +13,7 @@ from gradwire.level import Level
 from gradwire.runtime.route_planner import PAUSE, SETTLED, RoutePlanner
 from gradwire.runtime.transport_decider import CarriedStep
 from gradwire.sites.topology import SiteTopology
-from gradwire.types import Bucket, LevelOption, LinkFacts, LinkView, RouteForecast, StepFacts, TransportKind, View
+from gradwire.types import Bucket, LinkFacts, LinkView, RouteForecast, StepFacts, TransportKind, View
 
 MBIT = 1e6 / 8
 WORLD = 4
@@ -81,9 +80,9 @@ def test_plans_are_made_after_longer_and_longer_pauses_and_at_once_after_a_chang
     routes, made = planner(), [0]
     begin = routes._begin
 
-    def counted(step: CarriedStep, level: Level, options: Sequence[LevelOption]) -> None:
+    def counted(step: CarriedStep, level: Level) -> None:
         made[0] += 1
-        begin(step, level, options)
+        begin(step, level)
 
     monkeypatch.setattr(routes, "_begin", counted)
     run(routes, range(int(4 * PAUSE)), carried(0))
@@ -98,6 +97,34 @@ def test_a_forecast_is_for_one_level_and_not_for_steps_over_trees() -> None:
     assert routes.take(carried(20)) is not None
     assert routes.take(carried(21, kind="trees")) is None
     assert routes.take(carried(22, level=Level.parse("int4"))) is None
+
+
+def test_a_change_of_transport_keeps_the_forecast_and_a_network_change_over_it_does_not() -> None:
+    routes = planner()
+    run(routes, range(SETTLED + 2), carried(0, changes=3))
+    assert routes.take(carried(20, kind="tcp", changes=0)) is not None, "each transport counts its own changes"
+    assert routes.take(carried(21, changes=3)) is not None
+    assert routes.take(carried(22, kind="tcp", changes=1)) is None
+
+
+def test_a_plan_waits_for_what_levels_cost_and_equal_links_for_nothing() -> None:
+    routes, unknown = planner(), replace(carried(0), options=None)
+    assert run(routes, range(SETTLED + 3), unknown)[-1] is None
+    equal = planner(slow=100.0)
+    assert run(equal, range(SETTLED + 3), unknown)[-1] is not None
+    assert equal.uniform
+    assert not routes.uniform
+
+
+def test_another_transport_shows_other_links() -> None:
+    routes = planner(slow=100.0)
+    run(routes, range(SETTLED + 2), carried(0))
+    assert routes.uniform
+    for a, b in permutations(range(WORLD), 2):
+        routes.learn(a, LinkFacts(b, 0.04, (4.0 if {a, b} == {0, 1} else 100.0) * MBIT, 0.0, 300 * MBIT))
+    run(routes, range(SETTLED + 2, 2 * SETTLED + 6), carried(0, kind="ltp"))
+    assert not routes.uniform
+    assert routes.proposal is not None
 
 
 def test_loss_that_limits_tcp_lets_trees_use_ltp() -> None:

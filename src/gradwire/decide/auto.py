@@ -33,6 +33,7 @@ from gradwire.decide.initial_level import INITIAL_LEVELS
 from gradwire.decide.job_prices import JobPrices
 from gradwire.decide.ladder import LADDER, index_of
 from gradwire.decide.lossiness import at_most
+from gradwire.decide.summable_controller import summable
 from gradwire.decide.warmup import allows
 from gradwire.level import Level
 from gradwire.types import Decision, LevelOption, StepFacts, View
@@ -93,16 +94,24 @@ class Auto:
             return None
         lasting = (one for one in self._predictions if self._lasting(one))
         return tuple(
-            LevelOption(one.rung.level, one.step, one.exposed, one.price, self._permitted(one)) for one in lasting
+            LevelOption(
+                one.rung.level, one.step, one.exposed, one.price, self._permitted(one), self._summed(one.rung.level)
+            )
+            for one in lasting
         )
+
+    def _summed(self, level: Level) -> float | None:
+        """The price of what trees send in the place of a level; None where that costs more than is permitted."""
+        price = self._prices.of(summable(level))
+        return price if price <= 1 + self._extra_steps or level.off else None
 
     def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
         self._step += 1
         ran = facts.level or self._current
         if self._step == 1:
             self._current = ran
-        self._prices.take(ran, facts)
-        return replace(self._decide(job, _known(view), facts, ran), slowdown=self._prices.slowdown(ran))
+        self._prices.take(job.sends(ran), facts)
+        return replace(self._decide(job, _known(view), facts, ran), slowdown=self._prices.slowdown(job.sends(ran)))
 
     def _decide(self, job: Job, view: View, facts: StepFacts, ran: Level) -> Decision:
         harmed = self._guard.check(self._step, ran, facts)
@@ -165,7 +174,7 @@ class Auto:
         model = predict_all(LADDER, job, view, facts, ran, self._scale)
         error = self._model_error = self._history.model_error(index_of(ran), model[index_of(ran)].step)
         return [
-            replace(one, step=self._blended(index, error * one.step), price=self._prices.of(one.rung.level))
+            replace(one, step=self._blended(index, error * one.step), price=self._prices.of(job.sends(one.rung.level)))
             for index, one in enumerate(model)
         ]
 

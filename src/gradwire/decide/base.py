@@ -35,7 +35,8 @@ class Sizes(NamedTuple):
 class Job:
     """What seldom changes during training: world size, buckets, and what a level would send for each bucket of a step.
 
-    A bucket may be sent with a later one; its own footprint is then empty. `plan` is the version of the plan that the
+    A bucket may be sent with a later one; its own footprint is then empty. `sends` is the level that is sent in the
+    place of one that a controller chooses, which its price is that of. `plan` is the version of the plan that the
     footprints belong to; 0 without a plan. Keep one Job as long as buckets and plan are the same, because it caches
     footprints: a model may have hundreds of buckets, a controller ten levels, and training many steps a second.
     """
@@ -44,6 +45,7 @@ class Job:
     buckets: tuple[Bucket, ...]
     footprint: FootprintOf
     plan: int = 0
+    sends: Callable[[Level], Level] = lambda level: level
 
     @cached_property
     def numel(self) -> int:

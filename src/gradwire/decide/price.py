@@ -27,6 +27,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.decide.shared_mask_trial import SharedMaskEnergy
 from gradwire.level import Level
 
 Sample = NDArray[np.float32]
@@ -80,6 +81,7 @@ class PriceList:
 
     def __init__(self, shares: tuple[float, ...]) -> None:
         self._trials = {share: SelectionTrial(share) for share in shares}
+        self._shared = SharedMaskEnergy(shares)
         self._turn = self._size = 0
         self._adaptive = True  # the more cautious assumption, until the optimizer is known
 
@@ -88,6 +90,7 @@ class PriceList:
             self._adaptive = adaptive
         if sample is None or not len(sample) or not bool(np.isfinite(sample).all()):
             return
+        self._shared.take(sample)
         trials = list(self._trials.values())
         if len(sample) == self._size and all(trial.steps >= STEADY for trial in trials):
             self._turn = (self._turn + 1) % len(trials)
@@ -99,7 +102,8 @@ class PriceList:
     @property
     def settled(self) -> bool:
         """Whether prices are those of this job's gradient; a job without samples has no better ones than now."""
-        return not self._size or all(trial.steps >= SETTLED for trial in self._trials.values())
+        own = all(trial.steps >= SETTLED for trial in self._trials.values())
+        return not self._size or (own and self._shared.settled)
 
     def of(self, level: Level) -> float:
         """How many times more steps the level needs than uncompressed training."""
@@ -109,7 +113,8 @@ class PriceList:
         rounding = FORMATS.get(level.values, EXACT)[kind]
         if not level.sparse:
             return rounding
-        return rounding * (1 + (ADAPTIVE, PLAIN)[kind] * math.log(1 / max(self.kept(level.ratio), LEAST_KEPT)))
+        kept = self._shared.kept(level.ratio) if level.select == "sharedk" else self.kept(level.ratio)
+        return rounding * (1 + (ADAPTIVE, PLAIN)[kind] * math.log(1 / max(kept, LEAST_KEPT)))
 
     def kept(self, share: float) -> float:
         """The share of the energy that top-k selection of this share sends: of its trial, or between the two next to

@@ -1,7 +1,7 @@
 """Translating controller: sends other levels than a controller chooses, without the controller noticing.
 
-The inner controller gets the footprints of what would be sent, so that a level that is replaced promises it nothing,
-and step facts with the level that it had chosen.
+The inner controller gets the footprints of what would be sent, and is told what that is, so that a level that is
+replaced promises it nothing and has its substitute's price; and step facts with the level that it had chosen.
 """
 
 from __future__ import annotations
@@ -50,5 +50,5 @@ class TranslatingController:
             def footprint(level: Level, buckets: Sequence[Bucket]) -> Sequence[Footprint]:
                 return job.footprint(self._translate(level), buckets)
 
-            self._jobs = job, replace(job, footprint=footprint)
+            self._jobs = job, replace(job, footprint=footprint, sends=lambda one: job.sends(self._translate(one)))
         return self._jobs[1]

@@ -10,7 +10,7 @@
    meanwhile
 4. keep it if its steps are clearly shorter than those before (those of another level count with its price in
    steps); else return, and try again late: each time after twice as many steps. A step that takes far longer ends
-   the trial at once
+   the trial at once. What steps over trees took longer than predicted is added to later predictions of them
 5. after a network change, steps that have become longer are tried over the first transport again; where loss limits
    gradwire's TCP, LTP is tried
 6. along trees: where the steps of the level that the controller settled on take clearly longer to the same loss
@@ -36,8 +36,10 @@ from gradwire.units import Seconds
 
 # The predicted gain, as a share of a step, from which another transport is opened.
 WORTH: Final = 0.1
-# Steps for which the first choice waits for the forecast of trees: a trial of something else would take longer.
-PATIENCE: Final = 24
+# Steps after which another transport is opened; it is tried after so many where the predicted gain is a share of LARGE,
+# else after as many as a comparison needs.
+SOON: Final = 4
+LARGE: Final = 0.3
 # Steps before a transport that was not kept is tried again; doubled each time.
 RETRY: Final = 500
 # After a network change, steps longer than before by this factor are tried over the group again.
@@ -67,6 +69,8 @@ class TransportChooser:
         self._reason = ""
         # What flat transports were predicted to take at their best level, when trees were tried; until a change.
         self._flat: dict[TransportKind, WayForecast] = {}
+        # Seconds that a step over trees was predicted to take, and those that it took longer; until a change.
+        self._expected = self._excess = 0.0
 
     @property
     def trying(self) -> bool:
@@ -80,6 +84,8 @@ class TransportChooser:
         self._reason = ""
         if self._prepare in failed:
             self._refuse(self._prepare)
+        elif self._trial is not None and self.use in failed:
+            self._adopt(self._trial.kind)  # there is no way back
         elif self._trial is not None:
             self._continue(self._trial, step)
         elif step.ran == self.use and step.facts.steps == 1:  # a round of local steps seldom waits
@@ -87,28 +93,31 @@ class TransportChooser:
             self._look(step, ready)
             self._explain(step)
         if self._trial is not None:
-            return TransportChoice(self._trial.kind, self._prepare, self._reason, self._trial.level)
+            # The trial may end with the way back: ranks report whether it is still open, and do not close its trees.
+            return TransportChoice(self._trial.kind, self.use, self._reason, self._trial.level)
         return TransportChoice(self.use, self._prepare, self._reason)
 
     def _collect(self, step: TransportStep) -> None:
         if step.view.changes != self._changes or step.level != self._level:
             if step.view.changes != self._changes:
                 self._usual = statistics.median(self._recent) if self._recent else self._usual
-                self._flat = {} if self._changes >= 0 else self._flat
+                if self._changes >= 0:
+                    self._flat, self._excess = {}, 0.0
             self._changes, self._level = step.view.changes, step.level
             self._recent.clear()
         self._recent.append(step.facts.seconds)
 
     def _look(self, step: TransportStep, ready: Collection[TransportKind]) -> None:
         """Open or try what is predicted to be better."""
-        awaited = "trees" in self._offered and step.routes is None and self._step <= PATIENCE
-        if len(self._recent) < ENOUGH or not step.steady or awaited:
+        if len(self._recent) < SOON or not step.steady:
             return
         found = self._candidate(step)
         if found is None:
             return
-        kind = found.kind
+        kind, needed = found.kind, SOON if found.gain >= LARGE else ENOUGH
         if kind == self._first or kind in ready:
+            if len(self._recent) < needed:
+                return
             before, error = median(self._recent)
             self._trial, self._prepare = Trial(kind, found.level, before * step.price / found.price, error), "group"
             self._reason = f"{found.why}: measuring {kind}"
@@ -134,12 +143,13 @@ class TransportChooser:
             return None
         saved = f"{best} would save about {Seconds(gains[best])} of a step of {Seconds(typical)}"
         if best != "trees" or ways is None or step.routes is None:
-            return Candidate(best, step.level, step.price, saved)
+            return Candidate(best, step.level, step.price, saved, gains[best] / typical)
         flat, trees = ways
         options = step.known_options(typical)
         self._flat = {kind: flat_ways(options, gains[kind]).later for kind in wires}
-        self._flat[self.use] = flat.later
-        return Candidate("trees", trees.now.level, trees.now.price, f"{saved} ({step.routes.reason})")
+        self._flat[self.use], self._expected = flat.later, trees.now.seconds - self._excess
+        gain = gains[best] / typical
+        return Candidate("trees", trees.now.level, trees.now.price, f"{saved} ({step.routes.reason})", gain)
 
     def _ways(self, step: TransportStep, typical: float) -> tuple[BestWays, BestWays] | None:
         """The present transport and trees, each at its best; None without a forecast that speaks for trees."""
@@ -148,6 +158,8 @@ class TransportChooser:
             return None
         if not routes.by_level:
             routes = replace(routes, by_level={summable(step.level): routes.trees})
+        work = {level: routes.work.get(level, 0.0) + self._excess for level in routes.by_level}
+        routes = replace(routes, work=work)
         trees = tree_ways(options, routes, step.facts, (self._met(step) - 1) * self._trips(self.use, step))
         return None if trees is None else (flat_ways(options), trees)
 
@@ -205,18 +217,24 @@ class TransportChooser:
             return
         self._trial = None
         self._recent.clear()
-        took = f"{Seconds(median(trial.seconds)[0] if trial.seconds else step.facts.seconds)} a step"
-        compared = f"{took} over {trial.kind}, {Seconds(trial.before)} over {self.use}"
+        took = median(trial.seconds)[0] if trial.seconds else step.facts.seconds
+        if trial.kind == "trees":
+            self._excess = max(0.0, took - self._expected)
+        compared = f"{Seconds(took)} a step over {trial.kind}, {Seconds(trial.before)} over {self.use}"
         if keep:
-            if self.use != self._first:
+            if self.use != self._first and trial.kind != "trees":
                 self._later(self.use)
-            self.use, self._usual = trial.kind, None
-            self._flat = self._flat if trial.kind == "trees" else {}
-            self.switches += 1
-            self._changes = -1
+            self._adopt(trial.kind)
         else:
             self._later(trial.kind)
         self._reason = compared
+
+    def _adopt(self, kind: TransportKind) -> None:
+        self.use, self._usual, self._trial = kind, None, None
+        self._flat = self._flat if kind == "trees" else {}
+        self._recent.clear()
+        self.switches += 1
+        self._changes = -1
 
     def _later(self, kind: TransportKind) -> None:
         self._pause[kind] = 2 * self._pause.get(kind, RETRY // 2)

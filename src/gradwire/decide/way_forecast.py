@@ -6,9 +6,9 @@ not at all, top-k only as a shared mask, whose indices travel first. So a way th
 at the best level of each, and the two are compared there:
 
     1. flat: every level that the controller may use, as it predicts it (or measured it)
-    2. trees: the same levels as trees send them, dense ones where there are any. The forecast's seconds are corrected
-       by what it is wrong by for the exchange in use; of an exchange as long as the present one the same share stays
-       hidden behind compute
+    2. trees: the same levels as trees send them, at the price of that. The forecast's seconds are corrected by what it
+       is wrong by for the exchange in use, the processor time of hops comes on top, and of an exchange as long as the
+       present one the same share stays hidden behind compute
     3. for the levels that may be used now, and for those of the time after the warm-up: both must speak for a change
 """
 
@@ -56,14 +56,14 @@ def tree_ways(
 ) -> BestWays | None:  # 2
     """`meeting` is the time for which transfers of the present exchange wait for their round trips. None where no level
     is forecast."""
-    sent = [one for one in options if summable(one.level) in routes.by_level and one.level.select != "lowrank"]
-    # A shared mask costs more steps than top-k of the same share, whose price is known: it must not speak for trees.
-    sent = [one for one in sent if not one.level.sparse] or sent
-    ways = []
-    for one in sent:
-        exchange = corrected(routes.by_level[summable(one.level)], routes.flat, facts.busy - meeting)
-        seconds = one.seconds - one.exposed + _exposed(exchange, facts)
-        ways.append(WayForecast(summable(one.level), seconds, one.price))
+    sent, ways = [], []
+    for one in options:
+        level = summable(one.level)
+        if level not in routes.by_level or one.summed is None or one.level.select == "lowrank":
+            continue
+        exchange = corrected(routes.by_level[level], routes.flat, facts.busy - meeting) + routes.work.get(level, 0.0)
+        sent.append(one)
+        ways.append(WayForecast(level, one.seconds - one.exposed + _exposed(exchange, facts), one.summed))
     return _best(sent, ways) if ways else None
 
 

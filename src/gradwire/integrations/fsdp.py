@@ -106,10 +106,10 @@ def _check_wrapped(model: nn.Module) -> None:
 
 
 def _check_supported(config: Config) -> None:
-    if config.plan:
+    if config.planner:
         raise ConfigError(
             f"plan: {config.plan!r} cannot be used with FSDP2, which does not show which unit is a backward's last; "
-            "leave plan (GRADWIRE_PLAN) empty for a model that is sharded by fully_shard"
+            "leave plan (GRADWIRE_PLAN) out for a model that is sharded by fully_shard"
         )
     check_fragments_used(config)
 

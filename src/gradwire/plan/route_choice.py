@@ -9,7 +9,9 @@ seconds of each level as a flat exchange and along trees, the best plan, and the
     3. Plans are made for the network as it was seen at least: trees over all ranks, and, where sites have several
        ranks, sites first. Each is made for the present level and for next to no bytes; what other levels take is
        linear in their bytes between the two. The planner whose best level is quickest counts.
-    4. It is worth trying if its best level takes at most WORTH of the time of the flat exchange's best level: trees
+    4. Members handle every frame on one thread, which no link shows: what that adds is predicted beside the network's
+       time.
+    5. It is worth trying if its best level takes at most WORTH of the time of the flat exchange's best level: trees
        cannot sum every level, and where indices are agreed on first a sum travels twice, so the best levels differ.
 """
 
@@ -25,6 +27,7 @@ import numpy as np
 from gradwire.plan.job import ReductionJob
 from gradwire.plan.matrix import Matrix
 from gradwire.plan.measured_network import MeasuredNetwork
+from gradwire.plan.model.processor import processor_seconds
 from gradwire.plan.planners.registry import make_plan
 from gradwire.types import Plan
 from gradwire.units import Rate, Seconds
@@ -44,20 +47,22 @@ THIN: Final = 4096
 @dataclass(frozen=True, slots=True)
 class LevelJob:
     """What is summed at one level, as a flat exchange and along trees; `rounds` are the trips up and down the trees: 2
-    where members agree on indices first."""
+    where members agree on indices first; `frame` what a member's processor takes to send or receive one frame."""
 
     flat: ReductionJob
     trees: ReductionJob
     rounds: int = 1
     exchange: FlatExchange = "sharded"
+    frame: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class LevelSeconds:
-    """Predicted seconds of one level's exchange."""
+    """Predicted seconds of one level's exchange: between all ranks, along trees, and what processors add to those."""
 
     flat: float
     trees: float
+    work: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +88,14 @@ def choose_routes(network: MeasuredNetwork, jobs: Sequence[LevelJob], sites: Seq
     ways = [_Way.of(cautious, planned_for, "loadaware")]  # 3
     if 1 < len(sites) < network.size:
         ways.append(_Way.of(cautious, replace(planned_for, sites=site_names(sites)), "sites"))
-    way = min(ways, key=lambda one: min(one.seconds(job) for job in jobs))
-    seconds = [way.seconds(job) for job in jobs]
-    levels = tuple(LevelSeconds(*each) for each in zip(flat, seconds, strict=True))
+    way = min(ways, key=lambda one: min(one.seconds(job) + one.work(job) for job in jobs))
+    levels = tuple(
+        LevelSeconds(before, way.seconds(job), way.work(job)) for before, job in zip(flat, jobs, strict=True)
+    )
+    seconds = [one.trees + one.work for one in levels]
     planned, best = min(seconds), jobs[seconds.index(min(seconds))].trees
     compared = f"{Seconds(planned)} along trees ({way.plan.planner}), {Seconds(now)} as a flat exchange"
-    if planned > WORTH * now:  # 4
+    if planned > WORTH * now:  # 5
         return RouteChoice(now, planned, None, f"trees would not be clearly better: {compared}", levels)
     plan = way.plan if best == planned_for else way.plan_for(cautious, best)
     return RouteChoice(now, planned, plan, f"{compared}: {_slowest(network)}", levels)
@@ -111,6 +118,9 @@ class _Way:
     def seconds(self, job: LevelJob) -> float:
         once = _between(job.trees, (self.thin, self.latency), (self.job, self.plan.predicted))
         return once + (job.rounds - 1) * self.latency
+
+    def work(self, job: LevelJob) -> float:  # 4
+        return processor_seconds(self.plan, job.trees, job.frame * job.rounds, self.seconds(job))
 
     def plan_for(self, matrix: Matrix, job: ReductionJob) -> Plan:
         return make_plan(matrix, replace(job, sites=self.job.sites), self.plan.planner)

@@ -2,18 +2,18 @@
 
 In: what ranks report of their links, with every pulse, and the steps. Out: the last forecast, and the plan that trees
 begin with. Making a plan takes hundreds of milliseconds, so it has a short-lived thread of its own, and happens seldom:
-when something is known of every link, after a network change, and then after longer and longer pauses. Where links are
-about equal, which is cheap to see, no plan is made.
+when something is known of every link, after a change of the network or of the transport, and then after longer and
+longer pauses. Where links are about equal, which is cheap to see, no plan is made.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from gradwire.decide.ladder import LADDER, index_of
 from gradwire.decide.loss_limit import limited_by_loss
 from gradwire.decide.summable_controller import summable
 from gradwire.errors import GradwireError
@@ -26,8 +26,9 @@ from gradwire.runtime.transport_decider import CarriedStep
 from gradwire.sense.site_clusters import find_site_clusters
 from gradwire.sites.topology import SiteTopology
 from gradwire.tree.accumulator import frame_bytes, mask_bytes
+from gradwire.tree.frame_cost import frame_seconds
 from gradwire.tree.partition import chunk_for
-from gradwire.types import LevelOption, LinkFacts, Plan, RouteForecast, all_reduce_bytes
+from gradwire.types import LinkFacts, Plan, RouteForecast, StepFacts, TransportKind, all_reduce_bytes
 
 log = logging.getLogger("gradwire")
 
@@ -56,16 +57,19 @@ class _Forecast:
     """For the levels that were asked for: seconds of the flat exchange and of trees, by level; None: trees are not
     clearly better at any of them."""
 
+    over: TransportKind
     flat: dict[Level, float]
     trees: dict[Level, float] | None
     reason: str
+    work: dict[Level, float] = field(default_factory=dict)
 
-    def at(self, level: Level) -> RouteForecast | None:
-        if level not in self.flat:
+    def at(self, level: Level, over: TransportKind) -> RouteForecast | None:
+        # The process group sums an uncompressed gradient by a ring, another transport by shards.
+        if level not in self.flat or (level.off and over != self.over):
             return None
         if self.trees is None:
             return RouteForecast(self.flat[level], None, self.reason)
-        return RouteForecast(self.flat[level], min(self.trees.values()), self.reason, self.trees)
+        return RouteForecast(self.flat[level], min(self.trees.values()), self.reason, self.trees, self.work)
 
 
 class RoutePlanner:
@@ -78,9 +82,14 @@ class RoutePlanner:
         self._thread: threading.Thread | None = None
         self._forecast: _Forecast | None = None
         self._level: Level | None = None
-        self._steps = self._changes = 0
+        self._steps = 0
+        # Network changes that each transport's estimates have counted.
+        self._changes: dict[TransportKind, int] = {}
+        self._over: TransportKind = "group"
         self._begun, self._next, self._pause = -PAUSE, 0.0, PAUSE
         self.proposal: RouteProposal | None = None
+        # Links were about equal when they were looked at last: nothing depends on what levels cost along trees.
+        self.uniform = False
 
     def learn(self, source: int, facts: LinkFacts) -> None:
         """Rank `source` reports its link to another rank."""
@@ -100,15 +109,20 @@ class RoutePlanner:
         level = step.facts.level
         if level is None or step.carried_by == "trees":
             return None
-        self._steps = self._steps + 1 if level == self._level and step.view.changes == self._changes else 0
-        if step.view.changes != self._changes:
+        changed = self._changes.setdefault(step.carried_by, step.view.changes) != step.view.changes
+        same = level == self._level and step.carried_by == self._over
+        self._steps = self._steps + 1 if same and not changed else 0
+        if changed:
             self._begun, self._next, self._pause, self._forecast = -PAUSE, 0.0, PAUSE, None
-        self._level, self._changes = level, step.view.changes
-        known = self._forecast.at(level) if self._forecast is not None else None
+        self._level, self._over = level, step.carried_by
+        self._changes[step.carried_by] = step.view.changes
+        known = self._forecast.at(level, step.carried_by) if self._forecast is not None else None
         # A level that the last forecast does not have must not wait for the next one for minutes.
         due = step.now >= (self._next if known is not None else min(self._next, self._begun + PAUSE))
-        if self._steps >= SETTLED and due and step.options is not None and not self._planning:
-            self._begin(step, level, step.options)
+        # What TCP gets of a lossy link is not what LTP gets: another transport shows other links.
+        due = due or (self._forecast is not None and self._forecast.over != step.carried_by)
+        if self._steps >= SETTLED and due and not self._planning:
+            self._begin(step, level)
         return known
 
     def close(self) -> None:
@@ -119,17 +133,20 @@ class RoutePlanner:
     def _planning(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def _begin(self, step: CarriedStep, level: Level, options: Sequence[LevelOption]) -> None:
+    def _begin(self, step: CarriedStep, level: Level) -> None:
         network = MeasuredNetwork.of(self._world_size, self._reports)
         if not network.complete:
             return
-        self._begun, self._next, self._pause = step.now, step.now + self._pause, min(2 * self._pause, LONGEST)
         sites = self.sites()
-        levels = (level, *(one.level for one in options if one.level != level))
         why = uniform(network, sites)
+        self.uniform = bool(why)
+        if not why and step.options is None:
+            return  # what levels cost is not known yet
+        self._begun, self._next, self._pause = step.now, step.now + self._pause, min(2 * self._pause, LONGEST)
         if why:
-            self._forecast = _Forecast(dict.fromkeys(levels, 0.0), None, why)
+            self._forecast = _Forecast(step.carried_by, {level: 0.0}, None, why)
             return
+        levels = (level, *(one.level for one in step.options or () if one.level != level))
         jobs = [level_job(step, one) for one in levels]
         wire = self._wire or ("ltp" if limited_by_loss(step.view, self._world_size) else "tcp")
 
@@ -144,7 +161,9 @@ class RoutePlanner:
                 self.proposal = RouteProposal(choice.plan, network.cautious(), sites, wire)
             flat = {one: seconds.flat for one, seconds in zip(levels, choice.levels, strict=True)}
             trees = {summable(one): seconds.trees for one, seconds in zip(levels, choice.levels, strict=True)}
-            self._forecast = _Forecast(flat, trees if choice.plan is not None else None, choice.reason)
+            work = {summable(one): seconds.work for one, seconds in zip(levels, choice.levels, strict=True)}
+            better = choice.plan is not None
+            self._forecast = _Forecast(step.carried_by, flat, trees if better else None, choice.reason, work)
             log.debug("routes at %s: %s", level, choice.reason)
 
         self._thread = threading.Thread(target=plan, name="gradwire-routes", daemon=True)
@@ -155,7 +174,15 @@ def level_job(step: CarriedStep, level: Level) -> LevelJob:
     """What is summed at a level, flat and along trees."""
     ring = level.off and step.carried_by == "group"
     rounds = 2 if mask_bytes(summable(level), _gradient(step) // 4) else 1
-    return LevelJob(flat_job(step, level), tree_job(step, level), rounds, "ring" if ring else "sharded")
+    trees = tree_job(step, level)
+    frame = frame_seconds(level, trees.chunk // 4, machine_scale(step.facts, step.job.numel))
+    return LevelJob(flat_job(step, level), trees, rounds, "ring" if ring else "sharded", frame)
+
+
+def machine_scale(facts: StepFacts, numel: int) -> float:
+    """How much longer work takes on this machine than on the ladder's, by what the last step's codecs took."""
+    expected = LADDER[index_of(facts.level)].work * 1e-9 * numel if facts.level is not None else 0.0
+    return min(20.0, max(0.2, facts.work / expected)) if expected > 0 and facts.work > 0 else 1.0
 
 
 def flat_job(step: CarriedStep, level: Level) -> ReductionJob:

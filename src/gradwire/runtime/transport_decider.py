@@ -43,6 +43,11 @@ class CarriedStep:
 class RouteForecaster(Protocol):
     """Predicts what trees would take instead of what carries the steps now."""
 
+    @property
+    def uniform(self) -> bool:
+        """Links are about equal, as far as is known: levels along trees need no price."""
+        ...
+
     def take(self, step: CarriedStep) -> RouteForecast | None:
         """Called once per step; None as long as nothing is known."""
         ...
@@ -116,7 +121,8 @@ class TransportDecider:
             found = table(level, job.buckets)
             return found[-1].hops if found else 0
 
-        options = options_of(self._over(step.carried_by))
+        asked = self._routes is not None and not self._routes.uniform
+        options = options_of(self._over(step.carried_by)) if asked else ()
         routes = self._routes.take(replace(step, options=options)) if self._routes is not None else None
         return TransportStep(
             step.carried_by, level, step.facts, step.view, job.world_size, hops, steady, routes, options or ()

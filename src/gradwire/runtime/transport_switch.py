@@ -100,7 +100,8 @@ class TransportSwitch:
         if kind in self._open:
             self.readiness = Readiness(kind)
             return
-        self._thread = threading.Thread(target=self._prepare, args=(kind,), name=f"gradwire-open-{kind}", daemon=True)
+        name, given = f"gradwire-open-{kind}", (kind, self.opener)
+        self._thread = threading.Thread(target=self._prepare, args=given, name=name, daemon=True)
         self._thread.start()
 
     def report(self) -> Readiness:
@@ -150,10 +151,9 @@ class TransportSwitch:
         self._thread = threading.Thread(target=_close, args=(retired,), name=f"gradwire-close-{kind}", daemon=True)
         self._thread.start()
 
-    def _prepare(self, kind: TransportKind) -> None:
-        assert self.opener is not None
+    def _prepare(self, kind: TransportKind, opener: Opener) -> None:
         try:
-            opened = self.opener(kind)
+            opened = opener(kind)
             with self._lock:
                 if not self._closed:
                     self._open[kind], self.readiness = opened, Readiness(kind)

@@ -61,8 +61,8 @@ def trees_allowed(config: Config, world_size: int, group: dist.ProcessGroup, *, 
     not be configured."""
     plain = not config.local_steps and not config.compress.momentum and config.compress.prune != "zero"
     capped = config.cap is None or summable(config.cap) == config.cap
-    chosen = config.plan == AUTO_PLAN and is_controller(config.level) and plain and capped
-    return chosen and world_size > 2 and on_cpu and dist.get_backend(group) == "gloo"
+    chosen = config.plan == AUTO_PLAN and is_controller(config.level) and config.transport.kind != "group"
+    return chosen and plain and capped and world_size > 2 and on_cpu and dist.get_backend(group) == "gloo"
 
 
 def tree_opener(

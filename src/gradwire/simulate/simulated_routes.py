@@ -29,6 +29,10 @@ class SimulatedRoutes:
         self._planner = RoutePlanner(len(network.ranks), wire=self._wire)
         self.sites: tuple[tuple[int, ...], ...] = ()
 
+    @property
+    def uniform(self) -> bool:
+        return self._planner.uniform
+
     def learn(self, times: NetworkTimes) -> None:
         """What acknowledgements of the last exchange showed."""
         for (source, _), facts in times.report_links().items():

@@ -188,7 +188,10 @@ class NetworkTimes:
         if nbytes <= 0:
             return start
         begin, left, arrived = max(start, self._free), start, start
-        for flow in {id(self.flows[pair]): self.flows[pair] for pair in pairs}.values():
+        for pair in {id(self.flows[pair]): pair for pair in pairs}.values():
+            flow = self.flows[pair]
+            if not all(crossing[index] for index in flow.path):
+                flow.path = self._paths[pair]  # the pair that it was made for, which is alike, sends nothing now
             if self._changing:
                 self._update_path(flow, begin)
             sent = self._send(flow, max(begin, start + handshake * flow.round_trip), nbytes, crossing)

@@ -46,7 +46,10 @@ class CarriedBy:
 
     def traffic(self, traffic: tuple[BucketTraffic, ...], level: Level) -> tuple[BucketTraffic, ...]:
         """What a step's buckets move: along trees not what they move between all ranks."""
-        return tree_traffic(traffic, level) if isinstance(self.times, TreeTimes) else traffic
+        if not isinstance(self.times, TreeTimes):
+            return traffic
+        self.times.handled(level, sum(one.bucket.numel for one in traffic))
+        return tree_traffic(traffic, level)
 
 
 class SimulatedTransports:

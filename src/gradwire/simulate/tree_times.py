@@ -3,7 +3,8 @@
 In: the lab's Network, a Plan, bytes of a bucket's frames. Out: when an exchange that starts at a time has ended on all
 ranks. Pieces pass the trees' edges side by side and share the network's links fairly (simulate/engine.py): ranks behind
 one line share it. What TCP's windows cost is added: the longest delay of a connection that opens or loses, on the way
-up and on the way down, by the same model as that of flat exchanges (simulate/transfer.py).
+up and on the way down, by the same model as that of flat exchanges (simulate/transfer.py). Every member handles its
+frames on one processor, which their bytes share like a link (`handled`).
 
 What every member measures while trees are in use, and new plans that follow from it, are not simulated.
 """
@@ -24,11 +25,13 @@ from gradwire.simulate.engine import FlowSimulator
 from gradwire.simulate.link_times import crossing_flows
 from gradwire.simulate.lockstep import Movement
 from gradwire.simulate.transfer import LTP_SHARE, Flow, NetworkTimes, Pair
+from gradwire.simulate.underlay import UNLIMITED
 from gradwire.simulate.workers import BucketTraffic
 from gradwire.simulate.world import World, build
 from gradwire.sites.plan_shape import PlanShape
 from gradwire.tree.accumulator import frame_bytes, mask_bytes
-from gradwire.tree.partition import LEAST_WIRE
+from gradwire.tree.frame_cost import frame_seconds
+from gradwire.tree.partition import LEAST_WIRE, Partitioner
 from gradwire.types import Bucket, Footprint, Plan, TransportKind
 
 # Pieces of an exchange. The executor cuts a whole gradient into up to four times as many; so many overlap as well.
@@ -46,6 +49,8 @@ class TreeTimes(NetworkTimes):
             flow = self.flows[pair] = Flow(self._path(pair), self._path((pair[1], pair[0])))
             self._update_path(flow, 0.0)
         self._shape = PlanShape.of(plan, 0)
+        # Seconds of a member's processor for each byte of frames that it sends or receives.
+        self.handling = 0.0
         self._known: dict[tuple[int, tuple[float, ...]], float] = {}
         self._worlds: dict[int, World] = {}
         self._everybody = Matrix.of(np.ones((self.world_size, self.world_size)))
@@ -59,10 +64,17 @@ class TreeTimes(NetworkTimes):
             for flow in self.flows.values():
                 self._update_path(flow, begin)
         capacity = tuple(link.payload_rate(begin, 1) * self._kept for link in self._links)
+        capacity += (1.0 / self.handling if self.handling else UNLIMITED,) * self.world_size
         took, latency = self._seconds(nbytes, capacity), self._seconds(1, capacity)
         took += self._windows(begin, nbytes)
         self._free = begin + max(0.0, took - latency)
         return begin + took
+
+    def handled(self, level: Level, numel: int) -> None:
+        """What processors do with the frames of the coming exchanges of so many elements at this level."""
+        frames = frame_bytes(level, numel)
+        pieces = Partitioner(self.plan).partition(numel, frames / (4 * numel))
+        self.handling = sum(frame_seconds(level, piece.numel) for piece in pieces) / frames
 
     def sent_by_rank(self, kind: str, nbytes: int) -> int:
         return round(nbytes * self._shape.frames)
@@ -98,7 +110,8 @@ class TreeTimes(NetworkTimes):
         world = self._worlds[nbytes] = build(self._everybody, self.plan, job)
         for pair, lane in world.lane_of.items():
             path = self._path(pair)
-            world.crossed[lane] = path
+            members = self.plan.routes.get(pair, pair)
+            world.crossed[lane] = path + tuple(len(self._links) + member for member in members)
             world.delay[lane] = sum(float(self._links[index].spec_at(0.0).delay) for index in path)
         return world
 

@@ -1,0 +1,264 @@
+"""Scenarios: `attach(model)` with nothing set, against every combination of transport, routes and level set by hand.
+
+    python benchmarks/scenarios.py [--scenarios two-offices,lan] [--task mlp-wide] [--steps 200] [--write] [--again]
+
+Virtual time (gradwire.simulate): real gradients, codecs and decisions, a simulated network and clock. The figure is the
+seconds to a loss: the one that uncompressed training has after three fifths of the steps, by the mean of some steps. A
+fixed level's losses do not depend on what carries it, so each is trained once for a number of ranks, and timed over
+every transport and along every planner's trees. What was run is kept in docs/results/scenarios.json with --write, and
+not run again unless --again is given; the page is written from that file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from gradwire.config import Config
+from gradwire.decide.fixed import Fixed
+from gradwire.level import Level
+from gradwire.network import Network, preset
+from gradwire.network.link_spec import LinkSpec
+from gradwire.network.network import SWITCH, Change, as_hosts, host_names, matrix, star
+from gradwire.simulate.tasks import TrainingTask, make_task
+from gradwire.simulate.timeline import Timeline
+from gradwire.simulate.training import SimulatedJob, TrainingSimulation
+from gradwire.simulate.transports import SimulatedTransports
+from gradwire.simulate.workers import BucketTraffic, Workers
+from gradwire.types import TransportKind
+from gradwire.units import Bytes, Rate, Seconds
+from harness.facts import machine_facts
+
+RESULTS: Final = Path(__file__).parents[1] / "docs" / "results"
+FLAT_LEVELS: Final = ("off", "int8", "int4", "lowrank:4", "topk:0.1+int8", "topk:0.03+int8", "topk:0.01+int8")
+TREE_LEVELS: Final = ("off", "int8", "int4", "sharedk:0.1+int8", "sharedk:0.01+int8")
+WIRES: Final[tuple[TransportKind, ...]] = ("group", "tcp", "ltp")
+PLANNERS: Final = ("loadaware", "sites")
+# Steps over whose losses is averaged, and the share of the steps after which uncompressed training has the target.
+MEAN: Final = 20
+TARGET_AT: Final = 0.6
+# What `attach(model)` does, and the same without trees.
+AUTO: Final = {"auto": "auto", "auto, flat": ""}
+GOAL: Final = 0.95
+
+
+def nine_sites() -> Network:
+    """NetStorm's cables at half their rates, new random ones every 20 s, 1 % loss on each: the scenario of whole.py."""
+    network, rng = preset("netstorm9"), random.Random(9)
+
+    def draw() -> Rate:
+        return Rate.from_mbit(rng.uniform(10, 77.5))
+
+    links = tuple(replace(one, spec=replace(one.spec, rate=draw(), loss=0.01)) for one in network.links)
+    changes = tuple(Change(Seconds(20.0 * turn), link.name, draw()) for turn in range(1, 60) for link in links)
+    return replace(network, links=links, changes=changes)
+
+
+def bufferbloat() -> Network:
+    """20 Mbit/s behind queues of two seconds."""
+    hosts, spec = as_hosts(host_names(4)), LinkSpec(Rate.from_mbit(20), Seconds(0.01), queue=Bytes(5_000_000))
+    return Network("bufferbloat", hosts, star(hosts, lambda _: (spec, spec)), (SWITCH,))
+
+
+def asymmetric() -> Network:
+    """Four sites; one way around them is fast and near, the other one is slow and far."""
+    hosts = as_hosts([f"s{index}" for index in range(4)])
+    there, back = (LinkSpec(Rate.from_mbit(rate), Seconds(delay)) for rate, delay in ((100, 0.01), (10, 0.04)))
+    links = matrix([host.name for host in hosts], lambda i, j: there if (j - i) % 4 in (1, 2) else back)
+    return Network("asymmetric", hosts, links)
+
+
+SCENARIOS: Final[dict[str, tuple[str, Callable[[], Network]]]] = {
+    "nine-sites": ("nine sites, changing links, 1 % loss", nine_sites),
+    "two-offices": ("two offices, 20 down and 2 Mbit/s up", lambda: preset("two-offices")),
+    "campus-wifi": ("a campus, one rank on Wi-Fi", lambda: preset("campus-wifi")),
+    "four-regions": ("four regions with one bad link", lambda: preset("four-regions")),
+    "lan": ("eight equal hosts on Gigabit Ethernet", lambda: preset("lan1g", 8)),
+    "bufferbloat": ("20 Mbit/s behind queues of 2 s", bufferbloat),
+    "asymmetric": ("routes that differ by direction", asymmetric),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A fixed level's steps: their levels, losses, and what they move."""
+
+    levels: list[Level]
+    losses: list[float]
+    traffic: list[tuple[BucketTraffic, ...]]
+
+
+@cache
+def task_of(name: str) -> TrainingTask:
+    return make_task(name)
+
+
+@cache
+def trained(task: str, world: int, level: str, steps: int) -> Trained:
+    workers = Workers(task_of(task), world)
+    fixed, found = Fixed(Level.parse(level), world, Config(level=level).warmup), Trained([], [], [])
+    for number in range(1, steps + 1):
+        used = fixed.at(number).level
+        step = workers.train(used)
+        found.levels.append(used)
+        found.losses.append(step.loss)
+        found.traffic.append(step.traffic)
+    return found
+
+
+def means(losses: list[float]) -> list[float]:
+    """The least mean of MEAN losses so far, by step."""
+    found: list[float] = []
+    for end in range(1, len(losses) + 1):
+        window = losses[max(0, end - MEAN) : end]
+        mean = sum(window) / len(window) if end >= MEAN else float("inf")
+        found.append(min(mean, found[-1]) if found else mean)
+    return found
+
+
+def reached(losses: list[float], ends: list[float], target: float) -> tuple[int, float] | None:
+    """The step, and the second, at which the mean loss is that of the target."""
+    return next(((at + 1, ends[at]) for at, mean in enumerate(means(losses)) if mean <= target), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One scenario's settings."""
+
+    name: str
+    task: str
+    steps: int
+
+    @property
+    def network(self) -> Network:
+        return SCENARIOS[self.name][1]()
+
+    @property
+    def world(self) -> int:
+        return len(self.network.ranks)
+
+    @property
+    def target(self) -> float:
+        return means(trained(self.task, self.world, "off", self.steps).losses)[round(TARGET_AT * self.steps) - 1]
+
+    def combinations(self) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+        for name, plan in AUTO.items():
+            yield name, lambda plan=plan: self.automatic(plan)  # type: ignore[misc]
+        for wire in WIRES:
+            for level in FLAT_LEVELS:
+                yield f"{wire} {level}", lambda wire=wire, level=level: self.fixed(wire, "", level)  # type: ignore[misc]
+        for planner in PLANNERS if self.world > 2 else ():
+            for wire in WIRES[1:]:
+                for level in TREE_LEVELS:
+                    yield (
+                        f"{planner} over {wire} {level}",
+                        lambda p=planner, wire=wire, level=level: self.fixed(  # type: ignore[misc]
+                            wire, p, level
+                        ),
+                    )
+
+    def fixed(self, wire: TransportKind, plan: str, level: str) -> dict[str, Any]:
+        done = trained(self.task, self.world, level, self.steps)
+        carried = SimulatedTransports(wire, self.network, 1, plan).current
+        timeline, ends = Timeline(carried.times, task_of(self.task).compute, random.Random(1)), []
+        for used, traffic in zip(done.levels, done.traffic, strict=True):
+            ends.append(timeline.step(carried.traffic(traffic, used), used, 1).end)
+        return self._result(done.losses, ends)
+
+    def automatic(self, plan: str) -> dict[str, Any]:
+        job = SimulatedJob(task_of(self.task), self.network, "auto", "auto", evaluate_every=self.steps + 1, plan=plan)
+        simulation = TrainingSimulation(job)
+        steps = [simulation.step() for _ in range(self.steps)]
+        used = [f"{one.transport} {one.level}" for one in steps]
+        changes = [[at + 1, one] for at, one in enumerate(used) if not at or used[at - 1] != one]
+        reasons = [[one.step, one.reason] for one in simulation.transports.reasons]
+        result = self._result([one.loss for one in steps], [one.seconds for one in steps])
+        return result | {"used": changes, "reasons": reasons}
+
+    def _result(self, losses: list[float], ends: list[float]) -> dict[str, Any]:
+        found = reached(losses, ends, self.target)
+        step, seconds = found or (None, None)
+        apart = sorted(after - before for before, after in zip(ends[-41:-1], ends[-40:], strict=True))
+        return {"step": step, "seconds": seconds, "typical": apart[len(apart) // 2]}
+
+
+def page(known: dict[str, Any]) -> str:
+    lines = [
+        "# Nothing set, against every combination set by hand",
+        "",
+        "`python benchmarks/scenarios.py --write`: virtual time, so figures are exact for the model of the network and",
+        "repeat to the digit. Seconds to the loss that uncompressed training has after three fifths of its steps (mean",
+        f"of {MEAN} steps, one seed). `auto` is `attach(model)`, `flat` the same without trees. By hand, fixed from",
+        f"the first step on: {len(WIRES)} transports x {len(FLAT_LEVELS)} levels, and {len(PLANNERS)} planners x 2 wires",
+        f"x {len(TREE_LEVELS)} levels.",
+        f"The target is {GOAL}x of the best of them, which was found by trying all.",
+        "",
+        "| scenario | task | auto s | flat s | best by hand, s | | auto is | steps auto, by hand | ends with |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for key, cell in known.items():
+        name, task, _ = key.split("/")
+        best, found = best_of(cell)
+        auto, flat = cell["auto"], cell["auto, flat"]
+        ratio = found["seconds"] / auto["seconds"] if auto["seconds"] else 0.0
+        shown = f"{ratio:.2f}x" if ratio >= GOAL else f"**{ratio:.2f}x**"
+        flat_s = f"{flat['seconds']:.1f}" if flat["seconds"] else "-"
+        auto_s = f"{auto['seconds']:.1f}" if auto["seconds"] else "-"
+        cells = (
+            SCENARIOS[name][0], task, auto_s, flat_s, f"{found['seconds']:.1f}", best, shown,
+            f"{auto['step']}, {found['step']}", auto["used"][-1][1],
+        )  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def best_of(cell: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    by_hand = {name: one for name, one in cell.items() if name not in AUTO and one["seconds"]}
+    best = min(by_hand, key=lambda name: by_hand[name]["seconds"])
+    return best, by_hand[best]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--scenarios", default=",".join(SCENARIOS))
+    parser.add_argument("--task", default="mlp-wide")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--write", action="store_true", help="keep in docs/results, and write the page")
+    parser.add_argument("--out", type=Path, default=RESULTS / "scenarios.json")
+    parser.add_argument("--again", default="", help="combinations to run again: auto, or all")
+    parser.add_argument("--budget", type=float, default=1e9, help="seconds after which no further one begins")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    known: dict[str, Any] = json.loads(options.out.read_text()) if options.out.is_file() else {}
+    began = time.monotonic()
+    for name in options.scenarios.split(","):
+        run = Run(name, options.task, options.steps)
+        cell = known.setdefault(f"{name}/{options.task}/{options.steps}", {})
+        for combination, perform in run.combinations():
+            again = options.again == "all" or (options.again == "auto" and combination in AUTO)
+            if (combination in cell and not again) or time.monotonic() > began + options.budget:
+                continue
+            cell[combination] = perform()
+            print(name, combination, {k: v for k, v in cell[combination].items() if k != "reasons"}, flush=True)
+            options.out.write_text(json.dumps(known, indent=1) + "\n")
+        if all(one in cell for one in AUTO) and len(cell) > len(AUTO):
+            best, found = best_of(cell)
+            ratio = found["seconds"] / cell["auto"]["seconds"] if cell["auto"]["seconds"] else 0.0
+            print(f"== {name}: best {best} {found['seconds']:.2f} s; auto {cell['auto']['seconds']} s, {ratio:.2f}x")
+    if options.write:
+        facts = machine_facts()
+        whole = {key: cell for key, cell in known.items() if len(cell) > len(AUTO)}
+        (RESULTS / "scenarios.md").write_text(page(whole) + f"\ngradwire {facts['revision'][:10]}\n")
+
+
+if __name__ == "__main__":
+    main()
