@@ -26,6 +26,8 @@ def pytest_configure() -> None:
     broken_amx.avoid()
     # A test of a fixed level means its first steps too; tests of the warm-up say so.
     os.environ["GRADWIRE_COMPRESS_WARMUP"] = "0"
+    # Triton's kernels run on the CPU (tests/compress/interpreted.py); triton reads this when it is imported.
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -55,6 +55,25 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // 8) * 8
 
 
+def kinds(level: Level) -> tuple[int, int]:
+    """The first two words of a header, as numbers."""
+    first = bytes([*b"gw", VERSION, _SELECTS.index(level.select)])
+    return int.from_bytes(first, "little"), VALUES.index(level.values)
+
+
+def complete(frame: Tensor) -> tuple[int, int]:
+    """Finish a frame in host memory that a device has written all of but the checksum. There the word before it holds
+    the number of elements that were not finite; returns how many elements the frame has, and that number."""
+    head = bytearray(frame[:HEADER].numpy().tobytes())
+    count, body = _STRUCT.unpack(head)[5], _STRUCT.unpack(head)[7]
+    (nonfinite,) = struct.unpack_from("<I", head, HEADER - 8)
+    struct.pack_into("<I", head, HEADER - 8, 0)
+    checksum = crc32(head[: HEADER - 4]) ^ kernels.checksum(frame[HEADER : HEADER + body])
+    struct.pack_into("<I", head, HEADER - 4, checksum)
+    frame[:HEADER].numpy()[:] = np.frombuffer(head, np.uint8)
+    return count, nonfinite
+
+
 def seal(frame: Tensor, level: Level, numel: int, count: int, body: int, index: int = 0) -> None:
     """Write the header of a frame whose body is already in place."""
     select, values = _SELECTS.index(level.select), VALUES.index(level.values)

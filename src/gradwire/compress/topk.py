@@ -12,13 +12,15 @@ more than requested, and what does not fit stays in the residual.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from gradwire.compress import kernels
 from gradwire.compress.base import ChunkSpan, Encoded
-from gradwire.compress.frame import HEADER, aligned, counts, open_frame, seal
+from gradwire.compress.frame import HEADER, aligned, counts, kinds, open_frame, seal
+from gradwire.compress.kernels.base import SparseForm
 from gradwire.compress.values import CODECS, Ranges, unreadable, values_within
 from gradwire.errors import IntegrityError
 from gradwire.level import Level
@@ -46,6 +48,14 @@ class TopK:
     def size_of(self, numel: int) -> int:
         most = self.capacity(numel)
         return aligned(HEADER + aligned(index_bound(most, numel)) + self._values(most))
+
+    def form(self, numel: int) -> SparseForm:
+        """As `encode` does it on the CPU, for kernels that write whole frames on a device."""
+        selecting: Literal["largest", "exact", "sampled"] = "exact" if self.level.select == "exactk" else "largest"
+        if selecting == "largest" and self.level.ratio > EXACT_UP_TO:
+            selecting = "sampled"
+        wanted, most = self.wanted(numel), self.capacity(numel)
+        return SparseForm(wanted, most, selecting, self.level.values, kinds(self.level), HEADER)
 
     def encode(
         self, gradient: Tensor, residual: Tensor | None, frame: Tensor, span: ChunkSpan, seed: int | None

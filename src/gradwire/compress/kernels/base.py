@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,6 +20,22 @@ class Selection:
 
     count: int
     nonfinite: int
+
+
+@dataclass(frozen=True, slots=True)
+class SparseForm:
+    """What a sparse frame holds, and how it is written, for kernels that write whole frames.
+
+    `selecting` names `select_largest`, `select_exact`, or `select` with a sampled threshold. `kinds` are the first two
+    words of the header, `header` its bytes.
+    """
+
+    wanted: int
+    capacity: int
+    selecting: Literal["largest", "exact", "sampled"]
+    values: str
+    kinds: tuple[int, int]
+    header: int
 
 
 class Kernels(Protocol):
