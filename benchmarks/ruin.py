@@ -5,8 +5,9 @@
 Each job draws a model, an optimizer with a learning rate that may be too hot, 2 to 8 hosts, a network slow enough that
 compression pays, whether the loss is noted, and whether `auto` may trade steps for time (`extra_steps` of 1 instead of
 0.05). Gradients and codecs are real, network and clock are simulated. A run is ruined if its loss ends above 0.9 of the
-first or is not finite. Where the uncompressed run is ruined too, the job itself diverges, and compression cannot be
-blamed for it.
+first or is not finite. A hot learning rate ruins uncompressed trainings as well, with one seed and not with the next.
+So where only `auto` was ruined, the job is also trained uncompressed with four other seeds: if one of them is ruined,
+the job itself is unstable, and compression is not to blame.
 
 Finished jobs are in benchmarks/records/ruin; the benchmark continues from there.
 """
@@ -18,7 +19,7 @@ import math
 import random
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -51,6 +52,8 @@ RATES: Final = (1, 200)
 TRIPS: Final = (1, 300)
 LOSSES: Final = ("0", "0.1", "1", "3")
 TRADED: Final = 1.0
+# Uncompressed trainings with other weights and batches, of a job that only auto ruined.
+OTHER_SEEDS: Final = 4
 HEAD: Final = (
     "job", "task", "hosts", "network", "transport", "noted", "trade", "first loss", "plain", "auto", "speed", "guarded",
     "levels",
@@ -72,10 +75,11 @@ def _between(rng: random.Random, ends: tuple[int, int]) -> int:
     return round(math.exp(rng.uniform(*map(math.log, ends))))
 
 
-def train(one: Settings, directory: Path | None, level: str) -> list[SimulatedStep]:
+def train(one: Settings, directory: Path | None, level: str, seed: int = 0) -> list[SimulatedStep]:
+    """`seed` is added to the job's number."""
     task = task_of(one["task"], one["steps"], directory)
     network = network_of(one["network"], one["hosts"], one["steps"] * task.compute, directory)
-    job = SimulatedJob(task, network, level, one["wire"], one["number"], note_loss=one["note_loss"])
+    job = SimulatedJob(task, network, level, one["wire"], one["number"] + seed, note_loss=one["note_loss"])
     controller = make_controller(level, extra_steps=TRADED) if level == "auto" and one["trade"] else None
     steps = []
     for step in islice(TrainingSimulation(job, controller), one["steps"]):
@@ -96,38 +100,61 @@ def run(one: Settings, directory: Path | None) -> Record:
     }  # fmt: skip
 
 
+def run_again(one: Settings, directory: Path | None) -> Record:
+    """The job uncompressed, with another seed."""
+    ran = train(one, directory, "off", 1000 * one["again"])
+    curve = Curve.of([step.seconds for step in ran], [step.loss for step in ran])
+    return {"plain": _finite(curve.losses[-1]), "plain_ruined": curve.ruined}
+
+
+def only_auto(one: Record) -> bool:
+    return bool(one["auto_ruined"] and not one["plain_ruined"])
+
+
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def page(found: Sequence[Record], command: str) -> str:
+def page(found: Sequence[Record], again: Mapping[int, Sequence[Record]], command: str) -> str:
     facts = machine_facts()
-    ruined = [one for one in found if one["auto_ruined"] and not one["plain_ruined"]]
-    by_itself = sum(one["plain_ruined"] for one in found)
+    counts = [sum(one[f"{name}_ruined"] for one in found) for name in ("auto", "plain")]
     saved = sum(one["plain_ruined"] and not one["auto_ruined"] for one in found)
-    healthy = [one for one in found if not one["plain_ruined"] and one["auto"] is not None]
-    parts = {
-        "not to trade": [one for one in healthy if not one["settings"]["trade"]],
-        "to trade": [one for one in healthy if one["settings"]["trade"]],
-    }
-    sizes = " ".join(f"{len(own)} where `auto` was {name}: {_apart(own)}." for name, own in parts.items() if own)
+    lone = [one["settings"]["number"] for one in found if only_auto(one)]
+    blamed = [number for number in lone if not any(other["plain_ruined"] for other in again.get(number, ()))]
     lines = [
         "# Ruined trainings", "", f"    {command}", "",
         f"{len(found)} jobs drawn at random, {STEPS} steps each, in virtual time: models, optimizers (with hot "
         "learning rates), hosts, slow, lossy, far and changing networks. A run is ruined if its loss ends above "
         f"0.9 of the first or is not finite. gradwire {facts['revision']}, {facts['time'][:10]}.", "",
-        f"**`auto` ruined {len(ruined)} of the {len(found) - by_itself} jobs that train uncompressed.** "
-        f"{by_itself} jobs diverge uncompressed as well; `auto` trained {saved} of those. In "
-        f"{sum(one['guarded'] > 0 for one in found)} jobs the accuracy guard acted.", "",
-        "The last loss of `auto` over that of uncompressed training after the same steps, median and worst: " + sizes,
-        "", f"| {' | '.join(HEAD)} |", f"| {' | '.join(['---'] * len(HEAD))} |", *map(_row, found),
+        f"**`auto` ruined {counts[0]} of {len(found)} jobs, uncompressed training {counts[1]}; {len(blamed)} of "
+        f"`auto`'s are jobs that train uncompressed.** In {saved} jobs only the uncompressed run was ruined, in "
+        f"{len(lone)} only `auto`'s. {' '.join(_seeds(number, again.get(number, ())) for number in lone)}".rstrip(), "",
+        f"The accuracy guard acted in {sum(one['guarded'] > 0 for one in found)} jobs.", "",
+        "The last loss of `auto` over that of uncompressed training after the same steps, where neither was ruined; "
+        "short runs with hot learning rates differ by their noise in both directions:", "", *_sizes(found), "",
+        f"| {' | '.join(HEAD)} |", f"| {' | '.join(['---'] * len(HEAD))} |", *map(_row, found),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
+def _seeds(number: int, again: Sequence[Record]) -> str:
+    ruined = sum(one["plain_ruined"] for one in again)
+    return f"Job {number} was ruined uncompressed with {ruined} of {len(again)} other seeds."
+
+
+def _sizes(found: Sequence[Record]) -> list[str]:
+    healthy = [one for one in found if not one["plain_ruined"] and not one["auto_ruined"]]
+    parts = {
+        "no trade allowed": [one for one in healthy if not one["settings"]["trade"]],
+        "trade allowed (`extra_steps = 1.0`)": [one for one in healthy if one["settings"]["trade"]],
+    }
+    rows = [f"| {name} | {len(own)} | {_apart(own)} |" for name, own in parts.items() if own]
+    return ["| | jobs | least | median | greatest |", "|---|---|---|---|---|", *rows]
+
+
 def _apart(own: Sequence[Record]) -> str:
     ratios = [one["auto"] / one["plain"] for one in own]
-    return f"{statistics.median(ratios):.2f} and {max(ratios):.2f}"
+    return f"{min(ratios):.2f} | {statistics.median(ratios):.2f} | {max(ratios):.2f}"
 
 
 def _row(one: Record) -> str:
@@ -169,16 +196,27 @@ def main() -> None:
     torch.set_num_threads(1)
     facts: dict[str, Any] = machine_facts()
     ledger = Ledger(options.runs, made={"made": [facts["revision"], facts["time"][:10]]})
-    found = []
-    for number in range(options.first, options.first + options.jobs):
-        one = draw(number, options.data_dir is not None)
+
+    def done(one: Settings, work: Callable[[Settings, Path | None], Record]) -> list[Record]:
         record = ledger.get(one, code_for(one))
         if record is None and not options.only_write:
-            record = ledger.add(one, code_for(one), run(one, options.data_dir))
-            print(_row(record), file=sys.stderr, flush=True)
-        if record is not None:
-            found.append(record)
-    text = page(found, f"python benchmarks/ruin.py --jobs {options.jobs} --write")
+            record = ledger.add(one, code_for(one), work(one, options.data_dir))
+            print(f"{one['kind']} {one['number']} {one['task']} on {one['network']}", file=sys.stderr, flush=True)
+        return [] if record is None else [record]
+
+    numbers = range(options.first, options.first + options.jobs)
+    jobs = [draw(number, options.data_dir is not None) for number in numbers]
+    found = [record for one in jobs for record in done(one, run)]
+    again = {
+        one["settings"]["number"]: [
+            record
+            for seed in range(1, OTHER_SEEDS + 1)
+            for record in done(one["settings"] | {"kind": "again", "again": seed}, run_again)
+        ]
+        for one in found
+        if only_auto(one)
+    }
+    text = page(found, again, f"python benchmarks/ruin.py --jobs {options.jobs} --write")
     if options.write:
         PAGE.write_text(text)
     print(text)

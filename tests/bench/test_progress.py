@@ -30,7 +30,7 @@ from harness.progress.cells import (
 from harness.progress.curves import Curve, noise_of, trend
 from harness.progress.ledger import Ledger
 from harness.progress.local_peers import local_steps_of
-from harness.progress.networks import binned, network_of, rotated
+from harness.progress.networks import binned, is_steady, network_of, rotated
 from harness.progress.pool import perform
 from harness.progress.runs import Setup, Work, each_of, evaluated, runs_of, started, timing
 from harness.progress.summary import Collected, Contestants, fixed_levels, keeping, keeps_accuracy, totals, verdict
@@ -202,6 +202,26 @@ def test_a_binned_trace_carries_the_same_and_a_rotated_one_begins_later() -> Non
 def test_the_drop_falls_within_the_run_of_every_task() -> None:
     changes = network_of("drop", 2, 10.0, None).changes
     assert [float(one.at) for one in changes] == [3.0, 9.0]
+
+
+def test_a_network_is_what_its_name_says() -> None:
+    access = network_of("50mbit-20ms-2%", 4, 10.0, None).links[0].spec
+    assert (access.rate.mbit, access.delay, access.loss) == pytest.approx((50, 0.005, 0.01))
+    assert is_steady("50mbit-20ms-2%")
+    assert not is_steady("flap")
+
+
+def test_a_rising_network_rises_within_the_run_and_a_flapping_one_falls_and_recovers() -> None:
+    rising, flap = (network_of(name, 4, 80.0, None).changes for name in ("rising", "flap"))
+    assert [one.at for one in rising] == [10, 20, 30, 40, 50, 60, 70]
+    assert rising[-1].rate.mbit == 1280
+    assert [one.rate.mbit for one in flap[:4]] == [5, 100, 5, 100]
+
+
+def test_a_task_with_another_optimizer_is_written_with_it() -> None:
+    assert task_of("cnn-0.1", 100, None).optimizer_spec == ("sgd", 0.1, 0.9)
+    assert task_of("gpt-sgd:0.05:0.9", 100, None).optimizer_spec == ("sgd", 0.05, 0.9)
+    assert task_of("deep-adam:0.01", 100, None).optimizer_spec == ("adam", 0.01, 0.0)
 
 
 @pytest.mark.parametrize("name", ["att-lte", "norway-train"])

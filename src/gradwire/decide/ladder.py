@@ -7,8 +7,9 @@ shares the saving of one-pass selection is subtracted (0.4 ns at 1 %, 0.2 at 0.1
 10 %. The cost model scales `work` to the machine it runs on.
 
 30 % at 4 bits sends about as much as int2, and which of the two costs fewer steps depends on the job: on a CNN with SGD
-it cost nothing where int2 cost 8 %, on a GPT with AdamW both cost 16 % (docs/results/lossiness.md). Low rank 2 cost
-that CNN 68 % more steps and has no rung.
+it cost nothing where int2 cost 8 %, on a GPT with AdamW both cost 16 % (docs/results/lossiness.md). 50 % at 4 bits has
+no rung: it sends three quarters of int4's bytes, but cost that GPT 10 % more steps and int4 3 %. Low rank 2 cost that
+CNN 68 % more steps and has no rung either.
 
 What lossiness costs in steps is not a property of a level but of a level and a job: decide/price.py.
 """
