@@ -9,8 +9,9 @@ import pytest
 
 from gradwire.decide.loss_limit import limited_by_loss
 from gradwire.decide.summable_controller import summable
-from gradwire.decide.transport_choice import RETRY, TransportChooser
+from gradwire.decide.transport_choice import AGAIN, RETRY, TransportChooser
 from gradwire.decide.transport_step import TransportChoice, TransportStep
+from gradwire.decide.transport_trial import OPENING, shifted
 from gradwire.level import Level
 from gradwire.types import LinkView, RouteForecast, StepFacts, TransportKind, View
 
@@ -128,6 +129,39 @@ def test_loss_that_limits_tcp_speaks_for_ltp() -> None:
     world.run(80)
     assert world.chooser.use == "ltp"
     assert "tcp" not in world.used
+
+
+def test_steps_from_before_a_change_are_no_comparison() -> None:
+    """The network becomes twice as fast while TCP is opened, over which it would be slower than over the group."""
+    world = World({"group": 0.5, "tcp": 0.5, "ltp": 0.5}, exposed=0.45).run(5)
+    world.seconds = {"group": 0.25, "tcp": 0.3, "ltp": 0.3}
+    world.run(60)
+    assert world.chooser.use == "group"
+
+
+def test_a_trial_that_a_change_disturbs_says_nothing_and_is_repeated_soon() -> None:
+    world = World({"group": 0.25, "tcp": 0.2, "ltp": 0.2})
+    while world.used.count("tcp") < OPENING + 5:
+        world.run(1)
+    world.seconds = {kind: 2 * seconds for kind, seconds in world.seconds.items()}
+    world.run(10)
+    assert "the network changed while tcp was measured" in world.reasons
+    world.run(AGAIN + 30)
+    assert world.chooser.use != "group"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "found"),
+    [
+        ([1.0, 1.02, 0.98, 0.5, 0.52, 0.51], True),
+        ([1.0, 1.02, 0.98, 1.3, 1.4, 1.35], True),
+        ([1.0, 1.02, 0.98, 1.03, 1.04, 1.05], False),
+        ([1.0, 0.5, 0.98, 0.6, 0.52, 0.61], False),
+        ([1.0, 0.5, 0.5, 0.5], False),
+    ],
+)
+def test_a_shift_is_where_all_of_the_last_steps_differ_from_all_before(seconds: list[float], found: bool) -> None:
+    assert shifted(seconds) is found
 
 
 @pytest.mark.parametrize(("rate", "limited"), [(2e6, True), (40e6, False)])

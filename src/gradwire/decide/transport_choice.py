@@ -28,7 +28,7 @@ from typing import Final
 from gradwire.decide.loss_limit import limited_by_loss
 from gradwire.decide.summable_controller import summable
 from gradwire.decide.transport_step import Candidate, TransportChoice, TransportStep
-from gradwire.decide.transport_trial import ENOUGH, Trial, median
+from gradwire.decide.transport_trial import ENOUGH, LATEST, Trial, median, shifted
 from gradwire.decide.way_forecast import BestWays, WayForecast, flat_ways, relative_gain, tree_ways
 from gradwire.level import Level
 from gradwire.types import TransportKind
@@ -42,6 +42,8 @@ SOON: Final = 4
 LARGE: Final = 0.3
 # Steps before a transport that was not kept is tried again; doubled each time.
 RETRY: Final = 500
+# Steps before one whose trial the network disturbed is tried again.
+AGAIN: Final = 30
 # After a network change, steps longer than before by this factor are tried over the group again.
 SLOWER: Final = 1.3
 
@@ -106,6 +108,9 @@ class TransportChooser:
             self._changes, self._level = step.view.changes, step.level
             self._recent.clear()
         self._recent.append(step.facts.seconds)
+        if shifted(self._recent):
+            for _ in range(len(self._recent) - LATEST):
+                self._recent.popleft()
 
     def _look(self, step: TransportStep, ready: Collection[TransportKind]) -> None:
         """Open or try what is predicted to be better."""
@@ -218,6 +223,10 @@ class TransportChooser:
         self._trial = None
         self._recent.clear()
         took = median(trial.seconds)[0] if trial.seconds else step.facts.seconds
+        if trial.disturbed:
+            self._not_before[trial.kind] = self._step + AGAIN
+            self._reason = f"the network changed while {trial.kind} was measured"
+            return
         if trial.kind == "trees":
             self._excess = max(0.0, took - self._expected)
         compared = f"{Seconds(took)} a step over {trial.kind}, {Seconds(trial.before)} over {self.use}"

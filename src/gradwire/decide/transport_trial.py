@@ -2,7 +2,7 @@
 
 The candidate is kept if its steps are clearly shorter. Where it uses another level than the steps before, because it
 cannot carry that one or another one suits it better, both are compared by what they take to the same loss: `before` is
-what the steps before would be worth at the candidate's price.
+what the steps before would be worth at the candidate's price. A trial in which the network changes says nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ KEEPS: Final = 0.05
 ENOUGH: Final = 8
 MOST: Final = 24
 OPENING: Final = 3
+# So many steps that are all shorter, or all longer, than those before, by this share, are those of another network:
+# what was measured before is no comparison any more.
+LATEST: Final = 3
+SHIFT: Final = 0.1
 # A trial's step of so many times the usual one ends it.
 FAR_LONGER: Final = 3.0
 
@@ -37,6 +41,7 @@ class Trial:
     error: float
     skipped: int = 0
     seconds: list[float] = field(default_factory=list)
+    disturbed: bool = False
 
     def take(self, seconds: float) -> bool | None:
         """Whether to keep the candidate; None while that is not decided."""
@@ -46,6 +51,9 @@ class Trial:
             self.skipped += 1
             return None
         self.seconds.append(seconds)
+        self.disturbed = shifted(self.seconds)
+        if self.disturbed:
+            return False
         if len(self.seconds) < ENOUGH:
             return None
         middle, error = median(self.seconds)
@@ -53,6 +61,15 @@ class Trial:
         if abs(ratio - (1 - KEEPS)) <= doubt and len(self.seconds) < MOST:
             return None
         return ratio < 1 - KEEPS
+
+
+def shifted(values: Collection[float]) -> bool:
+    """Whether the last steps differ from all those before."""
+    known = list(values)
+    before, last = known[:-LATEST], known[-LATEST:]
+    if len(before) < LATEST:
+        return False
+    return max(last) < (1 - SHIFT) * min(before) or min(last) > (1 + SHIFT) * max(before)
 
 
 def median(values: Collection[float]) -> tuple[float, float]:

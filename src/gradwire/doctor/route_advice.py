@@ -21,8 +21,9 @@ from gradwire.errors import GradwireError
 from gradwire.level import Level
 from gradwire.plan.job import ReductionJob
 from gradwire.plan.measured_network import MeasuredNetwork
-from gradwire.plan.route_choice import LevelJob, RouteChoice, choose_routes
+from gradwire.plan.route_choice import FlatExchange, LevelJob, RouteChoice, choose_routes
 from gradwire.tree.accumulator import frame_bytes
+from gradwire.tree.frame_cost import frame_seconds
 from gradwire.tree.partition import chunk_for
 from gradwire.types import LinkFacts
 from gradwire.units import Seconds
@@ -80,17 +81,19 @@ def _job(level: Level, parameters: int) -> LevelJob:
         ReductionJob(nbytes, chunk_for(nbytes, size / nbytes), size / nbytes)
         for size in (sent, frame_bytes(level, parameters))
     )
-    return LevelJob(flat, trees, exchange="ring" if level.off else "sharded")
+    exchange: FlatExchange = "ring" if level.off else "sharded"
+    return LevelJob(flat, trees, exchange=exchange, frame=frame_seconds(level, trees.chunk // 4))
 
 
 def _advice(choice: RouteChoice, levels: Sequence[Level]) -> RouteAdvice:
     if not choice.levels:
         return RouteAdvice("flat", reason=choice.reason)
     flat = min(range(len(levels)), key=lambda index: choice.levels[index].flat)
-    trees = min(range(len(levels)), key=lambda index: choice.levels[index].trees)
+    along = [one.trees + one.work for one in choice.levels]
+    trees = min(range(len(levels)), key=lambda index: along[index])
     way: Way = "flat"
     if choice.plan is not None:
         way = "sites first" if choice.plan.planner == "sites" else "trees"
     return RouteAdvice(
-        way, choice.levels[flat].flat, str(levels[flat]), choice.levels[trees].trees, str(levels[trees]), choice.reason
+        way, choice.levels[flat].flat, str(levels[flat]), along[trees], str(levels[trees]), choice.reason
     )
