@@ -51,6 +51,9 @@ class CompressConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Warm-up steps of a fixed level: the share of a sparse level falls from 25 % to the configured one, as DGC's does;
     # a low-rank level begins with int4. Where none is given: 100, and 0 with a plan or local steps.
     warmup: Count | None = None
+    # Where gradients of a GPU are encoded: "host" copies them to host memory; "gpu" encodes them on the GPU by triton's
+    # kernels (the extra gradwire[gpu]), so that only frames are copied, and keeps residuals there. docs/gpu.md.
+    encode: Literal["host", "gpu"] = "host"
     # "hold" keeps the gradient of pruned elements in the residual, "zero" sets pruned weights to zero.
     prune: Literal["hold", "zero"] = "hold"
 

@@ -37,7 +37,7 @@ def test_an_owner_residual_is_folded_times_the_world_size() -> None:
     feedback = ErrorFeedback(1, 4)
     one = bucket(0, ("a", 6))
     feedback.worker(one, CPU)
-    feedback.owner(one, (2, 2), CPU).fill_(0.5)
+    feedback.owner(one, (2, 2)).fill_(0.5)
     feedback.fold(0)
     assert feedback.worker(one, CPU).tolist() == [0.0, 0.0, 2.0, 2.0, 0.0, 0.0]
 
@@ -47,10 +47,10 @@ def test_a_new_bucket_does_not_change_residuals_that_the_same_step_uses() -> Non
     feedback = ErrorFeedback(0, 4)
     first = bucket(0, ("a", 4))
     feedback.worker(first, CPU)
-    held = feedback.owner(first, (0, 4), CPU)
+    held = feedback.owner(first, (0, 4))
     feedback.worker(bucket(1, ("b", 2)), CPU)
     held.fill_(0.5)
-    assert feedback.owner(first, (0, 4), CPU) is held
+    assert feedback.owner(first, (0, 4)) is held
     feedback.fold(0)
     assert feedback.worker(first, CPU).tolist() == [2.0, 2.0, 2.0, 2.0]
 
@@ -59,7 +59,7 @@ def test_flushing_adds_the_residual_and_clears_it() -> None:
     feedback = ErrorFeedback(0, 2)
     one = bucket(0, ("a", 2))
     feedback.worker(one, CPU).fill_(1.0)
-    feedback.owner(one, (0, 1), CPU).fill_(0.25)
+    feedback.owner(one, (0, 1)).fill_(0.25)
     gradient = torch.zeros(2)
     feedback.flush(one, gradient)
     assert gradient.tolist() == [1.5, 1.0]

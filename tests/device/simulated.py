@@ -164,6 +164,9 @@ class SimulatedDevice:
             self._streams.append(stream)
         return stream
 
+    def empty(self, numel: int, dtype: torch.dtype, stream: DeviceStream) -> Tensor:
+        return torch.full((numel * dtype.itemsize,), 0x7F, dtype=torch.uint8).view(dtype)
+
     def pinned(self, nbytes: int) -> Tensor:
         return torch.full((nbytes,), 0x7F, dtype=torch.uint8)  # as floating point: 3.4e38, or NaN in half precision
 

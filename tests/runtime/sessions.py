@@ -12,7 +12,7 @@ from torch.futures import Future
 from gradwire.clock import MonotonicClock
 from gradwire.compress.base import Weights
 from gradwire.compress.codec_cache import CodecCache
-from gradwire.compress.error_feedback import ErrorFeedback, Place
+from gradwire.compress.error_feedback import ErrorFeedback, MakeZeros, Place, host_zeros
 from gradwire.config import CompressConfig
 from gradwire.device.base import FindDevice
 from gradwire.device.cuda import find_device
@@ -21,6 +21,7 @@ from gradwire.device.pinned_copy import SLOT
 from gradwire.events import Event
 from gradwire.level import Level
 from gradwire.runtime.compressed_path import CompressedPath
+from gradwire.runtime.device_path import DevicePath
 from gradwire.runtime.event_reporter import EventReporter
 from gradwire.runtime.host_path import HostPath
 from gradwire.runtime.loss_scaling import LossScaling
@@ -65,9 +66,9 @@ class ObservedFeedback(ErrorFeedback):
         super().__init__(rank, world_size)
         self.asked: dict[int, set[Place]] = {}
 
-    def owner(self, bucket: Bucket, place: Place, device: torch.device) -> Tensor:
+    def owner(self, bucket: Bucket, place: Place, zeros: MakeZeros = host_zeros) -> Tensor:
         self.asked.setdefault(bucket.index, set()).add(place)
-        return super().owner(bucket, place, device)
+        return super().owner(bucket, place, zeros)
 
     def reachable(self) -> dict[str, Tensor]:
         """By parameter, in units of this rank's gradient: its residual, and what it read last as an owner."""
@@ -140,12 +141,14 @@ class Sessions:
             context = self._context(rank, compress or CompressConfig(), lanes, own_wire)
             self.contexts.append(context)
             governor, host = self.governors[rank], HostPath(context, slot=slot)
+            compressed = CompressedPath(context)
             parts = SessionParts(
                 governor=governor,
                 plain=PlainPath(context, self.all_reduce(plain, rank), lambda *timing: self.timings.append(timing)),
-                compressed=CompressedPath(context),
+                compressed=compressed,
                 tree=TreePath(context),
                 host=host,
+                device=DevicePath(context, compressed, slot) if context.compress.encode == "gpu" else None,
                 scaling=context.scaling,
                 reporter=context.reporter,
                 timer=context.timer,

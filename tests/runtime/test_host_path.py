@@ -8,12 +8,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from functools import partial
+from typing import Literal
 
 import pytest
 import torch
 from torch import Tensor
 
 from gradwire.compress.gradient_sample import GradientSampler
+from gradwire.config import CompressConfig
 from gradwire.errors import LinkError
 from gradwire.events import Synchronised
 from gradwire.level import Level
@@ -37,10 +39,18 @@ class DeviceSessions(Sessions):
     """Gradients are computed on a device of each rank, by work that its training stream has not done yet when the
     bucket is passed to the session; what is restored is read by later work of the same stream."""
 
-    def __init__(self, seed: int | None = None, ignore: str = "", *, own_wire: bool = True) -> None:
+    def __init__(
+        self,
+        seed: int | None = None,
+        ignore: str = "",
+        *,
+        own_wire: bool = True,
+        encode: Literal["host", "gpu"] = "host",
+    ) -> None:
         self.devices = [SimulatedDevice(seed, ignore) for _ in range(2)]
         found = [device.find for device in self.devices]
-        super().__init__(2, SHAPES, own_wire=own_wire, devices=found, slot=SLOT)
+        compress = CompressConfig(encode=encode)
+        super().__init__(2, SHAPES, compress, own_wire=own_wire, devices=found, slot=SLOT)
 
     def all_reduce(self, world: Loopback, rank: int) -> AllReduceMean:
         """As NCCL does it: on a stream of its own; the future is done when the all-reduce is queued."""

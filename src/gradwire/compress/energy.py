@@ -10,11 +10,17 @@ from torch import Tensor
 SAMPLE: Final = 4096
 
 
+def sampled_span(step: int, numel: int) -> slice:
+    """The span of a bucket that is sampled in a step."""
+    start = (step * 7919 * SAMPLE) % max(1, numel - SAMPLE)
+    return slice(start, start + SAMPLE)
+
+
 def energies(step: int, residual: Tensor, gradient: Tensor, energy_ratio: float = 1.0) -> tuple[float, float]:
     """Squared norms of the same span of both; the span differs from step to step.
 
     `energy_ratio` is the energy of what this rank encodes relative to its own gradient's.
     """
-    start = (step * 7919 * SAMPLE) % max(1, residual.numel() - SAMPLE)
-    waits, fresh = residual[start : start + SAMPLE], gradient[start : start + SAMPLE]
+    sampled = sampled_span(step, residual.numel())
+    waits, fresh = residual[sampled], gradient[sampled]
     return float(waits.dot(waits)), energy_ratio * float(fresh.dot(fresh))

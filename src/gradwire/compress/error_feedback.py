@@ -32,6 +32,11 @@ from gradwire.types import Bucket
 Place = tuple[int, int]  # (start, numel) of a shard within its bucket
 # Residuals of gradients on a device are in host memory: there they are encoded.
 HOST = torch.device("cpu")
+MakeZeros = Callable[[int], Tensor]
+
+
+def host_zeros(numel: int) -> Tensor:
+    return torch.zeros(numel, dtype=torch.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,13 @@ class ErrorFeedback:
             self._step = bucket.step
             self._served.clear()
         fits = self._residual.fits(bucket)
+        known = self._residual.find(bucket.index)
+        if fits and known is not None and known.device != device:  # another path encodes this bucket from now on
+            self.settle(bucket.index)
+            self.fold(bucket.index)
+            self._residual.put(bucket, known.to(device))
+            if self._velocity.fits(bucket):
+                self._velocity.put(bucket, self._velocity.of(bucket, device).to(device))
         self.settle(bucket.index if fits else None)
         if not fits:
             # Shard positions are invalid when any bucket changes, except those of buckets already laid out in this
@@ -95,11 +107,11 @@ class ErrorFeedback:
             with suppress(LinkError):
                 self._returns.popleft()[1]()
 
-    def owner(self, bucket: Bucket, place: Place, device: torch.device) -> Tensor:
+    def owner(self, bucket: Bucket, place: Place, zeros: MakeZeros = host_zeros) -> Tensor:
         """The residual of a shard that this rank owns; a caller that changes the chunk layout must `fold` first."""
         owned = self._owned.setdefault(bucket.index, {})
         if place not in owned:
-            owned[place] = torch.zeros(place[1], dtype=torch.float32, device=device)
+            owned[place] = zeros(place[1])
         return owned[place]
 
     def velocity(self, bucket: Bucket, gradient: Tensor, momentum: float) -> Tensor:

@@ -68,6 +68,7 @@ class TopK:
         count = picked.count
         packed = kernels.pack_indices(indices, count, numel, frame[HEADER:])  # 2
         used = aligned(packed)
+        frame[HEADER + packed : HEADER + used].zero_()  # a frame is a function of what it carries
         body = used + self._values(count)
         data = frame[HEADER + used : HEADER + body]
         write_values(self.level, values[:count], indices[:count], residual, data, seed, picked.nonfinite)  # 3

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+import torch
 from torch import Tensor
 from torch.futures import Future
 
@@ -54,6 +55,10 @@ class Device(Protocol):
 
     def new_stream(self, name: str) -> DeviceStream:
         """A stream that is ordered with no other."""
+        ...
+
+    def empty(self, numel: int, dtype: torch.dtype, stream: DeviceStream) -> Tensor:
+        """Device memory with any content, for work of this stream. Keep it until that is done."""
         ...
 
     def pinned(self, nbytes: int) -> Tensor:

@@ -43,6 +43,12 @@ class CudaDevice:
     def new_stream(self, name: str) -> CudaStream:
         return CudaStream(torch.cuda.Stream(self.device))
 
+    def empty(self, numel: int, dtype: torch.dtype, stream: DeviceStream) -> Tensor:
+        # torch gives freed memory out again in the order of the stream that it was allocated on.
+        found: list[Tensor] = []
+        stream.launch(lambda: found.append(torch.empty(numel, dtype=dtype, device=self.device)))
+        return found[0]
+
     def pinned(self, nbytes: int) -> Tensor:
         # A thread's device is 0 unless it says so; pinning there would make a context on another rank's GPU.
         with torch.cuda.device(self.device):

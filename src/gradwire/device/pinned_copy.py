@@ -16,7 +16,7 @@ from typing import Final
 
 from torch import Tensor
 
-from gradwire.device.base import Device, DeviceEvent
+from gradwire.device.base import Device, DeviceEvent, DeviceStream
 
 # Bytes of a slot. PCIe reaches its rate with copies of about 1 MB; 8 MB leave few events per bucket, and the four slots
 # together pin 32 MB. Chosen, not measured.
@@ -46,9 +46,9 @@ class _Slots:
 class Download:
     """From the device to host memory."""
 
-    def __init__(self, device: Device, slot: int = SLOT) -> None:
+    def __init__(self, device: Device, slot: int = SLOT, stream: DeviceStream | None = None) -> None:
         self._slots = _Slots(device, slot)
-        self._stream = device.new_stream("download")
+        self._stream = stream or device.new_stream("download")
 
     def copy(self, source: Tensor, target: Tensor, ready: DeviceEvent) -> None:
         """Returns when `target` has the values that `source` has at the event `ready`."""
@@ -72,10 +72,10 @@ def _finish(copying: tuple[DeviceEvent, Tensor, Tensor] | None) -> None:
 class Upload:
     """From host memory to the device, on `stream`: what is launched on it later sees the values."""
 
-    def __init__(self, device: Device, slot: int = SLOT) -> None:
+    def __init__(self, device: Device, slot: int = SLOT, stream: DeviceStream | None = None) -> None:
         self._slots = _Slots(device, slot)
         self._busy: dict[int, DeviceEvent] = {}
-        self.stream = device.new_stream("upload")
+        self.stream = stream or device.new_stream("upload")
 
     def copy(self, source: Tensor, target: Tensor) -> None:
         """Returns when `source` may be changed; the last copies to the device may still run."""

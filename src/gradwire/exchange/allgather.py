@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from gradwire.compress.base import Codec
 from gradwire.exchange.chunk import Chunk
 from gradwire.exchange.frame_length import trimmed
+from gradwire.exchange.partial_sum import decode_mean
 from gradwire.transport.lanes.base import AllGather, Op
 
 
@@ -21,6 +22,4 @@ def allgather(chunk: Chunk, codec: Codec) -> Iterator[Op]:
     mine = yield from trimmed(codec, mine)
     everyone = chunk.rows(chunk.world_size, mine.shape[1], varies=codec.level.lossless)
     yield AllGather(mine[0], everyone)  # 2
-    weight = 1.0 / chunk.world_size
-    for rank, frame in enumerate(everyone):  # 3
-        codec.decode(frame, chunk.gradient, chunk.span, weight, add=rank > 0)
+    decode_mean(codec, everyone, chunk.gradient, chunk.span)  # 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from gradwire.compress.base import ChunkSpan, Encoded
@@ -37,6 +38,9 @@ class Chunk:
     # Takes a function that waits for reports and completes `residual`; it must run before `residual` is used again.
     defer: Callable[[Callable[[], None]], None] = lambda complete: complete()
 
+    # Makes memory for values, where these are not in host memory as frames are.
+    memory: Callable[[int], Tensor] | None = None
+
     @property
     def numel(self) -> int:
         return self.gradient.numel()
@@ -48,6 +52,12 @@ class Chunk:
     def rows(self, count: int, nbytes: int, *, varies: bool = False) -> Tensor:
         """A buffer for `count` adjacent frames; `varies`: the size differs from step to step."""
         return self.lease.take(count * nbytes, varies=varies).view(count, nbytes)
+
+    def values(self, numel: int) -> Tensor:
+        """float32 values of any content, until the exchange ends or this is called again."""
+        if self.memory is not None:
+            return self.memory(numel)
+        return self.lease.take(4 * numel).view(torch.float32)
 
     def shard_length(self) -> int:
         """Elements of a full shard; the last shards may be shorter or empty."""

@@ -8,10 +8,13 @@ rank, what was delivered and its residual always add up to its gradient.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
-from gradwire.compress.base import Codec
+from gradwire.compress.base import ChunkSpan, Codec
+from gradwire.compress.device_codec import DeviceCodec
 from gradwire.exchange.chunk import Chunk
 from gradwire.transport.lanes.base import Losses
 
@@ -27,8 +30,7 @@ def average_shard(chunk: Chunk, codec: Codec, received: Tensor, mean: Tensor, lo
     """Write the mean of this rank's shard over the values that arrived, in rank order."""
     span = chunk.span_of(chunk.rank)
     lost = losses.missing if losses is not None else {}
-    for rank, frame in enumerate(received):
-        codec.decode(frame, mean, span, 1.0 / chunk.world_size, add=rank > 0, whole=not lost.get(rank))
+    decode_mean(codec, received, mean, span, lost)
     if not chunk.count_arrivals or not any(lost.values()):
         return
     arrived = torch.full_like(mean, float(chunk.world_size))
@@ -36,6 +38,18 @@ def average_shard(chunk: Chunk, codec: Codec, received: Tensor, mean: Tensor, lo
         arrived[codec.places(received[rank], span, missing)] -= 1.0
     # Never zero: this rank's own values are not sent and cannot be lost.
     mean.mul_(chunk.world_size / arrived)
+
+
+def decode_mean(
+    codec: Codec, frames: Tensor, mean: Tensor, span: ChunkSpan, lost: Mapping[int, object] | None = None
+) -> None:
+    """Write the mean of one frame of every rank, added in rank order; of those in `lost` some values are missing."""
+    if isinstance(codec, DeviceCodec):
+        codec.decode_mean(frames, mean, span)
+        return
+    for rank, frame in enumerate(frames):
+        whole = not (lost or {}).get(rank)
+        codec.decode(frame, mean, span, 1.0 / len(frames), add=rank > 0, whole=whole)
 
 
 def return_undelivered(chunk: Chunk, codec: Codec, frames: Tensor, losses: Losses | None) -> None:

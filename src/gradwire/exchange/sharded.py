@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor
 
 from gradwire.compress.base import Codec
@@ -51,7 +50,7 @@ def reduced(chunk: Chunk, codec: Codec, received: Tensor, frame: Tensor, losses:
     """Average the own shard in rank order and encode the mean; the rest stays in the owner residual."""
     start, end = chunk.shard(chunk.rank)
     span = chunk.span_of(chunk.rank)
-    mean = chunk.lease.take(4 * (end - start)).view(torch.float32)
+    mean = chunk.values(end - start)
     average_shard(chunk, codec, received, mean, losses)
     owned = chunk.owner(chunk.span.start + start, end - start)
     codec.encode(mean, owned, frame[0], span, chunk.seed(as_owner=True))

@@ -25,6 +25,7 @@ from gradwire.observe.event_bus import EventBus, attached
 from gradwire.observe.recorder import Recorder, RecorderConfig
 from gradwire.runtime.compressed_path import CompressedPath
 from gradwire.runtime.connections import BuildContext, Connections, connect, quietly
+from gradwire.runtime.device_path import DevicePath
 from gradwire.runtime.event_reporter import EventReporter
 from gradwire.runtime.governor import Governor
 from gradwire.runtime.host_path import HostPath
@@ -166,13 +167,15 @@ def _session(
     checks = [check.close] if check is not None else []
     release = Closing(context.lost_ranks.close, *checks, transports.release)
     host = HostPath(paths, timeout=_timeout(context.config))
+    compressed = CompressedPath(paths)
     parts = SessionParts(
         governor=governor,
         sampler=context.sampler,
         plain=_plain_path(context, connections, paths),
-        compressed=CompressedPath(paths),
+        compressed=compressed,
         tree=TreePath(paths),
         host=host,
+        device=DevicePath(paths, compressed) if context.config.compress.encode == "gpu" else None,
         scaling=paths.scaling,
         reporter=paths.reporter,
         timer=context.timer,

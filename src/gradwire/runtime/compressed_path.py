@@ -42,7 +42,7 @@ class CompressedPath:
         values = buffer if buffer.dtype == torch.float32 else buffer.float()  # 1
         work = context.work(bucket, level, buffer, values)
         residual = context.feedback.worker(bucket, values.device)
-        chunks = self._layout(bucket, level).chunks(bucket.numel)  # 2
+        chunks = self.layout(bucket, level).chunks(bucket.numel)  # 2
         context.scaling.save(bucket)
         if level.sparse and context.compress.momentum:  # 3
             work.velocity = context.feedback.velocity(bucket, values, context.compress.momentum)
@@ -53,7 +53,7 @@ class CompressedPath:
                 ChunkSpan(bucket.step, bucket.index, start, end - start, weights),
                 values[start:end],
                 residual[start:end],
-                lambda place, numel: context.feedback.owner(bucket, (place, numel), values.device),
+                lambda place, numel: context.feedback.owner(bucket, (place, numel)),
                 context.rank,
                 context.world_size,
                 work.on_encoded,
@@ -73,7 +73,7 @@ class CompressedPath:
         """Send what waits for later buckets: there are none."""
         self._groups.send()
 
-    def _layout(self, bucket: Bucket, level: Level) -> ChunkLayout:
+    def layout(self, bucket: Bucket, level: Level) -> ChunkLayout:
         """The bucket's chunks at this level; drops what belongs to another layout."""
         context = self._context
         codec = None if level.select == "lowrank" else context.codecs.codec(level)

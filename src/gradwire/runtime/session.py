@@ -22,6 +22,7 @@ from gradwire.compress.gradient_sample import GradientSampler
 from gradwire.level import Level
 from gradwire.runtime.bucket_work import PendingBucket
 from gradwire.runtime.compressed_path import CompressedPath
+from gradwire.runtime.device_path import DevicePath
 from gradwire.runtime.event_reporter import EventReporter
 from gradwire.runtime.governor import Governor
 from gradwire.runtime.host_path import HostPath
@@ -50,6 +51,8 @@ class SessionParts:
     tree: TreePath
     # Copies buckets of device memory for paths that work in host memory.
     host: HostPath
+    # Encodes them there, where that is configured.
+    device: DevicePath | None = None
     scaling: LossScaling
     reporter: EventReporter
     timer: StepTimer
@@ -164,8 +167,12 @@ class Session:
         staged = host.stage(bucket, buffer)
         if not self._detached:
             host.when_ready(staged, lambda now: timer.bucket_ready(now, bucket.nbytes))
+        device = self._parts.device
+        work: PendingBucket
         if staged is None or not path.in_host_memory(buffer):
             work = path.submit(bucket, buffer, level, weights)
+        elif device is not None and device.takes(path, level):
+            work = device.submit(staged, level)
         else:
             work = host.submit(path, staged, level, weights)
         self._in_flight.append(work)

@@ -176,7 +176,7 @@ class Workers:
             ChunkSpan(bucket.step, bucket.index, start, end - start),
             gradients[rank][start:end],
             residuals[rank][start:end],
-            lambda at, numel: self.feedback[rank].owner(bucket, (at, numel), device),
+            lambda at, numel: self.feedback[rank].owner(bucket, (at, numel)),
             rank,
             self.world_size,
             lambda at, encoded: None,
