@@ -23,7 +23,7 @@ from gradwire.events import (
 )
 from gradwire.observe.health import STEPS
 from gradwire.observe.next_steps import COMPARE, MOST
-from gradwire.observe.outcome import Outcome, outcome_of, price_of
+from gradwire.observe.outcome import RunOutcome, outcome_of, price_of
 from gradwire.observe.progress import progress, smooth
 from gradwire.observe.reader import Record
 from gradwire.observe.state import RunState
@@ -32,8 +32,8 @@ from gradwire.observe.summary import SummarySink
 from gradwire.observe.verdict import judge
 
 SPLIT = StepSplit(0.1, 0.06, 0.0, 0.04, 0.0)
-PLAIN = Outcome("plain", "ended", 4, 1000, 100, StepSplit(0.2, 0.06, 0.0, 0.14, 0.0), level_seconds={"off": 20.0})
-OURS = Outcome("ours", "ended", 4, 1000, 100, SPLIT, level="auto", level_seconds={"int8": 10.0})
+PLAIN = RunOutcome("plain", "ended", 4, 1000, 100, StepSplit(0.2, 0.06, 0.0, 0.14, 0.0), level_seconds={"off": 20.0})
+OURS = RunOutcome("ours", "ended", 4, 1000, 100, SPLIT, level="auto", level_seconds={"int8": 10.0})
 
 
 def curve(step: float, *values: float) -> tuple[tuple[float, float], ...]:
