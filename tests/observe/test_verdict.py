@@ -149,7 +149,8 @@ def test_a_failed_run_looks_failed() -> None:
     found = judge(outcome_of("run", state), PLAIN)
     assert found.tone == "bad"
     assert found.headline == "FAILED: step 1, rank 0: LinkError: rank 1 (host b) did not answer"
-    assert "troubleshooting" in found.next[0]
+    (step_next,) = found.next
+    assert "troubleshooting" in step_next, "no advice on speed for a run that failed"
 
 
 def test_a_killed_run_looks_failed() -> None:

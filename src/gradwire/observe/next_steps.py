@@ -22,8 +22,9 @@ COMPARE: Final = (
 
 
 def next_steps(run: RunOutcome, compared: bool) -> tuple[str, ...]:
-    """At most MOST sentences; `compared` if the verdict rests on another run."""
-    found = (rule(run, compared) for rule in RULES)
+    """At most MOST sentences; `compared` if the verdict rests on another run. What went wrong comes before speed."""
+    wrong = run.status == "failed" or run.ruin
+    found = (rule(run, compared) for rule in (FAULT_RULES if wrong else RULES))
     return tuple(dict.fromkeys(sentence for sentence in found if sentence))[:MOST]
 
 
@@ -106,9 +107,9 @@ def _note(run: RunOutcome, _: bool) -> str:
     return "handle.note(loss, accuracy=...) lets the report compare accuracy, and the accuracy guard see harm"
 
 
-RULES: Final[tuple[Callable[[RunOutcome, bool], str], ...]] = (
-    _after_failure,
-    _after_ruin,
+Rule = Callable[[RunOutcome, bool], str]
+FAULT_RULES: Final[tuple[Rule, ...]] = (_after_failure, _after_ruin, _after_guard)
+RULES: Final[tuple[Rule, ...]] = (
     _after_guard,
     _try_auto,
     _less_waiting,
