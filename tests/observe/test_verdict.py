@@ -23,7 +23,7 @@ from gradwire.events import (
 )
 from gradwire.observe.health import STEPS
 from gradwire.observe.next_steps import COMPARE, MOST
-from gradwire.observe.outcome import Outcome, outcome_of, price_of
+from gradwire.observe.outcome import RunOutcome, outcome_of, price_of
 from gradwire.observe.progress import progress, smooth
 from gradwire.observe.reader import Record
 from gradwire.observe.state import RunState
@@ -32,8 +32,8 @@ from gradwire.observe.summary import SummarySink
 from gradwire.observe.verdict import judge
 
 SPLIT = StepSplit(0.1, 0.06, 0.0, 0.04, 0.0)
-PLAIN = Outcome("plain", "ended", 4, 1000, 100, StepSplit(0.2, 0.06, 0.0, 0.14, 0.0), level_seconds={"off": 20.0})
-OURS = Outcome("ours", "ended", 4, 1000, 100, SPLIT, level="auto", level_seconds={"int8": 10.0})
+PLAIN = RunOutcome("plain", "ended", 4, 1000, 100, StepSplit(0.2, 0.06, 0.0, 0.14, 0.0), level_seconds={"off": 20.0})
+OURS = RunOutcome("ours", "ended", 4, 1000, 100, SPLIT, level="auto", level_seconds={"int8": 10.0})
 
 
 def curve(step: float, *values: float) -> tuple[tuple[float, float], ...]:
@@ -149,7 +149,8 @@ def test_a_failed_run_looks_failed() -> None:
     found = judge(outcome_of("run", state), PLAIN)
     assert found.tone == "bad"
     assert found.headline == "FAILED: step 1, rank 0: LinkError: rank 1 (host b) did not answer"
-    assert "troubleshooting" in found.next[0]
+    (step_next,) = found.next
+    assert "troubleshooting" in step_next, "no advice on speed for a run that failed"
 
 
 def test_a_killed_run_looks_failed() -> None:

@@ -16,7 +16,7 @@ from gradwire.dashboard.run_data import MAX_MEMBERS, RunData
 from gradwire.dashboard.views import MAX_NAME
 from gradwire.errors import ConfigError
 from gradwire.observe.files import segments
-from gradwire.observe.outcome import Outcome, outcome_of
+from gradwire.observe.outcome import RunOutcome, outcome_of
 from gradwire.observe.reader import Follower, Record
 
 log = logging.getLogger("gradwire.dashboard")
@@ -100,7 +100,7 @@ class Library:
         if self._thread.is_alive():
             self._thread.join(timeout=10)
 
-    def outcome(self, run: str | None) -> Outcome | None:
+    def outcome(self, run: str | None) -> RunOutcome | None:
         """What a run is compared by; None if there is no such run."""
         found = self.runs.get(run or "")
         if found is None:

@@ -11,7 +11,7 @@ from starlette.datastructures import QueryParams
 from gradwire.dashboard import schema, views
 from gradwire.dashboard.library import TrackedRun
 from gradwire.errors import ConfigError
-from gradwire.observe.outcome import Outcome
+from gradwire.observe.outcome import RunOutcome
 
 MAX_WIDTH: Final = 4000
 MAX_NAMES: Final = 200
@@ -40,7 +40,7 @@ class ApiRoute:
     name: str
     about: str
     returns: type[schema.Response]
-    handler: Callable[[TrackedRun, QueryParams, Outcome | None], schema.Response]
+    handler: Callable[[TrackedRun, QueryParams, RunOutcome | None], schema.Response]
     parameters: tuple[Parameter, ...] = ()
 
 
@@ -77,7 +77,7 @@ def span(run: TrackedRun, query: QueryParams) -> tuple[float, float]:
     return start, max(end, start + 1e-3)
 
 
-def series(run: TrackedRun, query: QueryParams, base: Outcome | None) -> schema.SeriesData:
+def series(run: TrackedRun, query: QueryParams, base: RunOutcome | None) -> schema.SeriesData:
     names = query.getlist("name")
     if not 1 <= len(names) <= MAX_NAMES:
         raise ConfigError(f"name: between 1 and {MAX_NAMES} series are allowed, not {len(names)}")

@@ -11,7 +11,7 @@ from gradwire.dashboard.sampled_series import SampledSeries
 from gradwire.dashboard.site_names import site_names
 from gradwire.events import Decided, Planned
 from gradwire.observe.geo import where
-from gradwire.observe.outcome import Outcome, outcome_of
+from gradwire.observe.outcome import RunOutcome, outcome_of
 from gradwire.observe.reader import Damage
 from gradwire.observe.run_status import Incident
 from gradwire.observe.state import RankState
@@ -24,7 +24,7 @@ MAX_NAME: Final = 80
 MAX_TREES: Final = 64
 
 
-def overview(data: RunData, run: schema.RunBrief, base: Outcome | None = None) -> schema.Overview:
+def overview(data: RunData, run: schema.RunBrief, base: RunOutcome | None = None) -> schema.Overview:
     """The first page: the verdict, compared with `base` if given, and the main numbers."""
     state, split, whole = data.state, _split(data), data.state.whole_split
     recent = [_decision(data, *kept) for kept in list(state.decisions)[-5:]][::-1]
@@ -153,7 +153,7 @@ def flat(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
     return found
 
 
-def _verdict(data: RunData, name: str, base: Outcome | None) -> schema.VerdictView:
+def _verdict(data: RunData, name: str, base: RunOutcome | None) -> schema.VerdictView:
     found = judge(outcome_of(name, data.state), base)
     return schema.VerdictView(
         tone=found.tone,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gradwire.observe.guard_acts import ADVICE
-from gradwire.observe.outcome import Outcome
+from gradwire.observe.outcome import RunOutcome
 from gradwire.observe.step_split import StepSplit
 
 MOST: Final = 3
@@ -21,13 +21,14 @@ COMPARE: Final = (
 )
 
 
-def next_steps(run: Outcome, compared: bool) -> tuple[str, ...]:
-    """At most MOST sentences; `compared` if the verdict rests on another run."""
-    found = (rule(run, compared) for rule in RULES)
+def next_steps(run: RunOutcome, compared: bool) -> tuple[str, ...]:
+    """At most MOST sentences; `compared` if the verdict rests on another run. What went wrong comes before speed."""
+    wrong = run.status == "failed" or run.ruin
+    found = (rule(run, compared) for rule in (FAULT_RULES if wrong else RULES))
     return tuple(dict.fromkeys(sentence for sentence in found if sentence))[:MOST]
 
 
-def _after_failure(run: Outcome, _: bool) -> str:
+def _after_failure(run: RunOutcome, _: bool) -> str:
     if run.status != "failed":
         return ""
     return (
@@ -36,7 +37,7 @@ def _after_failure(run: Outcome, _: bool) -> str:
     )
 
 
-def _after_ruin(run: Outcome, _: bool) -> str:
+def _after_ruin(run: RunOutcome, _: bool) -> str:
     if not run.ruin:
         return ""
     if run.uncompressed:
@@ -49,17 +50,17 @@ def _after_ruin(run: Outcome, _: bool) -> str:
     )
 
 
-def _after_guard(run: Outcome, _: bool) -> str:
+def _after_guard(run: RunOutcome, _: bool) -> str:
     return ADVICE if run.guard else ""
 
 
-def _try_auto(run: Outcome, _: bool) -> str:
+def _try_auto(run: RunOutcome, _: bool) -> str:
     if not run.uncompressed or run.adaptive or _share(run, "wire") < MUCH_WIRE:
         return ""
     return 'gradwire.attach(model) (level "auto") compresses where that saves time'
 
 
-def _less_waiting(run: Outcome, _: bool) -> str:
+def _less_waiting(run: RunOutcome, _: bool) -> str:
     """Compressed already, and the network is still a large part."""
     if run.uncompressed or run.rounds or _share(run, "wire") < MUCH_WIRE:
         return ""
@@ -71,7 +72,7 @@ def _less_waiting(run: Outcome, _: bool) -> str:
     return 'steps still wait for the network: level "auto" chooses a level by measured steps'
 
 
-def _late_ranks(run: Outcome, _: bool) -> str:
+def _late_ranks(run: RunOutcome, _: bool) -> str:
     if run.rounds or _share(run, "wait") < MUCH_WAIT:
         return ""
     return (
@@ -80,35 +81,35 @@ def _late_ranks(run: Outcome, _: bool) -> str:
     )
 
 
-def _dear_encoding(run: Outcome, _: bool) -> str:
+def _dear_encoding(run: RunOutcome, _: bool) -> str:
     if _share(run, "encode") < MUCH_ENCODE:
         return ""
     return "encoding is a large part of a step: give the ranks more cores, or compare with int8, the cheapest level"
 
 
-def _nothing_to_gain(run: Outcome, _: bool) -> str:
+def _nothing_to_gain(run: RunOutcome, _: bool) -> str:
     if run.status == "failed" or run.split is None or not run.split.known or _share(run, "compute") < 0.9:
         return ""
     return "nothing: computing takes nearly all of a step, so a faster network would not help either"
 
 
-def _bucket_advice(run: Outcome, _: bool) -> str:
+def _bucket_advice(run: RunOutcome, _: bool) -> str:
     return run.advice
 
 
-def _measure(run: Outcome, compared: bool) -> str:
+def _measure(run: RunOutcome, compared: bool) -> str:
     return COMPARE if not compared and not run.uncompressed and run.status != "failed" else ""
 
 
-def _note(run: Outcome, _: bool) -> str:
+def _note(run: RunOutcome, _: bool) -> str:
     if run.losses or run.accuracies:
         return ""
     return "handle.note(loss, accuracy=...) lets the report compare accuracy, and the accuracy guard see harm"
 
 
-RULES: Final[tuple[Callable[[Outcome, bool], str], ...]] = (
-    _after_failure,
-    _after_ruin,
+Rule = Callable[[RunOutcome, bool], str]
+FAULT_RULES: Final[tuple[Rule, ...]] = (_after_failure, _after_ruin, _after_guard)
+RULES: Final[tuple[Rule, ...]] = (
     _after_guard,
     _try_auto,
     _less_waiting,
@@ -121,7 +122,7 @@ RULES: Final[tuple[Callable[[Outcome, bool], str], ...]] = (
 )
 
 
-def _share(run: Outcome, part: str) -> float:
+def _share(run: RunOutcome, part: str) -> float:
     split: StepSplit | None = run.split
     if split is None or not split.known or split.seconds <= 0:
         return 0.0

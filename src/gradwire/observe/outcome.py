@@ -1,4 +1,4 @@
-"""Outcome: what a verdict is made of, taken from a run's state or from a handle's summary. Pure."""
+"""Run outcome: what a verdict is made of, taken from a run's state or from a handle's summary. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LastDecision:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """A run in the numbers that decide a verdict. Times are seconds since the run began.
 
     `plain` is what the cost model predicts for a step of plain DDP, as a mean over the run. `price` is how many times
@@ -66,14 +66,14 @@ class Outcome:
         return self.level in ("auto", "netsense", "dc2")
 
 
-def outcome_of(name: str, state: RunState) -> Outcome:
+def outcome_of(name: str, state: RunState) -> RunOutcome:
     """The outcome of a recorded run so far."""
     notes = [(note.elapsed, note.noted) for note in state.notes]
     losses = tuple((at, one.loss) for at, one in notes if one.loss is not None)
     accuracies = tuple((at, one.accuracy) for at, one in notes if one.accuracy is not None)
     last = state.decisions[-1][1] if state.decisions else None
     chosen = state.chosen
-    return Outcome(
+    return RunOutcome(
         name=clean(name, 40),
         status=state.status,
         world_size=state.world_size,

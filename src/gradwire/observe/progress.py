@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gradwire.observe.outcome import Outcome
+from gradwire.observe.outcome import RunOutcome
 
 # Differences that count as none: 0.3 points of accuracy, one per cent of the loss. Seeds differ by as much.
 EQUAL_ACCURACY: Final = 0.003
@@ -34,7 +34,7 @@ class Progress:
     better: bool
 
 
-def progress(run: Outcome, base: Outcome, name: str) -> Progress | None:
+def progress(run: RunOutcome, base: RunOutcome, name: str) -> Progress | None:
     """By "accuracy" or "loss"; None if one of the runs did not note it."""
     if name == "accuracy":
         return _accuracy(run.accuracies, base.accuracies)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gradwire.observe.outcome import Outcome, outcome_of
+from gradwire.observe.outcome import RunOutcome, outcome_of
 from gradwire.observe.run_status import Status
 from gradwire.observe.state import RunState
 from gradwire.observe.verdict import Verdict, judge
@@ -102,7 +102,7 @@ class RunFacts(msgspec.Struct, frozen=True):
 
 
 def facts(
-    name: str, state: RunState, targets: tuple[float, ...] = (), damage: str = "", base: Outcome | None = None
+    name: str, state: RunState, targets: tuple[float, ...] = (), damage: str = "", base: RunOutcome | None = None
 ) -> RunFacts:
     """The facts of one run; `targets` are the accuracies whose time is reported, `base` is compared with."""
     start = state.started or 0.0

@@ -26,7 +26,7 @@ from gradwire.observe.guard_acts import ADVICE, GuardActs
 from gradwire.observe.health import TrainingHealth
 from gradwire.observe.level_prices import LevelPrices
 from gradwire.observe.local_rounds import LocalRounds
-from gradwire.observe.outcome import Outcome, price_of
+from gradwire.observe.outcome import RunOutcome, price_of
 from gradwire.observe.step_split import SplitSum, StepSplit
 from gradwire.observe.verdict import Verdict, judge
 from gradwire.types import all_reduce_bytes
@@ -72,7 +72,7 @@ class Summary:
     def verdict(self) -> Verdict:
         """Faster or not, where the time went, what to try next, as far as this rank knows."""
         return judge(
-            Outcome(
+            RunOutcome(
                 name="this run",
                 status="failed" if self.failed else "ended",
                 world_size=self.world_size,

@@ -13,7 +13,7 @@ import msgspec
 
 from gradwire.observe.format import percent, seconds, span
 from gradwire.observe.next_steps import next_steps
-from gradwire.observe.outcome import Outcome
+from gradwire.observe.outcome import RunOutcome
 from gradwire.observe.progress import Progress, progress
 
 Tone = Literal["good", "even", "bad", "open"]
@@ -36,7 +36,7 @@ class Verdict(msgspec.Struct, frozen=True):
     next: tuple[str, ...] = ()
 
 
-def judge(run: Outcome, base: Outcome | None = None) -> Verdict:
+def judge(run: RunOutcome, base: RunOutcome | None = None) -> Verdict:
     """The verdict on a run, compared with `base` if given."""
     tone, headline = _headline(run, base)
     if run.status in ("running", "waiting") and headline:
@@ -47,7 +47,7 @@ def judge(run: Outcome, base: Outcome | None = None) -> Verdict:
     return Verdict(tone, headline, run.guard, where_time_went(run), what_changed(run), steps)
 
 
-def comparable(run: Outcome, base: Outcome) -> str:
+def comparable(run: RunOutcome, base: RunOutcome) -> str:
     """Why the times of two runs cannot be compared; empty if they can."""
     if run.world_size != base.world_size:
         return f"{run.world_size} ranks against {base.world_size}"
@@ -58,7 +58,7 @@ def comparable(run: Outcome, base: Outcome) -> str:
     return ""
 
 
-def _headline(run: Outcome, base: Outcome | None) -> tuple[Tone, str]:
+def _headline(run: RunOutcome, base: RunOutcome | None) -> tuple[Tone, str]:
     if run.status == "failed":
         return "bad", f"FAILED: {run.failure}"
     if run.ruin:
@@ -73,7 +73,7 @@ def _headline(run: Outcome, base: Outcome | None) -> tuple[Tone, str]:
     return _compared(run, base)
 
 
-def _alone(run: Outcome) -> tuple[Tone, str]:
+def _alone(run: RunOutcome) -> tuple[Tone, str]:
     """A single run: what the cost model predicts."""
     if run.uncompressed:
         return "even", "the whole gradient was sent in every step, as plain DDP does"
@@ -89,7 +89,7 @@ def _alone(run: Outcome) -> tuple[Tone, str]:
     return _tone(ratio), said
 
 
-def _compared(run: Outcome, base: Outcome) -> tuple[Tone, str]:
+def _compared(run: RunOutcome, base: RunOutcome) -> tuple[Tone, str]:
     """Two runs: to the same accuracy or loss where both noted it, else a step."""
     for name in ("accuracy", "loss"):
         found = progress(run, base, name)
@@ -104,7 +104,7 @@ def _compared(run: Outcome, base: Outcome) -> tuple[Tone, str]:
     return _tone(ratio) if ratio < 1 / EVEN else "open", said
 
 
-def _by_progress(found: Progress, run: Outcome, base: Outcome) -> tuple[Tone, str]:
+def _by_progress(found: Progress, run: RunOutcome, base: RunOutcome) -> tuple[Tone, str]:
     ratio = found.base_time / found.time if found.time > 0 else 1.0
     times = f"{_clock(found.time)} against {_clock(found.base_time)}"
     if found.worse and run.steps < ENOUGH_STEPS * base.steps:
@@ -134,7 +134,7 @@ def _tone(ratio: float) -> Tone:
     return "good" if ratio >= EVEN else "bad" if ratio <= 1 / EVEN else "even"
 
 
-def where_time_went(run: Outcome) -> str:
+def where_time_went(run: RunOutcome) -> str:
     """The parts of a mean step, as shares."""
     split = run.split
     if split is None or split.seconds <= 0:
@@ -148,7 +148,7 @@ def where_time_went(run: Outcome) -> str:
     return f"{whole}: {', '.join(f'{100 * share:.0f} % {name}' for share, name in shares if share >= 0.005)}"
 
 
-def what_changed(run: Outcome) -> str:
+def what_changed(run: RunOutcome) -> str:
     """Levels by time, the last decision with its reason, and the other things that gradwire did."""
     parts = [_levels(run)]
     if run.transport:
@@ -158,7 +158,7 @@ def what_changed(run: Outcome) -> str:
     return ". ".join(part for part in parts if part)
 
 
-def _levels(run: Outcome) -> str:
+def _levels(run: RunOutcome) -> str:
     spent = run.level_seconds or {}
     whole = sum(spent.values())
     if not whole:

@@ -1,5 +1,7 @@
 """Draws a plan as SVG: members on a circle, each tree in its colour, lines as wide as the load of their link.
 
+The drawing follows the reader's light or dark theme.
+
 In: Matrix, Plan, names. Out: SVG text: a panel with the load of all links, then one per tree, largest shares first.
 """
 
@@ -15,8 +17,12 @@ from gradwire.plan.trees import sources_of
 from gradwire.types import Plan, Tree
 
 PANEL, MARGIN, MOST = 260, 46, 8
-# Colours that colour-blind people can distinguish (Okabe and Ito).
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6a3d9a", "#444444")
+# Colours that colour-blind people can distinguish (Okabe and Ito), and that are visible on white and on black.
+COLOURS = ("#2f8ac6", "#d55e00", "#009e73", "#cc79a7", "#d39200", "#56b4e9", "#9467bd", "#8a93a3")
+STYLE = (
+    "text{font:12px system-ui,sans-serif;fill:#1c2330}.page{fill:#fff}.member{fill:#333}"
+    "@media(prefers-color-scheme:dark){text{fill:#e6e9ef}.page{fill:#12161d}.member{fill:#c4ccd8}}"
+)
 Point = tuple[float, float]
 
 
@@ -33,13 +39,15 @@ def draw(matrix: Matrix, plan: Plan, names: Sequence[str] = ()) -> str:
         edges |= _down(tree, colour)
         title = f"{tree.share:.0%} of the gradient, root {labels[tree.root]}"
         parts.append(_panel(place % columns, place // columns, title, edges, labels, tree.root))
-    width, height = columns * PANEL, rows * PANEL + 40
-    more = f" (the {MOST} largest of {len(plan.trees)} trees)" if len(plan.trees) > MOST else ""
-    caption = escape(f"{plan.planner}: {plan.reason}{more}")
+    width, height = columns * PANEL, rows * PANEL + 54
+    shown = f"the {MOST} largest of {len(plan.trees)} trees" if len(plan.trees) > MOST else "all trees"
+    captions = (f"{plan.planner}: {plan.reason}", f"{shown}; thin lines: where results take another way down")
+    below = "".join(
+        f'<text x="10" y="{height - 30 + 18 * line}">{escape(text)}</text>' for line, text in enumerate(captions)
+    )
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif">'
-        f'<rect width="100%" height="100%" fill="white"/>{"".join(parts)}'
-        f'<text x="10" y="{height - 14}" font-size="9">{caption}</text></svg>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"><style>{STYLE}</style>'
+        f'<rect class="page" width="100%" height="100%"/>{"".join(parts)}{below}</svg>\n'
     )
 
 
@@ -62,7 +70,9 @@ def _load(matrix: Matrix, plan: Plan) -> dict[tuple[int, int], tuple[float, str]
                 if a != b:
                     busy[a, b] = busy.get((a, b), 0.0) + tree.share / float(matrix.rate[row[a], row[b]])
     most = max(busy.values(), default=1.0)
-    return {link: (0.4 + 4 * time / most, "#0072b2" if time < 0.9 * most else "#d55e00") for link, time in busy.items()}
+    return {
+        link: (0.4 + 4 * time / most, COLOURS[0] if time < 0.9 * most else COLOURS[1]) for link, time in busy.items()
+    }
 
 
 def _panel(
@@ -73,11 +83,20 @@ def _panel(
     lines = [_arrow(points[a], points[b], width, colour) for (a, b), (width, colour) in edges.items()]
     dots = []
     for member, (x, y) in points.items():
-        fill = "#d55e00" if member == root else "#333333"
-        dots.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{6 if member == root else 4}" fill="{fill}"/>')
-        dots.append(f'<text x="{x + 7:.1f}" y="{y - 6:.1f}" font-size="9">{escape(labels[member])}</text>')
-    head = f'<text x="{column * PANEL + 10}" y="{row * PANEL + 16}" font-size="11">{escape(title)}</text>'
+        shape = f'r="6" fill="{COLOURS[1]}"' if member == root else 'r="4" class="member"'
+        dots.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" {shape}/>')
+        dots.append(_label(x, y, column * PANEL + PANEL / 2, row * PANEL + PANEL / 2 + 8, labels[member]))
+    head = f'<text x="{column * PANEL + 10}" y="{row * PANEL + 16}">{escape(title)}</text>'
     return head + "".join(lines) + "".join(dots)
+
+
+def _label(x: float, y: float, middle_x: float, middle_y: float, text: str) -> str:
+    """A member's name outside the circle, where no line is."""
+    length = math.hypot(x - middle_x, y - middle_y) or 1.0
+    out_x, out_y = (x - middle_x) / length, (y - middle_y) / length
+    anchor = "start" if out_x > 0.3 else "end" if out_x < -0.3 else "middle"
+    place = f'x="{x + 10 * out_x:.1f}" y="{y + 13 * out_y + 4:.1f}"'
+    return f'<text {place} text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def _circle(members: Sequence[int], left: float, top: float) -> dict[int, Point]:
