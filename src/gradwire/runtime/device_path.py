@@ -116,11 +116,12 @@ class DevicePath:
         mine.stream.wait_event(work.ready)
         if work.values is not buffer:
             mine.stream.launch(lambda: work.values.copy_(buffer))
-        span, sampled = sampled_span(work.staged.bucket.step, work.values.numel()), list[Tensor]()
-        for part in (work.residual[span], work.values[span]):
-            sampled.append(torch.empty(part.numel(), dtype=part.dtype))
-            mine.to_host(part, sampled[-1])
-        self._context.timer.energies(*energies(0, *sampled))
+        span = sampled_span(work.staged.bucket.step, work.values.numel())
+        waits, fresh = work.residual[span], work.values[span]
+        on_host = torch.empty(2, waits.numel(), dtype=torch.float32)
+        mine.to_host(waits, on_host[0])
+        mine.to_host(fresh, on_host[1])
+        self._context.timer.energies(*energies(0, on_host[0], on_host[1]))
 
     def _complete(self, work: _Exchanged) -> None:
         mine = work.memory.mine()
