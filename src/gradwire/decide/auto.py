@@ -174,7 +174,12 @@ class Auto:
         model = predict_all(LADDER, job, view, facts, ran, self._scale)
         error = self._model_error = self._history.model_error(index_of(ran), model[index_of(ran)].step)
         return [
-            replace(one, step=self._blended(index, error * one.step), price=self._prices.of(job.sends(one.rung.level)))
+            StepPrediction(
+                one.rung,
+                self._blended(index, error * one.step),
+                one.exposed,
+                self._prices.of(job.sends(one.rung.level)),
+            )
             for index, one in enumerate(model)
         ]
 

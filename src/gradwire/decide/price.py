@@ -67,11 +67,10 @@ class SelectionTrial:
         size = np.abs(waiting)
         count = max(1, round(self.share * len(size)))
         least = np.partition(size, len(size) - count)[len(size) - count]
-        sent = size >= least
         energy = float(np.dot(waiting, waiting))
-        self._residual = np.where(sent, np.float32(0), waiting)
+        left = self._residual = np.where(size >= least, np.float32(0), waiting)
         if energy > 0:
-            kept = float(np.dot(waiting[sent], waiting[sent])) / energy
+            kept = 1 - float(np.dot(left, left)) / energy
             self.steps += 1
             self.kept += max(GAIN, 1 / self.steps) * (kept - self.kept)
 
