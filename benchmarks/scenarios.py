@@ -54,8 +54,8 @@ TARGET_AT: Final = 0.6
 # What `attach(model)` does, the same without trees, and where the user allows as many steps again.
 AUTO: Final = {"auto": ("auto", EXTRA_STEPS), "auto, flat": ("", EXTRA_STEPS), "auto, trade": ("auto", 1.0)}
 # `auto` keeps to levels that cost next to no steps: it is compared with combinations that need at most so many times
-# the steps of uncompressed training, of which single seeds differ by a tenth; with a trade, with all.
-SAME_STEPS: Final = 1.2
+# the steps of uncompressed training (int4 needs 1.22 times as many for one of the seeds); with a trade, with all.
+SAME_STEPS: Final = 1.25
 GOAL: Final = 0.95
 
 
