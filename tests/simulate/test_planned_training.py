@@ -21,6 +21,7 @@ from gradwire.simulate.tasks import make_task
 from gradwire.simulate.training import SimulatedJob, TrainingSimulation
 from gradwire.simulate.transfer import NetworkTimes
 from gradwire.simulate.tree_times import TreeTimes
+from gradwire.tree.frame_cost import FRAME
 from gradwire.units import Rate
 
 LAST = 14
@@ -122,3 +123,35 @@ def test_plans_that_cannot_be_simulated_are_refused(extra: list[str], message: s
     result = CliRunner().invoke(main, ["simulate", "--train", "mlp", "--net", "four-regions", *extra])
     assert result.exit_code != 0
     assert message in (result.output + str(result.exception))
+
+
+@pytest.mark.slow
+def test_with_levels_of_its_own_a_job_finds_trees_without_waiting_for_them() -> None:
+    """A wire is chosen first where it is better; trees are compared with it when they can be predicted."""
+    ends = {}
+    for plan in ("", "auto"):
+        job = SimulatedJob(make_task("mlp"), slower("campus-wifi"), "auto", "auto", evaluate_every=100, plan=plan)
+        simulation = TrainingSimulation(job)
+        steps = list(islice(simulation, 80))
+        kinds = [step.transport for step in steps]
+        ends[plan] = steps[-1].seconds
+    assert kinds.index("ltp") < 20 < kinds.index("trees")
+    assert kinds[-1] == "trees"
+    assert ends["auto"] < 0.98 * ends[""]
+
+
+def test_hops_take_processor_time() -> None:
+    """0.2 ms for both ends of a frame, up and down; and a root whose processor is slow is what takes time."""
+    network = preset("lan1g")
+    plan, _ = SimulatedRoutes(network, "tcp").opened("star")
+    times = TreeTimes(network, plan)
+    assert times.operate("tree", 0.0, 1) > 2 * 2 * FRAME
+    before = times.operate("tree", 1.0, 50_000) - 1.0
+    times.handling = 1e-6  # a slow processor: a microsecond for each byte
+    assert times.operate("tree", 2.0, 50_000) - 2.0 > max(2 * before, 3 * 50_000 * times.handling)
+
+
+def test_a_ring_over_links_that_are_alike_in_a_mesh_of_unequal_ones() -> None:
+    """The pair whose state stands for all that are alike may not be part of the ring."""
+    times = NetworkTimes(preset("four-regions"), "group")
+    assert times.ring(0.0, 100_000) == pytest.approx(6 * (100_000 / (4e6 / 8) + 0.02), rel=0.3)

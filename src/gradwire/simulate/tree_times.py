@@ -30,7 +30,7 @@ from gradwire.simulate.workers import BucketTraffic
 from gradwire.simulate.world import World, build
 from gradwire.sites.plan_shape import PlanShape
 from gradwire.tree.accumulator import frame_bytes, mask_bytes
-from gradwire.tree.frame_cost import frame_seconds
+from gradwire.tree.frame_cost import FRAME, frame_seconds
 from gradwire.tree.partition import LEAST_WIRE, Partitioner
 from gradwire.types import Bucket, Footprint, Plan, TransportKind
 
@@ -112,7 +112,9 @@ class TreeTimes(NetworkTimes):
             path = self._path(pair)
             members = self.plan.routes.get(pair, pair)
             world.crossed[lane] = path + tuple(len(self._links) + member for member in members)
-            world.delay[lane] = sum(float(self._links[index].spec_at(0.0).delay) for index in path)
+            # Every hop handles a frame at both ends before it goes on.
+            hops = sum(float(self._links[index].spec_at(0.0).delay) for index in path)
+            world.delay[lane] = hops + 2 * FRAME * (len(members) - 1)
         return world
 
     def _path(self, pair: Pair) -> tuple[int, ...]:
