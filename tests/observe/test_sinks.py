@@ -18,6 +18,7 @@ from gradwire.observe.reader import read
 from gradwire.observe.recorder import Recorder, RecorderConfig
 from gradwire.observe.sinks import Dictionaries, Logging, Scalars
 from tests.observe.recordings import fold, small
+from tests.presence import needs
 
 STEP = Stepped(1.0, 7, 0.5, 0.3, 0.05, 0.1, 0.05, 400, 100, 600, "int8", residual=0.2)
 
@@ -105,3 +106,17 @@ def test_tensors_and_numpy_scalars_are_numbers_in_the_recording(tmp_path: Path, 
     watch.close(4)
     [noted] = [record.event for record in read(tmp_path) if isinstance(record.event, Noted)]
     assert (noted.loss, noted.accuracy, noted.epoch, noted.total_steps, noted.values) == (2.0, 2.0, 2.0, 2, {"mine": 2})
+
+
+def test_tensorboard_reads_back_what_its_writer_was_given(tmp_path: Path) -> None:
+    needs("tensorboard", "tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(tmp_path))
+    Scalars(writer).emit(STEP)
+    writer.close()
+    found = EventAccumulator(str(tmp_path))
+    found.Reload()
+    (point,) = found.Scalars("gradwire/step/wire")
+    assert (point.step, point.value) == (7, pytest.approx(0.1))

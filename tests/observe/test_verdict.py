@@ -116,6 +116,13 @@ def test_a_run_alone_is_predicted_and_says_how_to_measure() -> None:
     assert unknown.headline.startswith("Not known")
 
 
+def test_a_run_that_sent_everything_says_so_instead_of_a_ratio() -> None:
+    assert judge(PLAIN).headline == "Like plain DDP, this run sent the whole gradient in every step"
+    chosen = judge(replace(PLAIN, level="auto", plain=0.25))
+    assert chosen.headline == "As fast as plain DDP: auto sent the whole gradient in every step"
+    assert judge(replace(OURS, rounds="every 20 steps")).time.startswith("a mean round of local steps takes")
+
+
 def test_the_price_of_levels_is_taken_off_the_prediction() -> None:
     found = judge(replace(OURS, plain=0.2, price=1.25))
     assert "25 % more steps (predicted), so 1.6x to the same loss" in found.headline

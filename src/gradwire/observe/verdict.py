@@ -76,7 +76,8 @@ def _headline(run: RunOutcome, base: RunOutcome | None) -> tuple[Tone, str]:
 def _alone(run: RunOutcome) -> tuple[Tone, str]:
     """A single run: what the cost model predicts."""
     if run.uncompressed:
-        return "even", "the whole gradient was sent in every step, as plain DDP does"
+        who = f"as fast as plain DDP: {run.level} sent" if run.adaptive else "like plain DDP, this run sent"
+        return "even", f"{who} the whole gradient in every step"
     if run.plain is None or run.split is None or run.split.seconds <= 0:
         return "open", "not known whether this is faster than plain DDP: that was neither measured nor predicted"
     ratio = run.plain / run.split.seconds
@@ -139,7 +140,7 @@ def where_time_went(run: RunOutcome) -> str:
     split = run.split
     if split is None or split.seconds <= 0:
         return ""
-    whole = f"a mean step takes {seconds(split.seconds)}"
+    whole = f"a mean {'round of local steps' if run.rounds else 'step'} takes {seconds(split.seconds)}"
     if not split.known:
         return f"{whole}; its parts were not recorded"
     named = (("computing", split.compute), ("waiting for the network", split.wire))
