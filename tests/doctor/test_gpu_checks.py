@@ -83,3 +83,17 @@ def test_without_a_gpu_the_command_says_so() -> None:
     result = CliRunner().invoke(cli, ["doctor", "--gpu"])
     assert result.exit_code != 0
     assert "sees no CUDA device" in result.output + str(result.exception)
+
+
+def test_kernels_of_a_device_are_compared_with_those_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = pytest.importorskip("tests.compress.interpreted").launch
+    monkeypatch.setattr(gpu_checks, "KERNEL_LEVELS", ("int8", "topk:0.03+int8"))
+    assert "2 levels: kernels" in gpu_checks.check_kernels(CheckedSimulation()), "values that are summed as they are"
+    monkeypatch.setattr(gpu_checks, "NUMEL", 5003)
+    assert "2 levels: kernels" in gpu_checks.check_kernels(CheckedSimulation())
+    encode = launch.encode_quantised
+    monkeypatch.setattr(
+        launch, "encode_quantised", lambda g, r, q, scales, bad, seed, bits: encode(g, r, q, scales, bad, 5, bits)
+    )
+    with pytest.raises(gpu_checks.CheckFailedError, match=r"int8 of torch\.float32"):
+        gpu_checks.check_kernels(CheckedSimulation())

@@ -18,7 +18,15 @@ from gradwire.device.base import Device, DeviceStream
 from gradwire.device.cuda import CudaDevice, find_device
 from gradwire.device.event_watcher import EventWatcher
 from gradwire.device.pinned_copy import SLOT, Download
-from gradwire.doctor.gpu_checks import CheckedDevice, CheckFailedError, copy_rates, run_check, run_checks, seconds_of
+from gradwire.doctor.gpu_checks import (
+    CheckedDevice,
+    CheckFailedError,
+    check_kernels,
+    copy_rates,
+    run_check,
+    run_checks,
+    seconds_of,
+)
 from gradwire.doctor.types import GpuReport
 from gradwire.errors import ConfigError
 from gradwire.transport.lanes.base import AllReduce
@@ -54,7 +62,8 @@ def examine_gpu() -> GpuReport:
             f"--gpu: torch {torch.__version__} sees no CUDA device; install a CUDA build of torch on a host with a GPU"
         )
     checked = CheckedCuda()
-    checks = [*run_checks(checked), run_check("nccl", lambda: check_nccl(checked))]
+    checks = [*run_checks(checked), run_check("kernels", lambda: check_kernels(checked))]
+    checks.append(run_check("nccl", lambda: check_nccl(checked)))
     to_host, to_device = copy_rates(checked)
     return GpuReport(
         gpu=torch.cuda.get_device_name(checked.place),

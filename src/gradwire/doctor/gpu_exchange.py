@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from gradwire.exchange.select import FootprintTable, lanes_needed
 from gradwire.level import Level
 from gradwire.runtime.bucket_work import PendingBucket
 from gradwire.runtime.compressed_path import CompressedPath
+from gradwire.runtime.device_path import DevicePath
 from gradwire.runtime.event_reporter import EventReporter
 from gradwire.runtime.host_path import HostPath
 from gradwire.runtime.loss_scaling import LossScaling
@@ -38,6 +40,7 @@ STEPS = 3
 
 # Puts a gradient on the device, as backward does, and returns the bucket's memory.
 Compute = Callable[[Tensor], Tensor]
+Encode = Literal["host", "gpu"]
 
 
 class _NoWeights:
@@ -56,7 +59,7 @@ class _NoEvents:
 class _Rank:
     """What `runtime/builder.py` makes for a rank, without a process group."""
 
-    def __init__(self, rank: int, lanes: list[Loopback], find_device: FindDevice) -> None:
+    def __init__(self, rank: int, lanes: list[Loopback], find_device: FindDevice, encode: Encode) -> None:
         clock, feedback, codecs = MonotonicClock(), ErrorFeedback(rank, RANKS), CodecCache(False)
         self._pipeline = Pipeline([lane.lane(rank) for lane in lanes], lambda timing: None)
         footprint = FootprintTable(RANKS, own_wire=False)
@@ -66,7 +69,7 @@ class _Rank:
         self._context = PathContext(
             rank=rank,
             world_size=RANKS,
-            compress=CompressConfig(),
+            compress=CompressConfig(encode=encode),
             feedback=feedback,
             codecs=codecs,
             scaling=LossScaling(feedback, codecs),
@@ -77,6 +80,7 @@ class _Rank:
             find_device=find_device,
         )
         self._path, self._host = CompressedPath(self._context), HostPath(self._context)
+        self._device = DevicePath(self._context, self._path) if encode == "gpu" else None
 
     def exchange(self, step: int, buffer: Tensor, level: Level) -> Tensor:
         """Replace the buffer by the mean over both ranks."""
@@ -86,6 +90,8 @@ class _Rank:
         work: PendingBucket
         if staged is None:
             work = self._path.submit(bucket, buffer, level, _NoWeights())
+        elif self._device is not None and self._device.takes(self._path, level):
+            work = self._device.submit(staged, level)
         else:
             work = self._host.submit(self._path, staged, level, _NoWeights())
         self._host.after_buckets(self._path.end_step)
@@ -100,11 +106,17 @@ class _Rank:
 
 
 def exchanged(
-    level: str, numel: int, dtype: torch.dtype, compute: Compute, read: Compute, find_device: FindDevice
+    level: str,
+    numel: int,
+    dtype: torch.dtype,
+    compute: Compute,
+    read: Compute,
+    find_device: FindDevice,
+    encode: Encode = "host",
 ) -> list[Tensor]:
     """What both ranks restored in some steps, in host memory; `read` copies it from the device."""
     lanes = [Loopback(RANKS) for _ in range(lanes_needed(Level.parse(level)))]
-    ranks = [_Rank(rank, lanes, find_device) for rank in range(RANKS)]
+    ranks = [_Rank(rank, lanes, find_device, encode) for rank in range(RANKS)]
 
     def run(number: int) -> list[Tensor]:
         found = []

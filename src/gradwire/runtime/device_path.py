@@ -26,7 +26,8 @@ from gradwire.compress.error_feedback import HOST
 from gradwire.device.base import Device, DeviceEvent
 from gradwire.exchange.buffer_pool import BufferLease
 from gradwire.exchange.chunk import Chunk
-from gradwire.exchange.select import exchange
+from gradwire.exchange.dense_sum import mean
+from gradwire.exchange.select import PLAIN, algorithm, exchange
 from gradwire.level import Level
 from gradwire.runtime.bucket_work import BucketWork
 from gradwire.runtime.compressed_path import CompressedPath
@@ -84,7 +85,9 @@ class DevicePath:
         codec = self._codec(staged.device, level, memory)
         for start, end in chunks:
             chunk = self._chunk(work, start, end)
-            ops = self._on_streams(exchange(chunk, codec), work, first=start == 0)
+            small = algorithm(codec, chunk.numel, context.world_size) is PLAIN
+            ops = self._summed_on_host(work, chunk) if small else exchange(chunk, codec)
+            ops = self._on_streams(ops, work, first=start == 0)
             context.pipeline.submit(inner.counted(ops, chunk.lease), inner.finished)
         return work.outer
 
@@ -110,6 +113,15 @@ class DevicePath:
             self._begin(work)  # 2
         yield from ops  # 3
         work.ended.append(work.memory.mine().record_event())
+
+    def _summed_on_host(self, work: _Exchanged, chunk: Chunk) -> Iterator[Op]:
+        """exchange/plain.py for a chunk that is too small to be worth encoding: its values go through host memory."""
+        mine, host = work.memory.mine(), torch.empty(chunk.numel, dtype=torch.float32)
+        mine.stream.launch(lambda: chunk.gradient.add_(chunk.residual))
+        mine.stream.launch(chunk.residual.zero_)
+        mine.to_host(chunk.gradient, host)
+        yield from mean(host, chunk.world_size, chunk.lease)
+        work.memory.mine().to_device(host, chunk.gradient)
 
     def _begin(self, work: _Exchanged) -> None:
         mine, buffer = work.memory.mine(), work.staged.buffer

@@ -16,24 +16,17 @@ def add_quantised(
 ):  # fmt: skip
     """out = (or +=) the sum over `count` frame bodies of weight * (whole * scale); bodies are `stride` bytes apart."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    lanes = tl.arange(0, BLOCK)
-    at = rows[:, None] * BLOCK + lanes[None, :]
-    each: tl.constexpr = 8 // BITS
+    at = rows[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
     blocks = (n + BLOCK - 1) // BLOCK
-    place = rows[:, None] * (BLOCK // each) + tl.arange(0, BLOCK // each)[None, :]
-    total = tl.zeros((ROWS, BLOCK), tl.float32)
+    total = tl.full((ROWS, BLOCK), -0.0, tl.float32)  # adding to -0 changes nothing
     if ADD:
         total = tl.load(out + at, mask=at < n, other=0.0)
     body = frames
-    for rank in range(count):
+    for _ in tl.range(count, loop_unroll_factor=4):  # several loads in flight
         scales = body.to(tl.pointer_type(tl.float32), bitcast=True)
         scale = tl.load(scales + rows, mask=rows < blocks, other=0.0)
-        data = tl.load(body + 4 * blocks + place, mask=place < (n + each - 1) // each, other=0)
-        value = weight * (unpacked(data, ROWS, BITS, BLOCK) * scale[:, None])
-        if ADD:
-            total = total + value
-        else:
-            total = tl.where(rank == 0, value, total + value)
+        value = weight * (unpacked(body + 4 * blocks, at, at < n, BITS) * scale[:, None])
+        total = total + value
         body += stride
     tl.store(out + at, total, mask=at < n)
 
@@ -45,17 +38,14 @@ def add_halves(
     """As `add_quantised`, for 16-bit words."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
-    total = tl.zeros((BLOCK,), tl.float32)
+    total = tl.full((BLOCK,), -0.0, tl.float32)
     if ADD:
         total = tl.load(out + at, mask=inside, other=0.0)
     body = frames
-    for rank in range(count):
+    for _ in tl.range(count, loop_unroll_factor=4):  # several loads in flight
         halves = body.to(tl.pointer_type(tl.int16), bitcast=True)
         half = tl.load(halves + at, mask=inside, other=0).to(tl.int32) & 0xFFFF
         value = weight * from_half(half, BFLOAT)
-        if ADD:
-            total = total + value
-        else:
-            total = tl.where(rank == 0, value, total + value)
+        total = total + value
         body += stride
     tl.store(out + at, total, mask=inside)

@@ -145,12 +145,14 @@ def packed(whole, ROWS: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def unpacked(data, ROWS: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr):
-    """The whole numbers in rows of bytes, as float32."""
+def unpacked(q, at, inside, BITS: tl.constexpr):
+    """The whole numbers of elements `at`, as float32. Each thread loads its element's byte: neighbours share the
+    access, and nothing is passed between threads."""
     each: tl.constexpr = 8 // BITS
-    codes = data.to(tl.int32)
-    if BITS < 8:
-        shifts = tl.arange(0, each) * BITS
-        codes = tl.reshape((codes[:, :, None] >> shifts[None, None, :]) & ((1 << BITS) - 1), (ROWS, BLOCK))
     half: tl.constexpr = 1 << (BITS - 1)
-    return ((codes ^ half) - half).to(tl.float32)
+    code = tl.load(q + at // each, mask=inside, other=0).to(tl.int32)
+    if BITS < 8:
+        code = (code >> ((at % each) * BITS)) & ((1 << BITS) - 1)
+    # The bits of 2^23 + code: conversions of integers take eight times as long as additions.
+    shifted = ((code ^ half) | 0x4B000000).to(tl.float32, bitcast=True)
+    return shifted - (8388608.0 + half)

@@ -98,11 +98,8 @@ def add_sparse_quantised(
     at = rows[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
     inside = at < count
     blocks = (count + BLOCK - 1) // BLOCK
-    each: tl.constexpr = 8 // BITS
-    place = rows[:, None] * (BLOCK // each) + tl.arange(0, BLOCK // each)[None, :]
     scale = tl.load(body.to(tl.pointer_type(tl.float32), bitcast=True) + rows, mask=rows < blocks, other=0.0)
-    data = tl.load(body + 4 * blocks + place, mask=place < (count + each - 1) // each, other=0)
-    value = weight * (unpacked(data, ROWS, BITS, BLOCK) * scale[:, None])
+    value = weight * (unpacked(body + 4 * blocks, at, inside, BITS) * scale[:, None])
     index = tl.load(indices + at, mask=inside, other=0)
     tl.store(out + index, tl.load(out + index, mask=inside, other=0.0) + value, mask=inside)
 
