@@ -2,6 +2,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "bindings/bindings.h"
@@ -16,6 +17,8 @@ namespace {
 
 using Released = nb::call_guard<nb::gil_scoped_release>;
 using Ranges = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
+// Offset, span, address and number of the energies.
+using Energies = std::tuple<std::uint64_t, std::uint64_t, std::uintptr_t, std::size_t>;
 
 Ranges pairs(const std::vector<ByteRange>& ranges) {
   Ranges out;
@@ -91,7 +94,7 @@ void bind_result(nb::module_& m) {
 
 std::uint64_t send(ltp_io::Loop& loop, std::uint32_t rank, std::uintptr_t data, std::uint64_t size, std::uint64_t tag,
                    std::pair<std::uint16_t, std::uint16_t> unit, std::uint32_t tolerance, const Ranges& critical,
-                   std::uint64_t seed) {
+                   std::uint64_t seed, const Energies& energies) {
   SendRequest request;
   request.data = reinterpret_cast<const std::uint8_t*>(data);
   request.size = size;
@@ -101,6 +104,14 @@ std::uint64_t send(ltp_io::Loop& loop, std::uint32_t rank, std::uintptr_t data, 
   request.tolerance = tolerance;
   for (auto [offset, length] : critical) request.critical.push_back({offset, length});
   request.seed = seed;
+  if (auto [offset, span, address, count] = energies; count) {
+    auto importance = std::make_shared<Importance>();
+    importance->offset = offset;
+    importance->span = span;
+    auto* values = reinterpret_cast<const float*>(address);
+    importance->energies.assign(values, values + count);
+    request.importance = std::move(importance);
+  }
   return loop.send(rank, std::move(request));
 }
 
@@ -123,7 +134,8 @@ void bind_loop(nb::module_& m) {
             return std::string(ok ? "connected" : failure == Failure::none ? "waiting" : name_of(failure));
           },
           "rank"_a, "timeout"_a, Released())
-      .def("send", &send, "rank"_a, "data"_a, "size"_a, "tag"_a, "unit"_a, "tolerance"_a, "critical"_a, "seed"_a)
+      .def("send", &send, "rank"_a, "data"_a, "size"_a, "tag"_a, "unit"_a, "tolerance"_a, "critical"_a, "seed"_a,
+           "importance"_a)
       .def(
           "receive",
           [](ltp_io::Loop& l, std::uint32_t rank, std::uintptr_t data, std::uint64_t size, std::uint64_t tag,

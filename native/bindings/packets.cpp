@@ -1,4 +1,5 @@
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -40,6 +41,17 @@ void bind_link(nb::module_& m) {
       .def_rw("mtu", &Values::mtu);
 }
 
+void send_tolerant(PacketWorld& world, std::uint32_t host, std::uint32_t peer, std::uint64_t token, std::uint64_t size,
+                   double tolerance, std::uint64_t span, std::vector<float> energies) {
+  std::shared_ptr<Importance> importance;
+  if (!energies.empty()) {
+    importance = std::make_shared<Importance>();
+    importance->span = span;
+    importance->energies = std::move(energies);
+  }
+  world.send(host, peer, token, size, static_cast<std::uint32_t>(tolerance * kWhole), std::move(importance));
+}
+
 }  // namespace
 
 void bind_packets(nb::module_& m) {
@@ -49,8 +61,28 @@ void bind_packets(nb::module_& m) {
       .def("add_link", &PacketWorld::add_link, "values"_a, "seed"_a, "overhead"_a)
       .def("set_path", &PacketWorld::set_path, "source"_a, "target"_a, "links"_a)
       .def("connect", &PacketWorld::connect, "one"_a, "other"_a)
-      .def("expect", &PacketWorld::expect, "host"_a, "peer"_a, "token"_a, "size"_a)
-      .def("send", &PacketWorld::send, "host"_a, "peer"_a, "token"_a, "size"_a)
+      .def(
+          "expect",
+          [](PacketWorld& world, std::uint32_t host, std::uint32_t peer, std::uint64_t token, std::uint64_t size,
+             double deadline) { world.expect(host, peer, token, size, nanoseconds(deadline)); },
+          "host"_a, "peer"_a, "token"_a, "size"_a, "deadline"_a = 0.0)
+      .def(
+          "send",
+          [](PacketWorld& world, std::uint32_t host, std::uint32_t peer, std::uint64_t token, std::uint64_t size) {
+            world.send(host, peer, token, size);
+          },
+          "host"_a, "peer"_a, "token"_a, "size"_a)
+      .def("send_tolerant", &send_tolerant, "host"_a, "peer"_a, "token"_a, "size"_a, "tolerance"_a, "span"_a,
+           "energies"_a, "Without energies the order is permuted.")
+      .def(
+          "take_missing",
+          [](PacketWorld& world, std::uint32_t host, std::uint64_t token) {
+            std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
+            for (const ByteRange& range : world.take_missing(host, token))
+              ranges.emplace_back(range.offset, range.length);
+            return ranges;
+          },
+          "host"_a, "token"_a, "Byte ranges that a tolerant transfer has lost.")
       .def(
           "run",
           [](PacketWorld& world, double limit) {

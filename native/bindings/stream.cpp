@@ -3,6 +3,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "bindings/bindings.h"
@@ -17,6 +18,8 @@ namespace {
 
 using Released = nb::call_guard<nb::gil_scoped_release>;
 using Ranges = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
+// Offset, span, address and number of the energies.
+using Energies = std::tuple<std::uint64_t, std::uint64_t, std::uintptr_t, std::size_t>;
 
 void bind_config(nb::module_& m) {
   nb::class_<stream::LoopConfig>(m, "StreamConfig", "Checked settings of the streams' loop; times in seconds.")
@@ -55,7 +58,8 @@ std::map<std::string, std::uint64_t> counters(const stream::Counters& c) {
 }
 
 std::uint64_t send(stream::Loop& loop, std::uint32_t rank, std::uintptr_t data, std::uint64_t size, std::uint64_t tag,
-                   std::pair<std::uint16_t, std::uint16_t>, std::uint32_t, const Ranges&, std::uint64_t) {
+                   std::pair<std::uint16_t, std::uint16_t>, std::uint32_t, const Ranges&, std::uint64_t,
+                   const Energies&) {
   SendRequest request;
   request.data = reinterpret_cast<const std::uint8_t*>(data);
   request.size = size;
@@ -78,7 +82,8 @@ void bind_loop(nb::module_& m) {
             return std::string(ok ? "connected" : failure == Failure::none ? "waiting" : name_of(failure));
           },
           "rank"_a, "timeout"_a, Released())
-      .def("send", &send, "rank"_a, "data"_a, "size"_a, "tag"_a, "unit"_a, "tolerance"_a, "critical"_a, "seed"_a)
+      .def("send", &send, "rank"_a, "data"_a, "size"_a, "tag"_a, "unit"_a, "tolerance"_a, "critical"_a, "seed"_a,
+           "importance"_a)
       .def(
           "receive",
           [](stream::Loop& l, std::uint32_t rank, std::uintptr_t data, std::uint64_t size, std::uint64_t tag, double,

@@ -86,13 +86,10 @@ bool Aead::seal(std::uint64_t number, Bytes header, Bytes frames, Bytes payload,
   auto* context = context_.get();
   std::size_t size = frames.size() + payload.size();
   if (!start(number) || !update(context, nullptr, header)) return false;
-  if (encrypt) {
-    if (!update(context, out, frames) || !update(context, out + frames.size(), payload)) return false;
-  } else {
-    if (!frames.empty() && out != frames.data()) std::memmove(out, frames.data(), frames.size());
-    if (!payload.empty()) std::memcpy(out + frames.size(), payload.data(), payload.size());
-    if (!update(context, nullptr, {out, size})) return false;
-  }
+  // One call over one text: a second call costs more than the copy, and GCM starts it in the middle of a block.
+  if (!frames.empty() && out != frames.data()) std::memmove(out, frames.data(), frames.size());
+  if (!payload.empty()) std::memcpy(out + frames.size(), payload.data(), payload.size());
+  if (!update(context, encrypt ? out : nullptr, {out, size})) return false;
   return finish(context) && EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_GET_TAG, 16, out + size) == 1;
 }
 

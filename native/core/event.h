@@ -21,6 +21,14 @@ struct ByteRange {
   friend bool operator==(const ByteRange&, const ByteRange&) = default;
 };
 
+// What the values of a tolerant transfer are worth: energies[i] is the energy (sum of squares, in any unit, may be an
+// estimate) of the bytes [offset + i span, offset + (i + 1) span).
+struct Importance {
+  std::uint64_t offset = 0;
+  std::uint64_t span = 1;
+  std::vector<float> energies;
+};
+
 // `data` stays valid and unchanged until the `sent` event carries `token`, or until the request is detached. Streams
 // use `token`, `data`, `size` and `tag` only.
 struct SendRequest {
@@ -36,6 +44,8 @@ struct SendRequest {
   std::optional<std::uint32_t> least =
       std::nullopt;                                 // the fraction that a deadline never goes below; none: see Settings
   std::shared_ptr<std::uint8_t[]> owned = nullptr;  // where `data` is after `detach`
+  std::shared_ptr<const Importance> importance =
+      nullptr;  // tolerant transfers only; none: all values are worth the same
 
   // Copies `ranges`, all that may still be sent: the caller's buffer is not read any more. Memory outside of them is
   // reserved and never touched.

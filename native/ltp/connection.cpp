@@ -6,7 +6,7 @@
 
 namespace gradwire::ltp {
 
-Connection::Connection(const Settings& settings, const ConnectionStart& start, Time now)
+Connection::Connection(const Settings& settings, const ConnectionStart& start, Deadlines& deadlines, Time now)
     : settings_(settings),
       start_(start),
       sealing_(start.sealing, settings.key_limit),
@@ -14,7 +14,7 @@ Connection::Connection(const Settings& settings, const ConnectionStart& start, T
       recovery_(settings.congestion, kBaseDatagram, start.rtt, now, counters_),
       pmtu_(start.largest_datagram),
       sends_(start.rank, start.peer_credit, control_, events_, counters_),
-      receives_(start.rank, settings, control_, events_, counters_),
+      receives_(start.rank, settings, deadlines, control_, events_, counters_),
       last_received_(now),
       created_(now),
       now_(now),
@@ -34,7 +34,7 @@ void Connection::send(Time now, SendRequest request) {
 
 bool Connection::cancel(Time now, std::uint64_t token) { return sends_.cancel(token) || receives_.cancel(now, token); }
 
-void Connection::hand_over(std::vector<SendRequest>& sends, std::vector<ReceiveRequest>& receives) const {
+void Connection::hand_over(std::vector<SendRequest>& sends, std::vector<ReceiveRequest>& receives) {
   sends_.hand_over(sends);
   receives_.hand_over(receives);
 }
@@ -44,6 +44,11 @@ void Connection::fail(Time now, Failure failure) {
   failure_ = failure;
   sends_.fail_all(now, failure);
   receives_.fail_all(failure);
+}
+
+void Connection::on_new_path(Time now) {
+  recovery_.on_new_path(now);
+  if (pmtu_.on_silence(now)) ++counters_.mtu_fallbacks;
 }
 
 void Connection::handle_timeout(Time now) {

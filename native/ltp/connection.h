@@ -12,6 +12,7 @@
 #pragma once
 #include <deque>
 #include <memory>
+#include <utility>
 
 #include "ltp/acks.h"
 #include "ltp/keys.h"
@@ -41,7 +42,8 @@ struct ConnectionStart {
 
 class Connection final : private PacketListener {
  public:
-  Connection(const Settings& settings, const ConnectionStart& start, Time now);
+  // `deadlines` are shared by all connections of an endpoint.
+  Connection(const Settings& settings, const ConnectionStart& start, Deadlines& deadlines, Time now);
 
   void send(Time now, SendRequest request);
   void post(Time now, const ReceiveRequest& request) { receives_.post(now, request); }
@@ -50,10 +52,17 @@ class Connection final : private PacketListener {
   // After it returns the buffer of this send is not read; the transfer continues from a copy.
   void detach(std::uint64_t token) { sends_.detach(token); }
   // Returns every request, without events. Only before the peer has confirmed, so that no request is partly done.
-  void hand_over(std::vector<SendRequest>& sends, std::vector<ReceiveRequest>& receives) const;
+  void hand_over(std::vector<SendRequest>& sends, std::vector<ReceiveRequest>& receives);
   void shut(ShutReason reason) { shutting_ = reason; }
 
-  void handle_packet(Time now, const SealedHeader& header, MutableBytes datagram);
+  // True when the packet is authentic and newer than all before it: its source is where the peer is now.
+  bool handle_packet(Time now, const SealedHeader& header, MutableBytes datagram);
+  // A packet for an address that the peer seems to have moved to.
+  std::size_t poll_challenge(Time now, MutableBytes out, std::uint64_t token);
+  // The token of the last RESPONSE, 0 for none; asking takes it.
+  std::uint64_t take_response() { return std::exchange(response_, 0); }
+  // The peer is at another IP address: what was measured belongs to another path.
+  void on_new_path(Time now);
   void handle_timeout(Time now);
   // Builds the next packet into `out`; 0 when there is nothing to send now. Uses at most out.size() bytes.
   std::size_t poll_packet(Time now, MutableBytes out);
@@ -104,6 +113,7 @@ class Connection final : private PacketListener {
   ReceiveSide receives_;
   Time last_received_, created_, now_;
   Time next_keepalive_;
+  std::uint64_t response_ = 0;
   bool confirmed_;
   bool ping_ = false;
   ShutReason shutting_{};

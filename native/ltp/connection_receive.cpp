@@ -6,26 +6,30 @@ namespace gradwire::ltp {
 // 2. Authenticate and decrypt in place.
 // 3. Parse all frames once without acting: a malformed packet changes nothing.
 // 4. Act on each frame, then record the packet for acknowledgement unless it held data that had no buffer.
-void Connection::handle_packet(Time now, const SealedHeader& header, MutableBytes datagram) {
+bool Connection::handle_packet(Time now, const SealedHeader& header, MutableBytes datagram) {
   now_ = now;
-  if (failure_ != Failure::none) return;
+  if (failure_ != Failure::none) return false;
   if (replay_window_.contains(header.number)) {
     ++counters_.replayed;
-    return;
+    return false;
   }
   Bytes header_bytes = datagram.first(kSealedHeader);
   MutableBytes body = datagram.subspan(kSealedHeader);
   if (!opening_.open(header, header_bytes, body, start_.encrypt)) {
     ++counters_.authentication_failed;
     if (opening_.exhausted()) fail(now, Failure::key_limit);
-    return;
+    return false;
   }
-  if (opening_.exhausted()) return fail(now, Failure::key_limit);
+  if (opening_.exhausted()) {
+    fail(now, Failure::key_limit);
+    return false;
+  }
+  bool newest = header.number >= replay_window_.end();
   replay_window_.insert(header.number);
   Bytes frames = body.first(body.size() - kTagSize);
   if (!well_formed(frames)) {
     ++counters_.malformed;
-    return;
+    return false;
   }
   if (!confirmed_) {
     confirmed_ = true;
@@ -37,6 +41,7 @@ void Connection::handle_packet(Time now, const SealedHeader& header, MutableByte
   ++counters_.packets_received;
   counters_.bytes_received += datagram.size();
   handle_frames(now, header.number, frames);
+  return newest;
 }
 
 bool Connection::well_formed(Bytes frames) const {
@@ -73,6 +78,10 @@ void Connection::handle_frames(Time now, std::uint64_t number, Bytes frames) {
       receives_.on_once(now, *once);
     } else if (auto* abort = std::get_if<AbortFrame>(&frame)) {
       receives_.on_abort(now, *abort);
+    } else if (auto* challenge = std::get_if<ChallengeFrame>(&frame)) {
+      control_.push_back({FrameType::response, 0, 0, challenge->token});
+    } else if (auto* response = std::get_if<ResponseFrame>(&frame)) {
+      response_ = response->token;
     } else if (std::get_if<ShutFrame>(&frame)) {
       fail(now, Failure::closed);
     }

@@ -100,8 +100,8 @@ std::size_t Connection::poll_data(Time now, MutableBytes out, bool forced) {
   if (!may_send && control_.empty()) return 0;
   Packet packet(recovery_, size);
   add_controls(packet);
-  bool whole_fits = transfer && packet.left() >= kDataHeader + std::min<std::size_t>(transfer->block_bytes(),
-                                                                                     transfer->request().size);
+  bool whole_fits = transfer && packet.left() >= transfer->header() + std::min<std::size_t>(transfer->block_bytes(),
+                                                                                            transfer->request().size);
   if (transfer && may_send && (packet.frames.size() == 0 || whole_fits)) add_data(packet, *transfer);
   return packet.frames.size() ? finish(now, packet, out) : 0;
 }
@@ -144,18 +144,29 @@ bool Connection::add_control(Packet& packet, const Control& control) {
     case FrameType::grant: return put(GrantFrame{control.id}, 9);
     case FrameType::hold: return !receives_.held(control.id) || put(HoldFrame{control.id}, 9);
     case FrameType::once: return !sends_.find(control.id) || put(OnceFrame{control.id}, 9);
+    case FrameType::response: return put(ResponseFrame{control.tag}, 9);
     case FrameType::abort: return put(AbortFrame{control.id}, 9);
     default: return true;
   }
+}
+
+// Not sent again when it is lost: the next packet from that address causes another one.
+std::size_t Connection::poll_challenge(Time now, MutableBytes out, std::uint64_t token) {
+  if (failure_ != Failure::none) return 0;
+  Packet packet(recovery_, kLeastRoom);
+  write(packet.frames, ChallengeFrame{token});
+  packet.eliciting = true;
+  return finish(now, packet, out);
 }
 
 bool Connection::add_data(Packet& packet, Outgoing& transfer) {
   Outgoing::Piece piece;
   // On a path with a large MTU, controls can fill `frames` and leave space in the packet: a payload without its header
   // would be read as PADDING.
-  if (packet.frames.left() < kDataHeader) return false;
-  if (packet.left() <= kDataHeader || !transfer.next(packet.left() - kDataHeader, piece)) return false;
-  write_data_header(packet.frames, transfer.id(), piece.first, piece.bytes.size());
+  std::size_t header = transfer.header();
+  if (packet.frames.left() < header) return false;
+  if (packet.left() <= header || !transfer.next(packet.left() - header, piece)) return false;
+  write_data_header(packet.frames, transfer.id(), piece.first, piece.bytes.size(), piece.share);
   packet.payload = piece.bytes;
   packet.record.transfer = transfer.id();
   packet.record.first = piece.first;

@@ -18,7 +18,7 @@ constexpr int kRunsPerAnswer = 8;
 }  // namespace
 
 Endpoint::Endpoint(const Settings& settings, const Identity& self, Bytes job_secret, const Secret& entropy)
-    : settings_(settings), self_(self), handshake_(job_secret, entropy) {}
+    : settings_(settings), self_(self), handshake_(job_secret, entropy), deadlines_(settings_) {}
 
 void Endpoint::connect(Time now, std::uint32_t rank, const Address& address) {
   Peer& peer = peers_[rank];
@@ -125,7 +125,8 @@ void Endpoint::shut() {
 }
 
 void Endpoint::start(Time now, Peer& peer, const ConnectionStart& start) {
-  peer.connection = std::make_unique<Connection>(settings_, start, now);
+  peer.connection = std::make_unique<Connection>(settings_, start, deadlines_, now);
+  peer.move.reset();
   peer.key.reset();
   peer.state = Peer::State::connected;
   by_connection_[start.local] = &peer;

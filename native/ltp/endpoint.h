@@ -77,6 +77,7 @@ class Endpoint {
   void on_versions(Time now, Bytes datagram);
   void on_other_version(Time now, const Address& from, Bytes datagram);
   void on_sealed(Time now, const Address& from, MutableBytes datagram);
+  void follow(Time now, const Address& from, Peer& peer, bool newest);
   void accept(Time now, const Address& from, Peer& peer, const Hello& hello, Bytes datagram);
   void hint(const Address& from, Failure failure);
   Peer* greeting_peer(std::uint32_t connection);
@@ -89,6 +90,7 @@ class Endpoint {
   Identity self_;
   Handshake handshake_;
   EndpointCounters counters_;
+  Deadlines deadlines_;
   std::map<std::uint32_t, Peer> peers_;
   std::unordered_map<std::uint32_t, Peer*> by_connection_;
   std::deque<PendingDatagram>

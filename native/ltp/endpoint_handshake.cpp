@@ -7,6 +7,7 @@ namespace {
 
 constexpr Time kResetEvery = 10 * kMillisecond;
 constexpr Time kKnockAnswer = 50 * kMillisecond;
+constexpr Time kChallengeEvery = 100 * kMillisecond;
 // Answers queued for the socket. More are not queued: they would be outdated when sent.
 constexpr std::size_t kAnswersMost = 1024;
 constexpr std::size_t kResetSize = 2 + 4 + 4 + 8 + kTagSize;
@@ -69,12 +70,8 @@ void Endpoint::on_sealed(Time now, const Address& from, MutableBytes datagram) {
   auto found = by_connection_.find(header.connection);
   if (found != by_connection_.end()) {
     Peer& peer = *found->second;
-    // Packets of a connection are accepted from the peer's address only: no migration, no reflection.
-    if (peer.address != from) {
-      ++counters_.stray;
-      return;
-    }
-    peer.connection->handle_packet(now, header, datagram);
+    bool newest = peer.connection->handle_packet(now, header, datagram);
+    follow(now, from, peer, newest);
     return collect_events(now, peer);
   }
   ++counters_.stray;
@@ -83,6 +80,30 @@ void Endpoint::on_sealed(Time now, const Address& from, MutableBytes datagram) {
   next_reset_ = now + kResetEvery;
   ++counters_.resets_sent;
   answer(now, from, handshake_.sealed(Reset{header.connection, self_.rank, self_.epoch}));
+}
+
+// A peer behind a NAT that forgot it, or on another network, sends from another address.
+// 1. Only a packet that is authentic and newer than all others shows one: an old one may have been kept and repeated.
+// 2. It gets a CHALLENGE, which is never longer than a packet of data and is sent at most ten times a second.
+// 3. The right RESPONSE makes it the peer's address. Until then everything else goes to the old one.
+void Endpoint::follow(Time now, const Address& from, Peer& peer, bool newest) {
+  std::uint64_t response = peer.connection->take_response();
+  if (peer.move && response && response == peer.move->token) {
+    bool other_path = peer.address.ip != peer.move->to.ip;
+    peer.address = peer.move->to;
+    peer.move.reset();
+    ++counters_.moves;
+    if (other_path) peer.connection->on_new_path(now);
+  }
+  if (!newest || from == peer.address) return;
+  if (now - peer.challenged_at < kChallengeEvery) return;
+  if (!peer.move || peer.move->to != from) peer.move = Peer::Move{from, handshake_.fresh_number() | 1};
+  peer.challenged_at = now;
+  Datagram challenge(kLeastRoom);
+  challenge.resize(peer.connection->poll_challenge(now, challenge, peer.move->token));
+  if (challenge.empty()) return;
+  ++counters_.challenges_sent;
+  pending_datagrams_.push_back({from, std::move(challenge)});
 }
 
 // 1. Without the secret there is no answer.

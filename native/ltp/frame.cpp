@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 namespace gradwire::ltp {
 namespace {
+
+constexpr double kShareSteps = 2048;
 
 void start(Writer& out, FrameType type) { out.u8(static_cast<std::uint8_t>(type)); }
 
@@ -59,10 +62,12 @@ bool read(Reader& in, OpenFrame& open) {
   return true;
 }
 
-bool read(Reader& in, DataFrame& data) {
+bool read(Reader& in, DataFrame& data, bool weighted) {
   data.id = in.u64();
   data.first = in.u32();
-  data.bytes = in.bytes(in.u16());
+  std::uint16_t length = in.u16();
+  if (weighted) data.share = in.u16();
+  data.bytes = in.bytes(length);
   return in.ok() && !data.bytes.empty();
 }
 
@@ -90,6 +95,13 @@ bool read(Reader& in, ShutFrame& shut) {
 
 }  // namespace
 
+// Rounded up, so that the shares of all frames of a transfer sum up to no less than 1.
+std::uint16_t write_share(double share) {
+  return share > 0 ? static_cast<std::uint16_t>(std::clamp(-kShareSteps * std::log2(share), 0.0, 65535.0)) : 65535;
+}
+
+double read_share(std::uint16_t code) { return std::exp2(-code / kShareSteps); }
+
 std::uint64_t AckFrame::largest() const {
   return base + 64 * (words - 1u) + static_cast<std::uint64_t>(std::bit_width(bits[words - 1u])) - 1;
 }
@@ -100,7 +112,10 @@ bool next_frame(Reader& in, Frame& frame) {
     case FrameType::ping: frame = PingFrame{}; return in.ok();
     case FrameType::ack: return read(in, frame.emplace<AckFrame>());
     case FrameType::open: return read(in, frame.emplace<OpenFrame>());
-    case FrameType::data: return read(in, frame.emplace<DataFrame>());
+    case FrameType::data: return read(in, frame.emplace<DataFrame>(), false);
+    case FrameType::weighted: return read(in, frame.emplace<DataFrame>(), true);
+    case FrameType::challenge: frame.emplace<ChallengeFrame>().token = in.u64(); return in.ok();
+    case FrameType::response: frame.emplace<ResponseFrame>().token = in.u64(); return in.ok();
     case FrameType::posted: {
       auto& posted = frame.emplace<PostedFrame>();
       posted.tag = in.u64();
@@ -146,11 +161,13 @@ void write(Writer& out, const OpenFrame& open) {
   for (std::size_t i = 0; i < open.critical_count; ++i) write(out, open.critical[i]);
 }
 
-void write_data_header(Writer& out, TransferId id, std::uint32_t first, std::size_t length) {
-  start(out, FrameType::data);
+void write_data_header(Writer& out, TransferId id, std::uint32_t first, std::size_t length,
+                       std::optional<std::uint16_t> share) {
+  start(out, share ? FrameType::weighted : FrameType::data);
   out.u64(id);
   out.u32(first);
   out.u16(length);
+  if (share) out.u16(*share);
 }
 
 void write(Writer& out, const PostedFrame& posted) {
@@ -172,6 +189,16 @@ void write(Writer& out, const HoldFrame& hold) {
 void write(Writer& out, const OnceFrame& once) {
   start(out, FrameType::once);
   out.u64(once.id);
+}
+
+void write(Writer& out, const ChallengeFrame& challenge) {
+  start(out, FrameType::challenge);
+  out.u64(challenge.token);
+}
+
+void write(Writer& out, const ResponseFrame& response) {
+  start(out, FrameType::response);
+  out.u64(response.token);
 }
 
 std::size_t size_of(const CloseFrame& close) { return 24 + 8 * std::size_t{close.count}; }

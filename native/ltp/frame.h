@@ -3,6 +3,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <variant>
 
 #include "core/bytes.h"
@@ -14,6 +15,7 @@ inline constexpr std::size_t kAckWords = 64;  // 4096 packets of history in one 
 inline constexpr std::size_t kCriticalRanges = 8;  // keeps OPEN in one base datagram
 inline constexpr std::size_t kCloseRanges = 128;   // 1 KiB of ranges per CLOSE part
 inline constexpr std::size_t kDataHeader = 15;
+inline constexpr std::size_t kWeightedHeader = 17;  // WEIGHTED: DATA with a share of the energy
 inline constexpr std::size_t kShutSize = 2;
 
 // The credit that a transfer sent ahead of its receive uses; the minimum bounds how many small ones wait unclaimed.
@@ -32,7 +34,14 @@ enum class FrameType : std::uint8_t {
   shut = 9,
   hold = 10,
   once = 11,
+  weighted = 12,
+  challenge = 13,
+  response = 14,
 };
+
+// A share s of a transfer's energy is written as the whole part of -2048 log2(s), at most 65535: a step is 0.03 %.
+std::uint16_t write_share(double share);
+double read_share(std::uint16_t code);
 
 // Counts the transfers of one direction of a connection. 64 bits never wrap: a reused id would be taken for an old
 // transfer, whose data is acknowledged and dropped.
@@ -77,9 +86,11 @@ struct OpenFrame {
   std::array<GrainRange, kCriticalRanges> critical{};
 };
 
+// DATA, or WEIGHTED with the share of the transfer's energy that these bytes have.
 struct DataFrame {
   TransferId id = 0;
   std::uint32_t first = 0;  // grain
+  std::optional<std::uint16_t> share;
   Bytes bytes;
 };
 
@@ -100,6 +111,14 @@ struct HoldFrame {
 // Everything of a tolerant transfer was sent once: what is missing now was lost.
 struct OnceFrame {
   TransferId id = 0;
+};
+
+// CHALLENGE is sent to an address that a peer seems to have moved to; its RESPONSE shows that the peer receives there.
+struct ChallengeFrame {
+  std::uint64_t token = 0;
+};
+struct ResponseFrame {
+  std::uint64_t token = 0;
 };
 
 struct CloseFrame {
@@ -123,7 +142,7 @@ struct ShutFrame {
 };
 
 using Frame = std::variant<PaddingFrame, PingFrame, AckFrame, OpenFrame, DataFrame, PostedFrame, GrantFrame, CloseFrame,
-                           AbortFrame, ShutFrame, HoldFrame, OnceFrame>;
+                           AbortFrame, ShutFrame, HoldFrame, OnceFrame, ChallengeFrame, ResponseFrame>;
 
 // Reads one frame into `frame`. False when the bytes are malformed; the whole packet is then dropped.
 bool next_frame(Reader& in, Frame& frame);
@@ -135,11 +154,14 @@ void write(Writer& out, const PostedFrame& frame);
 void write(Writer& out, const GrantFrame& frame);
 void write(Writer& out, const HoldFrame& frame);
 void write(Writer& out, const OnceFrame& frame);
+void write(Writer& out, const ChallengeFrame& frame);
+void write(Writer& out, const ResponseFrame& frame);
 void write(Writer& out, const CloseFrame& frame);
 void write(Writer& out, const AbortFrame& frame);
 void write(Writer& out, const ShutFrame& frame);
 // Only the header: the bytes are sealed directly from the sender's tensor.
-void write_data_header(Writer& out, TransferId id, std::uint32_t first, std::size_t length);
+void write_data_header(Writer& out, TransferId id, std::uint32_t first, std::size_t length,
+                       std::optional<std::uint16_t> share = std::nullopt);
 
 std::size_t size_of(const OpenFrame& frame);
 std::size_t size_of(const CloseFrame& frame);

@@ -34,6 +34,8 @@ std::uint64_t Incoming::accept(Time now, const DataFrame& data) {
   std::memcpy(destination_ + std::uint64_t{data.first} * open_.grain, data.bytes.data(), data.bytes.size());
   std::uint64_t fresh = arrived_.set(data.first, count);
   if (fresh) newest_ = now;
+  if (data.share)
+    energy_ = energy_.value_or(0) + read_share(*data.share) * static_cast<double>(fresh) / static_cast<double>(count);
   if (fresh && latest_ == kNever && now >= *started_ + limits_.deadline)
     latest_ = *started_ + to_time(EarlyClose::kPatience * static_cast<double>(projected() - *started_));
   return count - fresh;
@@ -87,7 +89,9 @@ void Incoming::on_once(Time now) {
     spent_ = now + Time{open_.rtprop_us} * kMicrosecond / kReorderShare;
 }
 
+// Of the bytes and, where it is known, of the energy.
 bool Incoming::has(std::uint32_t fraction) const {
+  if (energy_ && *energy_ * kWhole < static_cast<double>(fraction)) return false;
   return static_cast<double>(bytes_arrived()) * kWhole >=
          static_cast<double>(fraction) * static_cast<double>(open_.size);
 }
@@ -99,21 +103,22 @@ Time Incoming::projected() const {
   return *started_ + to_time(static_cast<double>(newest_ - *started_) * times) + limits_.slack;
 }
 
-std::optional<CloseReason> Incoming::reason_to_close(Time now) const {
+std::optional<CloseReason> Incoming::reason_to_close(Time now, Time allowance) const {
   if (arrived_.count() == grains_) return CloseReason::complete;
-  Time due = deadline();
+  Time due = deadline(allowance);
   if (due > now) return std::nullopt;
   return enough() ? CloseReason::threshold : CloseReason::deadline;
 }
 
-Time Incoming::deadline() const {
+Time Incoming::deadline(Time allowance) const {
   if (closed() || !has_destination() || open_.tolerance == kWhole || !started_ || !critical_complete()) return kNever;
   Time last = *started_ + limits_.deadline;
-  if (enough()) return std::min({last, *started_ + limits_.threshold, spent_});
+  Time shared = allowance == kNever ? kNever : *started_ + allowance + limits_.slack;
+  if (enough()) return std::min({last, *started_ + limits_.threshold, spent_, shared});
   if (!has(open_.least)) return kNever;
   if (!limits_.extends) return last;
   Time stalled = newest_ + std::max(limits_.slack, (newest_ - *started_) / kStallShare);
-  return std::max(last, std::min({projected(), stalled, latest_}));
+  return std::min(shared, std::max(last, std::min({projected(), stalled, latest_})));
 }
 
 void Incoming::close(Time now, CloseReason reason) {

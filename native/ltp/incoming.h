@@ -31,10 +31,10 @@ class Incoming {
   const EarlyClose::Limits& limits() const { return limits_; }
   // The sender has sent everything once.
   void on_once(Time now);
-  // The reason to close now; none: it stays open.
-  std::optional<CloseReason> reason_to_close(Time now) const;
+  // The reason to close now; none: it stays open. `allowance`: how long transfers of its operation may take.
+  std::optional<CloseReason> reason_to_close(Time now, Time allowance) const;
   // When it closes if nothing more arrives; may be in the past.
-  Time deadline() const;
+  Time deadline(Time allowance) const;
 
   // Zeroes and lists what is missing, and releases the destination.
   void close(Time now, CloseReason reason);
@@ -62,6 +62,7 @@ class Incoming {
   OpenFrame open_;
   std::uint64_t grains_;
   Bitmap arrived_;
+  std::optional<double> energy_;  // the share that arrived, where frames are WEIGHTED
   std::uint8_t* destination_ = nullptr;
   std::unique_ptr<std::uint8_t[]> staging_;
   std::optional<ReceiveRequest> request_;

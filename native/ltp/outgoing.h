@@ -5,12 +5,12 @@
 
 #include "ltp/bitmap.h"
 #include "ltp/frame.h"
-#include "ltp/permute.h"
+#include "ltp/send_order.h"
 
 namespace gradwire::ltp {
 
-// Four grains in a full packet: a packet can be split when the MTU shrinks, and the bitmaps stay small.
-inline constexpr std::size_t kGrainsPerBlock = 4;
+// At least this many grains in a full packet: it can be split when the MTU shrinks, and the bitmaps stay small.
+inline constexpr std::size_t kGrainsPerBlock = 3;
 
 // The grain of a transfer, given the present payload of a full packet.
 std::uint16_t choose_grain(const SendRequest& request, std::size_t payload);
@@ -24,11 +24,14 @@ class Outgoing {
     std::uint16_t count = 0;
     Bytes bytes;
     bool again = false;
+    std::optional<std::uint16_t> share;  // as in WEIGHTED
   };
-  // The next run of grains that fits into `room` bytes: critical ones, then each block once in permuted order, then
-  // lost ones.
+  // The next run of grains that fits into `room` bytes: critical ones, then each block once in the order of SendOrder,
+  // then lost ones. What is lost and worth more than the next block is sent again before it.
   bool next(std::size_t room, Piece& piece);
   bool pending() const { return critical_.count() || next_block_ < blocks_ || run_left_ || again_.count(); }
+  // Of the frame that carries a piece.
+  std::size_t header() const { return order_.banded() ? kWeightedHeader : kDataHeader; }
   // Every grain was sent once; what follows is retransmission.
   bool all_sent_once() const { return !critical_.count() && next_block_ == blocks_ && !run_left_; }
   void on_acked(std::uint32_t first, std::uint32_t count);
@@ -56,7 +59,11 @@ class Outgoing {
 
  private:
   Piece take(std::uint64_t first, std::uint64_t most, std::size_t room);
-  bool next_from(Bitmap& queue, std::uint64_t& cursor, std::size_t room, Piece& piece);
+  bool next_critical(std::size_t room, Piece& piece);
+  bool next_again(std::size_t room, Piece& piece);
+  // Calls visit(grain, count, rank of that grain) for the part of the run in each block.
+  template <class F>
+  void each_block(std::uint64_t first, std::uint64_t count, F visit) const;
   bool is_critical(std::uint64_t grain) const;
   ByteRange bytes_between(std::uint64_t first, std::uint64_t end) const;
   bool start_block();
@@ -67,10 +74,11 @@ class Outgoing {
   std::uint16_t grain_;
   std::uint32_t block_grains_;
   std::uint64_t grains_, blocks_;
-  Permutation order_;
+  SendOrder order_;
   std::uint64_t next_block_ = 0, run_first_ = 0, run_left_ = 0;
   std::vector<GrainRange> critical_ranges_;
-  Bitmap critical_, again_, acked_;
+  Bitmap critical_, acked_;
+  Bitmap again_;  // by rank: with energies the most important first, else in turn
   std::uint64_t critical_at_ = 0, again_at_ = 0;
   Time submitted_;
   std::vector<bool> close_parts_;

@@ -9,7 +9,7 @@
 
 namespace gradwire::ltp {
 
-inline constexpr std::uint8_t kVersion = 3;
+inline constexpr std::uint8_t kVersion = 4;
 inline constexpr std::size_t kTagSize = 16;
 inline constexpr std::size_t kNonceSize = 32;
 inline constexpr std::size_t kCookieSize = 24;

@@ -32,6 +32,13 @@ struct Peer {
   Time accepted_at = 0;
 
   std::unique_ptr<Connection> connection;
+  // Where the newest packet came from, while it is not the address: the peer has moved there when it answers `token`.
+  struct Move {
+    Address to;
+    std::uint64_t token = 0;
+  };
+  std::optional<Move> move;
+  Time challenged_at = 0;
   std::vector<SendRequest> early_sends;
   std::vector<ReceiveRequest> early_receives;
 };

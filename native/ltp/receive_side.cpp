@@ -32,6 +32,7 @@ const ReceiveRequest* ReceiveSide::posted(std::uint64_t token) const {
 }
 
 void ReceiveSide::post(Time now, const ReceiveRequest& request) {
+  deadlines_.on_posted(rank_, request.tag);
   // Equal keys keep the order of insertion.
   auto waiting = unclaimed_.lower_bound(request.tag);
   if (waiting != unclaimed_.end() && waiting->first == request.tag) return pair(now, *find(waiting->second), request);
@@ -57,6 +58,7 @@ void ReceiveSide::pair(Time now, Incoming& incoming, const ReceiveRequest& reque
     event.size = incoming.open().size;
     event.missing.push_back({0, event.size});
     events_.push_back(std::move(event));
+    deadlines_.on_withdrawn(rank_, request.tag);
     incoming.delivered = true;
     control_.push_back({FrameType::grant, 0, id, 0});
     if (incoming.close_acked()) release(id);
@@ -66,6 +68,7 @@ void ReceiveSide::pair(Time now, Incoming& incoming, const ReceiveRequest& reque
   control_.push_back({FrameType::grant, 0, id, 0});
   if (!incoming.closed()) return check(now, incoming);
   deliver(incoming);
+  deadlines_.on_ended(request.tag, incoming.elapsed());
   if (incoming.close_acked()) release(id);
 }
 
@@ -77,7 +80,7 @@ bool ReceiveSide::on_open(Time now, const OpenFrame& open) {
   unclaimed_.emplace(open.tag, open.id);
   if (open.tolerance != kWhole) timed_.push_back(open.id);
   slot->set_limits(
-      early_close_.limits(open.size, Time{open.rtprop_us} * kMicrosecond, static_cast<double>(open.btlbw)));
+      deadlines_.early_close.limits(open.size, Time{open.rtprop_us} * kMicrosecond, static_cast<double>(open.btlbw)));
   auto request = std::find_if(posted_.begin(), posted_.end(), [&](auto& r) { return r.tag == open.tag; });
   if (request != posted_.end()) {
     ReceiveRequest taken = *request;
@@ -114,17 +117,29 @@ ReceiveSide::DataResult ReceiveSide::on_data(Time now, const DataFrame& data) {
 }
 
 void ReceiveSide::check(Time now, Incoming& incoming) {
-  if (auto reason = incoming.reason_to_close(now)) close(now, incoming, *reason);
+  if (auto reason = incoming.reason_to_close(now, allowance(incoming))) close(now, incoming, *reason);
+}
+
+Time ReceiveSide::allowance(const Incoming& incoming) const {
+  bool tolerant = incoming.open().tolerance != kWhole;
+  return tolerant && incoming.request() ? deadlines_.allowance(incoming.open().tag) : kNever;
 }
 
 void ReceiveSide::close(Time now, Incoming& incoming, CloseReason reason) {
   incoming.close(now, reason);
   if (reason != CloseReason::refused && reason != CloseReason::cancelled)
-    early_close_.on_closed(incoming.limits(), incoming.elapsed(),
-                           static_cast<double>(incoming.bytes_arrived()) / static_cast<double>(incoming.open().size));
+    deadlines_.early_close.on_closed(
+        incoming.limits(), incoming.elapsed(),
+        static_cast<double>(incoming.bytes_arrived()) / static_cast<double>(incoming.open().size));
   for (std::uint16_t part = 0; part < incoming.close_parts(); ++part)
     control_.push_back({FrameType::close, part, incoming.open().id, 0});
-  if (incoming.request()) deliver(incoming);
+  if (incoming.request()) {
+    deliver(incoming);
+    if (reason != CloseReason::refused && reason != CloseReason::cancelled)
+      deadlines_.on_ended(incoming.open().tag, incoming.elapsed());
+    else if (reason == CloseReason::cancelled)
+      deadlines_.on_withdrawn(rank_, incoming.open().tag);
+  }
 }
 
 void ReceiveSide::deliver(Incoming& incoming) {
@@ -180,6 +195,7 @@ void ReceiveSide::on_abort(Time now, const AbortFrame& abort) {
 bool ReceiveSide::cancel(Time now, std::uint64_t token) {
   auto request = std::find_if(posted_.begin(), posted_.end(), [&](auto& r) { return r.token == token; });
   if (request != posted_.end()) {
+    deadlines_.on_withdrawn(rank_, request->tag);
     posted_.erase(request);
     return true;
   }
@@ -197,7 +213,7 @@ bool ReceiveSide::cancel(Time now, std::uint64_t token) {
 Time ReceiveSide::deadline() const {
   Time earliest = kNever;
   for (TransferId id : timed_)
-    if (Incoming* incoming = find(id)) earliest = std::min(earliest, incoming->deadline());
+    if (Incoming* incoming = find(id)) earliest = std::min(earliest, incoming->deadline(allowance(*incoming)));
   return earliest;
 }
 
@@ -209,6 +225,11 @@ void ReceiveSide::on_deadline(Time now) {
   }
 }
 
+void ReceiveSide::hand_over(std::vector<ReceiveRequest>& requests) {
+  for (const ReceiveRequest& request : posted_) deadlines_.on_withdrawn(rank_, request.tag);
+  requests.insert(requests.end(), posted_.begin(), posted_.end());
+}
+
 void ReceiveSide::fail_all(Failure failure) {
   auto fail = [&](const ReceiveRequest& request, std::uint64_t size) {
     Event event;
@@ -218,6 +239,7 @@ void ReceiveSide::fail_all(Failure failure) {
     event.failure = failure;
     event.size = size;
     events_.push_back(std::move(event));
+    deadlines_.on_withdrawn(rank_, request.tag);
   };
   for (const ReceiveRequest& request : posted_) fail(request, request.size);
   posted_.clear();

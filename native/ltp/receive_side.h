@@ -8,6 +8,7 @@
 
 #include "core/link_stats.h"
 #include "ltp/control.h"
+#include "ltp/deadlines.h"
 #include "ltp/incoming.h"
 #include "ltp/replay_window.h"
 
@@ -15,11 +16,11 @@ namespace gradwire::ltp {
 
 class ReceiveSide {
  public:
-  ReceiveSide(std::uint32_t rank, const Settings& settings, ControlQueue& control, std::deque<Event>& events,
-              LinkCounters& counters)
+  ReceiveSide(std::uint32_t rank, const Settings& settings, Deadlines& deadlines, ControlQueue& control,
+              std::deque<Event>& events, LinkCounters& counters)
       : rank_(rank),
         credit_(settings.credit),
-        early_close_(settings),
+        deadlines_(deadlines),
         control_(control),
         events_(events),
         counters_(counters) {}
@@ -40,9 +41,7 @@ class ReceiveSide {
   void on_deadline(Time now);
   void fail_all(Failure failure);
   // Posted receives without an announced transfer.
-  void hand_over(std::vector<ReceiveRequest>& requests) const {
-    requests.insert(requests.end(), posted_.begin(), posted_.end());
-  }
+  void hand_over(std::vector<ReceiveRequest>& requests);
 
   // For building and requeueing control frames.
   const Incoming* closing(TransferId id) const;
@@ -55,13 +54,14 @@ class ReceiveSide {
   void pair(Time now, Incoming& incoming, const ReceiveRequest& request);
   void check(Time now, Incoming& incoming);
   void close(Time now, Incoming& incoming, CloseReason reason);
+  Time allowance(const Incoming& incoming) const;
   void deliver(Incoming& incoming);
   void claim(const Incoming& incoming);
   void release(TransferId id);
 
   std::uint32_t rank_;
   std::uint64_t credit_;
-  EarlyClose early_close_;
+  Deadlines& deadlines_;
   ControlQueue& control_;
   std::deque<Event>& events_;
   LinkCounters& counters_;

@@ -16,11 +16,22 @@ constexpr Time kAssumedRtt = 100 * kMillisecond;  // sets the first pacing rate 
 
 Recovery::Recovery(CongestionKind kind, std::uint64_t packet, Time handshake_rtt, Time now, LinkCounters& counters)
     : counters_(counters),
+      kind_(kind),
+      packet_(packet),
       congestion_(make_congestion(kind, packet, handshake_rtt ? handshake_rtt : kAssumedRtt)),
       delivered_at_(now),
       first_sent_(now),
       reorder_packets_(kReorderPackets) {
   if (handshake_rtt) rtt_.sample(now, handshake_rtt, 0);
+}
+
+void Recovery::on_new_path(Time now) {
+  rtt_ = Rtt{};
+  reverse_delay_ = ReverseDelay{};
+  congestion_ = make_congestion(kind_, packet_, kAssumedRtt);
+  // What is in flight was sent along the old path: its rate says nothing about the new one.
+  for (std::uint64_t n = unresolved_; n < sent_.end(); ++n) sent_.at(n).app_limited = true;
+  first_sent_ = delivered_at_ = now;
 }
 
 void Recovery::on_sent(Time now, SentPacket& packet, bool eliciting) {

@@ -39,6 +39,9 @@ class Recovery {
   Time deadline() const;
   void on_deadline(Time now, PacketListener& listener);
 
+  // Window, rate and round trips start anew; what is in flight stays.
+  void on_new_path(Time now);
+
   // Probes that may be sent regardless of window and pacing.
   int probes() const { return probes_; }
   void spend_probe() { probes_ = probes_ > 0 ? probes_ - 1 : 0; }
@@ -88,6 +91,8 @@ class Recovery {
   Rtt rtt_;
   ReverseDelay reverse_delay_;
   FirstFlight first_flight_;
+  CongestionKind kind_;
+  std::uint64_t packet_;
   std::unique_ptr<Congestion> congestion_;
   Pacer pacer_;
   std::uint64_t in_flight_ = 0, in_flight_packets_ = 0;

@@ -32,7 +32,8 @@ int main() {
   left.peer_credit = right.peer_credit = 1 << 20;
   left.largest_datagram = right.largest_datagram = 1472;
   left.rtt = right.rtt = kMillisecond;
-  Connection a(settings, left, 0), b(settings, right, 0);
+  Deadlines deadlines(settings);
+  Connection a(settings, left, deadlines, 0), b(settings, right, deadlines, 0);
   std::vector<std::uint8_t> source(40'000'000, 3), target(source.size()), packet(2000);
   b.post(0, {1, target.data(), target.size(), 1, 0, 0});
   a.send(0, {1, source.data(), source.size(), 1, 4, 0, kWhole, {}, 1});

@@ -207,7 +207,8 @@ void transfer_ids_do_not_wrap() {
   std::deque<Event> sent, received;
   LinkCounters counters;
   SendSide sends(1, 1 << 20, sending, sent, counters, (TransferId{1} << 32) - 3);
-  ReceiveSide receives(0, settings, receiving, received, counters);
+  Deadlines deadlines(settings);
+  ReceiveSide receives(0, settings, deadlines, receiving, received, counters);
   std::vector<std::uint8_t> source(1000, 7), destination(1000);
   std::uint8_t buffer[kBaseDatagram];
   for (std::uint64_t tag = 0; tag < 6; ++tag) {
@@ -254,7 +255,8 @@ void a_late_abort_returns_its_credit() {
   ControlQueue control;
   std::deque<Event> events;
   LinkCounters counters;
-  ReceiveSide receives(0, settings, control, events, counters);
+  Deadlines deadlines(settings);
+  ReceiveSide receives(0, settings, deadlines, control, events, counters);
   OpenFrame open;
   open.size = 10, open.grain = open.element = 1, open.id = 5000;
   receives.on_open(0, open);

@@ -370,7 +370,7 @@ void a_peer_of_another_version_is_named_on_both_sides() {
   Hello hello;
   CHECK(parse(hello_bytes, hello));
   Handshake later(secret_bytes(), seed_of(9));
-  Datagram named = later.sealed(Versions{hello.connection, 4, 5}, hello.nonce);
+  Datagram named = later.sealed(Versions{hello.connection, kVersion + 1, kVersion + 2}, hello.nonce);
   named[0] = 5 << 4 | static_cast<std::uint8_t>(Kind::versions);
   retag(named, hello.nonce);
   Datagram fake = named;

@@ -45,11 +45,11 @@ Datagram frame_bytes(const F& frame) {
   return bytes;
 }
 
-Datagram data_frame() {
+Datagram data_frame(std::optional<std::uint16_t> share = std::nullopt) {
   const std::uint8_t payload[] = {'g', 'r', 'a', 'd', 'i', 'e', 'n', 't'};
-  Datagram bytes(kDataHeader);
+  Datagram bytes(share ? kWeightedHeader : kDataHeader);
   Writer out(bytes);
-  write_data_header(out, 5, 2, sizeof payload);
+  write_data_header(out, 5, 2, sizeof payload, share);
   bytes.insert(bytes.end(), std::begin(payload), std::end(payload));
   return bytes;
 }
@@ -107,7 +107,10 @@ std::vector<std::pair<std::string, Datagram>> frames() {
           {"ABORT", frame_bytes(AbortFrame{5})},
           {"SHUT", frame_bytes(ShutFrame{ShutReason::goodbye})},
           {"HOLD", frame_bytes(HoldFrame{5})},
-          {"ONCE", frame_bytes(OnceFrame{5})}};
+          {"ONCE", frame_bytes(OnceFrame{5})},
+          {"WEIGHTED", data_frame(write_share(0.25))},
+          {"CHALLENGE", frame_bytes(ChallengeFrame{0x3132333435363738})},
+          {"RESPONSE", frame_bytes(ResponseFrame{0x3132333435363738})}};
 }
 
 Datagram sealed(SealingKeys& keys, std::uint32_t connection, std::uint64_t number, Bytes plain, bool encrypt) {
@@ -208,7 +211,7 @@ std::string vectors() {
 
 int main(int argc, char**) {
   std::string heading =
-      "# Test vectors of LTP version 3 (ltp.md): name = bytes in hexadecimal. Written by "
+      "# Test vectors of LTP version 4 (ltp.md): name = bytes in hexadecimal. Written by "
       "native/tests/test_ltp_vectors.\n";
   if (argc > 1) {
     std::cout << heading << vectors();

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <queue>
 #include <tuple>
@@ -121,6 +122,12 @@ class World {
   std::function<bool(std::uint32_t from, Bytes bytes)> drop;
   // Changes a datagram on its way, as an attacker between the two can.
   std::function<void(std::uint32_t from, Datagram& bytes)> change;
+  // Ranks behind a NAT: the address that others see.
+  std::map<std::uint32_t, Address> translated;
+  Address outside_of(std::uint32_t rank) const {
+    auto found = translated.find(rank);
+    return found == translated.end() ? address_of(rank) : found->second;
+  }
   // Sees every run of datagrams as it is handed to the system.
   std::function<void(std::uint32_t from, const Transmit& run)> watch;
   Time now = 77 * kSecond;
@@ -155,6 +162,10 @@ class World {
   }
   void offer(std::uint32_t from, const Address& address, Bytes bytes) {
     auto to = static_cast<std::uint32_t>(address.port - 5000);
+    for (auto& [rank, outside] : translated) {
+      if (address == address_of(rank)) return;  // the NAT has forgotten it
+      if (address == outside) to = rank;
+    }
     sent_bytes[from % 16] += bytes.size();
     if (capture) tape.push_back({from, to, Datagram(bytes.begin(), bytes.end())});
     for (Route& route : routes_)
@@ -186,7 +197,7 @@ class World {
       arrivals_.pop();
       for (auto& host : hosts_)
         if (host->rank == arrival.to && !host->paused)
-          host->endpoint->handle_datagram(now, address_of(arrival.from), arrival.bytes);
+          host->endpoint->handle_datagram(now, outside_of(arrival.from), arrival.bytes);
     }
   }
 

@@ -51,8 +51,10 @@ std::uint8_t* PacketWorld::content(std::uint64_t size) {
   return contents_.back().data();
 }
 
-void PacketWorld::expect(std::uint32_t host, std::uint32_t peer, std::uint64_t token, std::uint64_t size) {
+void PacketWorld::expect(std::uint32_t host, std::uint32_t peer, std::uint64_t token, std::uint64_t size,
+                         Time deadline) {
   ReceiveRequest request;
+  request.threshold = request.deadline = deadline;
   request.token = request.tag = token;
   request.data = content(size);
   request.size = size;
@@ -60,13 +62,21 @@ void PacketWorld::expect(std::uint32_t host, std::uint32_t peer, std::uint64_t t
   touched_.push_back(host);
 }
 
-void PacketWorld::send(std::uint32_t host, std::uint32_t peer, std::uint64_t token, std::uint64_t size) {
+void PacketWorld::send(std::uint32_t host, std::uint32_t peer, std::uint64_t token, std::uint64_t size,
+                       std::uint32_t tolerance, std::shared_ptr<const Importance> importance) {
   SendRequest request;
+  request.tolerance = tolerance;
+  request.importance = std::move(importance);
   request.token = request.tag = request.seed = token;
   request.data = content(size);
   request.size = size;
   hosts_[host].endpoint->send(now_, peer, std::move(request));
   touched_.push_back(host);
+}
+
+std::vector<ByteRange> PacketWorld::take_missing(std::uint32_t host, std::uint64_t token) {
+  auto found = missing_.extract({host, token});
+  return found ? std::move(found.mapped()) : std::vector<ByteRange>{};
 }
 
 void PacketWorld::offer(std::uint32_t host, const Address& to, Bytes datagram) {
@@ -90,6 +100,7 @@ void PacketWorld::serve(std::uint32_t number, std::vector<Delivery>& deliveries)
   Event event;
   while (host.endpoint->poll_event(event)) {
     bool sent = event.type == EventType::sent;
+    if (event.type == EventType::received && !event.missing.empty()) missing_[{number, event.token}] = event.missing;
     if (sent || event.type == EventType::received) deliveries.push_back({now_, number, event.token, sent});
   }
   host.due = std::max(host.endpoint->poll_timeout(now_), now_ + 1);

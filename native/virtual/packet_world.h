@@ -5,7 +5,9 @@
 // The protocol is the real one (ltp/endpoint.h) and the network is that of the lab (emulator/engine.h), without
 // threads, sockets and clock. Payloads have no content: all transfers share one buffer.
 #pragma once
+#include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "emulator/engine.h"
@@ -36,9 +38,12 @@ class PacketWorld {
   // Starts the handshake of a pair; transfers may be submitted before it ends.
   void connect(std::uint32_t one, std::uint32_t other);
 
-  // `token` identifies a transfer at both ends.
-  void expect(std::uint32_t host, std::uint32_t peer, std::uint64_t token, std::uint64_t size);
-  void send(std::uint32_t host, std::uint32_t peer, std::uint64_t token, std::uint64_t size);
+  // `token` identifies a transfer at both ends. `deadline`: the receiver's own, for threshold and deadline; 0: learned.
+  void expect(std::uint32_t host, std::uint32_t peer, std::uint64_t token, std::uint64_t size, Time deadline = 0);
+  void send(std::uint32_t host, std::uint32_t peer, std::uint64_t token, std::uint64_t size,
+            std::uint32_t tolerance = kWhole, std::shared_ptr<const Importance> importance = nullptr);
+  // What did not arrive of a tolerant transfer that was delivered to `host`; asking takes it.
+  std::vector<ByteRange> take_missing(std::uint32_t host, std::uint64_t token);
 
   // Runs until a delivery or until `limit` has passed.
   std::vector<Delivery> run(Time limit);
@@ -62,6 +67,7 @@ class PacketWorld {
   std::vector<std::vector<std::uint8_t>> contents_;  // the last is the largest; earlier ones may still be in use
   std::vector<std::uint8_t> scratch_;
   std::vector<std::uint32_t> touched_;
+  std::map<std::pair<std::uint32_t, std::uint64_t>, std::vector<ByteRange>> missing_;  // host, token
   Time now_ = kSecond;
 };
 

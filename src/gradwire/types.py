@@ -1,6 +1,6 @@
 """Types that the stages exchange; all frozen, without I/O.
 
-gradient    ParameterSlice, Bucket
+gradient    ParameterSlice, Bucket, Energies
 network     LinkView, Acks, LinkFacts, View         what sense knows
 step        StepFacts, RoundNorms                   what one rank measured
 decision    Footprint, Decision                     what a level would send; which level is used, over what
@@ -54,6 +54,16 @@ class Bucket:
     @property
     def nbytes(self) -> int:
         return self.numel * self.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Energies:
+    """What the bytes of a buffer are worth: values[i] is the energy (sum of squares, up to a common factor) of `span`
+    bytes, those from offset + i x span on."""
+
+    offset: int
+    span: int
+    values: NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)

@@ -279,3 +279,32 @@ def test_clustered_indices_are_packed_and_unpacked(seed: int) -> None:
     out = torch.empty(26_624)
     build_codec(Level.parse("topk:0.05")).decode(frame, out, span(26_624))
     assert torch.equal(out[out != 0], gradient[out != 0])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_energies_of_a_frame_say_where_its_energy_is(level: str) -> None:
+    numel = 40_000
+    gradient = torch.randn(numel, generator=torch.Generator().manual_seed(4))
+    gradient[numel // 2 :] *= 30.0
+    codec, frame = build_codec(Level.parse(level)), made(level, gradient, None)
+    energies, critical = codec.energies(frame), codec.critical(frame)
+    if codec.level.lossless:
+        assert energies is None  # nothing of it may be lost
+        return
+    assert energies is not None
+    assert energies.offset == critical
+    assert len(energies.values) * energies.span < frame.numel() - critical + energies.span
+    assert (energies.values >= 0).all()
+    if level.startswith(("fp16", "bf16", "int")):
+        half = len(energies.values) // 2
+        assert energies.values[half - 1 :].sum() > 0.99 * energies.values.sum()
+        assert energies.values[: half - 1].min() > 0
+
+
+def test_energies_of_an_overflowing_gradient_are_finite() -> None:
+    gradient = torch.ones(2000)
+    gradient[100] = torch.inf
+    for level in ("fp16", "int8", "int2"):
+        energies = build_codec(Level.parse(level)).energies(made(level, gradient, None))
+        assert energies is not None
+        assert torch.from_numpy(energies.values).isfinite().all()

@@ -6,9 +6,12 @@ import struct
 from dataclasses import dataclass, field
 from typing import Final
 
-PADDING, PING, ACK, OPEN, DATA, POSTED, GRANT, CLOSE, ABORT, SHUT, HOLD, ONCE = range(12)
+PADDING, PING, ACK, OPEN, DATA, POSTED, GRANT, CLOSE, ABORT, SHUT, HOLD, ONCE, WEIGHTED, CHALLENGE, RESPONSE = range(15)
 
-_FIXED: Final = {PING: "", POSTED: ">QQ", GRANT: ">Q", ABORT: ">Q", SHUT: ">B", HOLD: ">Q", ONCE: ">Q"}
+_FIXED: Final = {
+    PING: "", POSTED: ">QQ", GRANT: ">Q", ABORT: ">Q", SHUT: ">B", HOLD: ">Q", ONCE: ">Q",
+    CHALLENGE: ">Q", RESPONSE: ">Q",
+}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -49,9 +52,9 @@ def parse_frames(text: bytes) -> list[Frame]:
         elif kind == OPEN:
             frame.fields = take(">QQQHHIIIQBB")
             frame.ranges = [(first, count) for first, count in (take(">II") for _ in range(frame.fields[-1]))]
-        elif kind == DATA:
-            number, first, length = take(">QIH")
-            frame.fields, frame.data = (number, first), text[at : at + length]
+        elif kind in {DATA, WEIGHTED}:
+            number, first, length, *share = take(">QIH" if kind == DATA else ">QIHH")
+            frame.fields, frame.data = (number, first, *share), text[at : at + length]
             if not length or len(frame.data) != length:
                 raise ValueError("DATA without its bytes")
             at += length
@@ -76,5 +79,8 @@ def write_frame(frame: Frame) -> bytes:
         return kind + struct.pack(layout, base >> 32, base & 0xFFFFFFFF, delay, stamp, len(words), *words)
     if frame.kind == DATA:
         return kind + struct.pack(">QIH", *values, len(frame.data)) + frame.data
+    if frame.kind == WEIGHTED:
+        number, first, share = values
+        return kind + struct.pack(">QIHH", number, first, len(frame.data), share) + frame.data
     layout = {OPEN: ">QQQHHIIIQBB", CLOSE: ">QBQHHH", **_FIXED}[frame.kind]
     return kind + (struct.pack(layout, *values) if layout else b"") + ranges

@@ -16,6 +16,7 @@ from typing import Final
 from tests.transport.ltp_crypto import JobKeys, PacketKey, hello_core, public_key, tag, x25519
 from tests.transport.ltp_frames import (
     ACK,
+    CHALLENGE,
     CLOSE,
     DATA,
     GRANT,
@@ -24,13 +25,15 @@ from tests.transport.ltp_frames import (
     OPEN,
     PADDING,
     POSTED,
+    RESPONSE,
     SHUT,
+    WEIGHTED,
     Frame,
     parse_frames,
     write_frame,
 )  # fmt: skip
 
-VERSION: Final = 3
+VERSION: Final = 4
 HELLO, RETRY, ACCEPT, REFUSE, RESET, KNOCK, SEALED, VERSIONS = range(1, 9)
 COMPLETE, THRESHOLD = 1, 2
 WHOLE: Final = 1_000_000
@@ -47,6 +50,7 @@ class Transfer:
     arrived: set[int] = field(default_factory=set)
     once_at: float | None = None
     closed: int = 0
+    energy: float | None = None
     missing: list[tuple[int, int]] = field(default_factory=list)
 
     @property
@@ -61,13 +65,17 @@ class Transfer:
     def grains(self) -> int:
         return -(-self.size // self.grain)
 
-    def write(self, first: int, data: bytes) -> None:
+    def write(self, first: int, data: bytes, share: int | None = None) -> None:
         if self.closed:
             return
         start = first * self.grain
         assert start + len(data) == self.size or (start + len(data) < self.size and len(data) % self.grain == 0)
         self.buffer[start : start + len(data)] = data
-        self.arrived.update(range(first, first + -(-len(data) // self.grain)))
+        grains = set(range(first, first + -(-len(data) // self.grain)))
+        if share is not None:
+            fresh = len(grains - self.arrived) / len(grains)
+            self.energy = (self.energy or 0.0) + 2 ** (-share / 2048) * fresh
+        self.arrived |= grains
 
     def reason_to_close(self, now: float) -> int:
         """Steps 1, 2 and 4 (by ONCE) of section 8; the deadlines of step 3 are not used here."""
@@ -77,7 +85,10 @@ class Transfer:
             return 0
         tolerance, rtprop = self.open.fields[5], self.open.fields[7] / 1e6
         waited = self.once_at is not None and rtprop > 0 and now >= self.once_at + rtprop / 8
-        return THRESHOLD if waited and tolerance < WHOLE and self.received() * WHOLE >= tolerance * self.size else 0
+        enough = self.received() * WHOLE >= tolerance * self.size
+        if self.energy is not None:
+            enough &= self.energy * WHOLE >= tolerance
+        return THRESHOLD if waited and tolerance < WHOLE and enough else 0
 
     def received(self) -> int:
         last = self.size - (self.grains - 1) * self.grain
@@ -230,14 +241,16 @@ class Receiver:
                         self.sent.pop(base + 64 * at + bit, None)
         elif frame.kind == OPEN and frame.fields[0] not in self.transfers:
             self._on_open(frame)
-        elif frame.kind == DATA:
+        elif frame.kind in {DATA, WEIGHTED}:
             transfer = self.transfers.get(frame.fields[0])
             if transfer is None or not transfer.buffer:
                 return False
-            transfer.write(frame.fields[1], frame.data)
+            transfer.write(frame.fields[1], frame.data, *frame.fields[2:])
             self._check(now, transfer)
         elif frame.kind == ONCE and (transfer := self.transfers.get(frame.fields[0])) and transfer.once_at is None:
             transfer.once_at = now
+        elif frame.kind == CHALLENGE:
+            self.control.append(Frame(RESPONSE, frame.fields))
         elif frame.kind == SHUT:
             self.shut = True
         return True

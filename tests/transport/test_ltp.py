@@ -8,11 +8,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 import torch
 
 from gradwire.errors import ConfigError, LinkError
 from gradwire.transport.wires.ltp import Contract, Endpoint, LtpConfig
+from gradwire.types import Energies
 from tests.tree.grid import ltp_wires
 
 SECRET = b"0123456789abcdef0123456789abcdef"
@@ -99,6 +101,8 @@ def test_a_peer_that_gave_the_connection_up_is_distinguished_from_a_restarted_on
         (Contract(tolerance=0), "tolerance"),
         (Contract(record=5000), "record"),
         (Contract(critical=((90, 20),)), "critical"),
+        (Contract(0.9, energies=Energies(0, 0, np.ones(1, np.float32))), "energies"),
+        (Contract(0.9, energies=Energies(0, 4, np.ones(1, np.float64))), "energies"),
         (Contract(element=0), "element"),
     ],
 )

@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gradwire.transport.wires.base import Contract
 from gradwire.transport.wires.ltp import Endpoint, LtpConfig
+from gradwire.types import Energies
 from tests.transport import ltp_crypto as crypto
-from tests.transport.ltp_frames import DATA, Frame, parse_frames, write_frame
+from tests.transport.ltp_frames import DATA, WEIGHTED, Frame, parse_frames, write_frame
 from tests.transport.ltp_receiver import Receiver, Transfer
 
 SECRET = bytes(range(32))
@@ -59,7 +61,7 @@ def test_the_vectors_of_tags_follow_from_the_document(name: str, context: bytes)
 def test_the_vectors_of_sealed_packets_follow_from_the_document() -> None:
     key = crypto.PacketKey(VECTORS["secret_i"])
     sealed = [name for name in VECTORS if name.startswith("SEALED_")]
-    assert len(sealed) == 14
+    assert len(sealed) == 17
     for number, name in enumerate(sealed):
         packet, encrypt = VECTORS[name], name != "SEALED_plain"
         frames = VECTORS.get(name.replace("SEALED_", "frame_"), VECTORS["frame_PING"])
@@ -161,7 +163,8 @@ def test_a_reliable_transfer_arrives_through_lost_and_repeated_packets(encrypt: 
             assert bytes(buffer) == data
 
 
-def test_a_tolerant_transfer_closes_with_the_same_missing_ranges_on_both_sides() -> None:
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_tolerant_transfer_closes_with_the_same_missing_ranges_on_both_sides(weighted: bool) -> None:
     with connection() as (sender, playing):
         first = bytearray(30_000)
         playing.post(first, 1)
@@ -173,7 +176,10 @@ def test_a_tolerant_transfer_closes_with_the_same_missing_ranges_on_both_sides()
             """The grains of three packets, however often they are sent."""
             transfer = playing.receiver.transfers.get(1)
             covered = {
-                grain for frame in frames if frame.kind == DATA and transfer for grain in grains(transfer, frame)
+                grain
+                for frame in frames
+                if frame.kind in {DATA, WEIGHTED} and transfer
+                for grain in grains(transfer, frame)
             }
             if transfer and covered and len(transfer.arrived) > 20 and len(lost) < 12:
                 lost.update(covered)
@@ -181,8 +187,15 @@ def test_a_tolerant_transfer_closes_with_the_same_missing_ranges_on_both_sides()
 
         playing.receiver.lose = lose
         playing.post(buffer, 2)
-        delivery = sender.send(1, data, Contract(tolerance=0.5), tag=2).wait(20)
+        falling = np.linspace(2, 1, 80, dtype=np.float32)
+        energies = Energies(0, 1000, falling) if weighted else None
+        delivery = sender.send(1, data, Contract(tolerance=0.5, energies=energies), tag=2).wait(20)
         transfer = playing.receiver.transfers[1]
+        if weighted:
+            away = sum(falling[grain * transfer.grain // 1000] for grain in lost) * transfer.grain / 1000
+            assert transfer.energy == pytest.approx(1 - away / falling.sum(), abs=0.02)
+        else:
+            assert transfer.energy is None
         missing = [byte_range(transfer, first, count) for first, count in transfer.missing]
         assert not delivery.complete
         assert [tuple(each) for each in delivery.missing] == missing

@@ -39,7 +39,8 @@ void faulty_peer(Bytes bytes) {
   start.peer_credit = 100'000;
   start.largest_datagram = 1472;
   start.rtt = kMillisecond;
-  Connection connection(settings, start, 0);
+  Deadlines deadlines(settings);
+  Connection connection(settings, start, deadlines, 0);
   SealingKeys peer(start.opening);
   std::vector<std::uint8_t> source(20'000, 1), destination(20'000), out(2000);
   connection.post(0, {1, destination.data(), destination.size(), 7, 0, 0});

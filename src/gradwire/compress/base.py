@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gradwire.compress.values import Ranges
 from gradwire.level import Level
+from gradwire.types import Energies
 
 
 class Weights(Protocol):
@@ -94,6 +95,10 @@ class Codec(Protocol):
 
     def critical(self, frame: Tensor) -> int:
         """Number of leading bytes of an encoded frame that are needed to read its values."""
+        ...
+
+    def energies(self, frame: Tensor) -> Energies | None:
+        """What the values behind the critical bytes are worth; None where no byte of the frame may be lost."""
         ...
 
     def places(self, frame: Tensor, span: ChunkSpan, missing: Ranges) -> Tensor:

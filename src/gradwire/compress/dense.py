@@ -8,9 +8,10 @@ from torch import Tensor
 
 from gradwire.compress.base import ChunkSpan, Encoded
 from gradwire.compress.frame import HEADER, aligned, counts, open_frame, seal
-from gradwire.compress.values import CODECS, Ranges, values_within
+from gradwire.compress.values import CODECS, Ranges, frame_energies, values_within
 from gradwire.errors import IntegrityError
 from gradwire.level import Level
+from gradwire.types import Energies
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,9 @@ class DenseCodec:
 
     def critical(self, frame: Tensor) -> int:
         return HEADER + CODECS[self.level.values].head(counts(frame)[0])
+
+    def energies(self, frame: Tensor) -> Energies | None:
+        return frame_energies(self.level, frame, counts(frame)[0], HEADER)
 
     def places(self, frame: Tensor, span: ChunkSpan, missing: Ranges) -> Tensor:
         return values_within(CODECS[self.level.values], span.numel, missing, HEADER)

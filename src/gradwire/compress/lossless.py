@@ -23,6 +23,7 @@ from gradwire.compress.base import ChunkSpan, Codec, Encoded
 from gradwire.compress.values import Ranges
 from gradwire.errors import IntegrityError
 from gradwire.level import Level
+from gradwire.types import Energies
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -71,6 +72,9 @@ class Lossless:
     def critical(self, frame: Tensor) -> int:
         """All of it: zstd cannot decompress a frame with a missing byte."""
         return frame.numel()
+
+    def energies(self, frame: Tensor) -> Energies | None:
+        return None
 
     def places(self, frame: Tensor, span: ChunkSpan, missing: Ranges) -> Tensor:
         raise IntegrityError("a zstd-compressed frame cannot be read in part")

@@ -19,6 +19,7 @@ from gradwire.compress.base import ChunkSpan, Codec, Encoded
 from gradwire.compress.values import Ranges
 from gradwire.errors import IntegrityError
 from gradwire.level import Level
+from gradwire.types import Energies
 
 PERIOD: Final = 8
 ROTATION: Final = 4
@@ -76,6 +77,9 @@ class Pruned:
 
     def critical(self, frame: Tensor) -> int:
         return self._inner.critical(frame)
+
+    def energies(self, frame: Tensor) -> Energies | None:
+        return self._inner.energies(frame)
 
     def places(self, frame: Tensor, span: ChunkSpan, missing: Ranges) -> Tensor:
         keep = self.kept_places(span)

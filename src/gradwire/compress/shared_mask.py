@@ -16,9 +16,10 @@ from gradwire.compress import kernels
 from gradwire.compress.base import ChunkSpan, Encoded
 from gradwire.compress.frame import HEADER, aligned, counts, open_frame, seal
 from gradwire.compress.topk import index_bound, write_values
-from gradwire.compress.values import CODECS, Ranges, values_within
+from gradwire.compress.values import CODECS, Ranges, frame_energies, values_within
 from gradwire.errors import IntegrityError
 from gradwire.level import Level
+from gradwire.types import Energies
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,9 @@ class SharedMaskCodec:
 
     def critical(self, frame: Tensor) -> int:
         return HEADER + CODECS[self.level.values].head(counts(frame)[0])
+
+    def energies(self, frame: Tensor) -> Energies | None:
+        return frame_energies(self.level, frame, counts(frame)[0], HEADER)
 
     def places(self, frame: Tensor, span: ChunkSpan, missing: Ranges) -> Tensor:
         mask = self.random_mask(span, frame.device)

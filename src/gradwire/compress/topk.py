@@ -21,9 +21,10 @@ from gradwire.compress import kernels
 from gradwire.compress.base import ChunkSpan, Encoded
 from gradwire.compress.frame import HEADER, aligned, counts, kinds, open_frame, seal
 from gradwire.compress.kernels.base import SparseForm
-from gradwire.compress.values import CODECS, Ranges, unreadable, values_within
+from gradwire.compress.values import CODECS, Ranges, frame_energies, unreadable, values_within
 from gradwire.errors import IntegrityError
 from gradwire.level import Level
+from gradwire.types import Energies
 
 # Space for a threshold that selects more than requested: 5 % costs little, and the sample is rarely further off.
 SLACK = 1.05
@@ -95,6 +96,10 @@ class TopK:
     def critical(self, frame: Tensor) -> int:
         count, index = counts(frame)
         return HEADER + aligned(index) + CODECS[self.level.values].head(count)
+
+    def energies(self, frame: Tensor) -> Energies | None:
+        count, index = counts(frame)
+        return frame_energies(self.level, frame, count, HEADER + aligned(index))
 
     def places(self, frame: Tensor, span: ChunkSpan, missing: Ranges) -> Tensor:
         count, index = counts(frame)

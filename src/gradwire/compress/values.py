@@ -14,11 +14,18 @@ from torch import Tensor
 
 from gradwire.compress import kernels
 from gradwire.compress.kernels import INT2_BLOCK, INT4_BLOCK, INT8_BLOCK
-from gradwire.level import Values
+from gradwire.level import Level, Values
+from gradwire.types import Energies
 
 # Shards of an exchange and pieces of a tree begin at multiples of the largest quantisation block, so that no block
 # belongs to two of them.
 ALIGN: Final = max(INT8_BLOCK, INT4_BLOCK, INT2_BLOCK)
+# Bytes of values whose energy is estimated together: less than half of a packet, so that a packet has an energy of its
+# own. Whole blocks of every format.
+ENERGY_SPAN: Final = 512
+# Of each span of floats the first fourth stands for all, which takes a fourth of the time. The standard error is 18 to
+# 25 % for normal values, and bands of energy are a factor of two apart.
+_SAMPLED: Final = 4
 # Byte ranges (offset, length) of a frame.
 Ranges = tuple[tuple[int, int], ...]
 
@@ -42,6 +49,10 @@ class ValueCodec(Protocol):
         ...
 
     def decode(self, data: Tensor, out: Tensor, weight: float, add: bool) -> None: ...
+
+    def energies(self, data: Tensor, count: int) -> Tensor:
+        """The energy of every ENERGY_SPAN bytes of values after the head, up to a common factor."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +88,9 @@ class Float32:
         else:
             torch.mul(values, weight, out=out)
 
+    def energies(self, data: Tensor, count: int) -> Tensor:
+        return _sampled_energies(data.view(torch.float32)[:count])
+
 
 @dataclass(frozen=True, slots=True)
 class Half:
@@ -96,6 +110,9 @@ class Half:
 
     def decode(self, data: Tensor, out: Tensor, weight: float, add: bool) -> None:
         kernels.decode_half(data.view(self.dtype), out, weight=weight, add=add)
+
+    def energies(self, data: Tensor, count: int) -> Tensor:
+        return _sampled_energies(data.view(self.dtype)[:count])
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +134,9 @@ class Int8:
     def decode(self, data: Tensor, out: Tensor, weight: float, add: bool) -> None:
         scales, numbers = self._split(data, out.numel())
         kernels.decode_int8(numbers, scales, out, weight=weight, add=add)
+
+    def energies(self, data: Tensor, count: int) -> Tensor:
+        return _scale_energies(data[: self.head(count)].view(torch.float32), INT8_BLOCK * self.bits // 8)
 
     @staticmethod
     def _split(data: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -143,6 +163,9 @@ class Int4:
     def decode(self, data: Tensor, out: Tensor, weight: float, add: bool) -> None:
         scales, numbers = self._split(data, out.numel())
         kernels.decode_int4(numbers, scales, out, weight=weight, add=add)
+
+    def energies(self, data: Tensor, count: int) -> Tensor:
+        return _scale_energies(data[: self.head(count)].view(torch.float32), INT4_BLOCK * self.bits // 8)
 
     @staticmethod
     def _split(data: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -178,6 +201,9 @@ class Int2:
         scales, numbers = self._split(data, out.numel())
         kernels.decode_int2(numbers, scales, out, weight=weight, add=add)
 
+    def energies(self, data: Tensor, count: int) -> Tensor:
+        return _scale_energies(data[: self.head(count)].view(torch.float32), INT2_BLOCK * self.bits // 8)
+
     @staticmethod
     def _split(data: Tensor, count: int) -> tuple[Tensor, Tensor]:
         cut = 4 * _blocks(count, INT2_BLOCK)
@@ -200,6 +226,29 @@ def values_within(codec: ValueCodec, count: int, missing: Ranges, start: int) ->
         low, high = max(offset - first, 0), max(offset + length - first, 0)
         spans.append(torch.arange(min(low * 8 // codec.bits, count), min(-(-high * 8 // codec.bits), count)))
     return torch.cat(spans) if spans else torch.empty(0, dtype=torch.int64)
+
+
+def frame_energies(level: Level, frame: Tensor, count: int, start: int) -> Energies | None:
+    """Of an encoded frame whose `count` values begin, with their head, at byte `start`."""
+    codec = CODECS[level.values]
+    if not count:
+        return None
+    found = codec.energies(frame[start : start + codec.nbytes(count)], count).nan_to_num_(0.0, 0.0, 0.0)
+    return Energies(start + codec.head(count), ENERGY_SPAN, found.cpu().numpy())
+
+
+def _sampled_energies(values: Tensor) -> Tensor:
+    span = ENERGY_SPAN // values.itemsize
+    padded = torch.nn.functional.pad(values, (0, -values.numel() % span))
+    return padded.view(-1, span)[:, : span // _SAMPLED].float().square().sum(1)
+
+
+def _scale_energies(scales: Tensor, block_bytes: int) -> Tensor:
+    """A scale is a block's largest magnitude, up to a factor: its square is in proportion to the energy of blocks of
+    like distributions, which is enough to compare them."""
+    together = ENERGY_SPAN // block_bytes
+    padded = torch.nn.functional.pad(scales, (0, -scales.numel() % together))
+    return padded.square().view(-1, together).sum(1)
 
 
 def _blocks(count: int, block: int) -> int:

@@ -23,7 +23,8 @@ def permitted_losses(chunk: Chunk, codec: Codec, frames: Tensor) -> Losses | Non
     """Which parts of these frames may be lost; None where all must arrive."""
     if chunk.tolerance >= 1.0 or codec.level.lossless:
         return None
-    return Losses(chunk.tolerance, tuple(codec.critical(frame) for frame in frames))
+    critical = tuple(codec.critical(frame) for frame in frames)
+    return Losses(chunk.tolerance, critical, tuple(codec.energies(frame) for frame in frames))
 
 
 def average_shard(chunk: Chunk, codec: Codec, received: Tensor, mean: Tensor, losses: Losses | None) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from gradwire.types import all_reduce_bytes
+from gradwire.types import Energies, all_reduce_bytes
 
 # Byte ranges (offset, length) of one part.
 Ranges = tuple[tuple[int, int], ...]
@@ -23,13 +23,15 @@ class Losses:
     """What an AllToAll may lose, and, once it is done, what it lost. Lanes that lose nothing leave it unchanged.
 
     A lane waits for the share `tolerance` of each part until the deadline, and for the first `critical[r]` bytes of the
-    part for rank r however long that takes. `missing[r]` is what is missing (and zero) in the part from rank r.
+    part for rank r however long that takes. `energies[r]` says what its other bytes are worth, and the least of that is
+    lost. `missing[r]` is what is missing (and zero) in the part from rank r.
     `undelivered()` waits until every receiver has reported what did not reach it, and returns that by receiver; until
     then the parts sent must not be changed. `reported()` is whether it would return at once.
     """
 
     tolerance: float
     critical: tuple[int, ...]
+    energies: tuple[Energies | None, ...] = ()
     missing: dict[int, Ranges] = field(default_factory=dict)
     undelivered: Callable[[], dict[int, Ranges]] = dict
     reported: Callable[[], bool] = lambda: True

@@ -94,7 +94,8 @@ def contract_of(losses: Losses | None, peer: int, size: int) -> Contract:
     if critical == size:
         return RELIABLE
     share = 1.0 - (1.0 - losses.tolerance) * (size - critical) / size
-    return Contract(tolerance=share, critical=((0, critical),) if critical else ())
+    energies = losses.energies[peer] if losses.energies else None
+    return Contract(tolerance=share, critical=((0, critical),) if critical else (), energies=energies)
 
 
 class WirePending:

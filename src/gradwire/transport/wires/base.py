@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
+import numpy as np
+
 from gradwire.errors import ConfigError
-from gradwire.types import LinkView
+from gradwire.types import Energies, LinkView
 
 Reason = Literal["complete", "threshold", "deadline", "refused", "cancelled"]
 
@@ -28,7 +30,8 @@ class Contract:
     """What a transfer guarantees: `tolerance` 1.0 is reliable, less is the fraction waited for until the deadline.
 
     Bytes of one `element` arrive together. With `record`, bytes of one record do (self-describing sparse payloads).
-    `critical` are byte ranges (offset, length) that arrive whatever the tolerance. A reliable wire delivers everything
+    `critical` are byte ranges (offset, length) that arrive whatever the tolerance; of the other bytes, those with the
+    most energy are sent first, and the tolerance holds for the energy as well. A reliable wire delivers everything
     and so meets every contract.
     """
 
@@ -36,6 +39,7 @@ class Contract:
     element: int = 4
     record: int = 0
     critical: tuple[tuple[int, int], ...] = ()
+    energies: Energies | None = None
 
     def check(self, size: int) -> None:
         if size <= 0:
@@ -53,9 +57,19 @@ class Contract:
         for offset, length in self.critical:
             if offset < 0 or length <= 0 or offset + length > size:
                 raise ConfigError(f"critical: range ({offset}, {length}) is outside the buffer's {size} bytes")
+        if self.energies is not None:
+            check_energies(self.energies)
 
 
 RELIABLE: Final = Contract()
+
+
+def check_energies(energies: Energies) -> None:
+    """Native code reads them by address."""
+    if energies.offset < 0 or energies.span < 1:
+        raise ConfigError(f"energies: span {energies.span}, offset {energies.offset}; write 1 or more, and 0 or more")
+    if energies.values.dtype != np.float32 or not energies.values.flags.c_contiguous:
+        raise ConfigError("energies: values must be contiguous float32; write np.ascontiguousarray(values, np.float32)")
 
 
 @dataclass(frozen=True, slots=True)

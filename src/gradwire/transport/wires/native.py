@@ -19,7 +19,7 @@ from gradwire.errors import ConfigError, LinkError, NoAnswerError, PeerClosedErr
 from gradwire.fork import keep_forever, void_in_child
 from gradwire.transport.wires.base import RELIABLE, Contract, Delivery, Reason
 from gradwire.transport.wires.ledger import Ledger
-from gradwire.types import LinkView
+from gradwire.types import Energies, LinkView
 
 # Seconds between two checks for Python signals while a native wait blocks.
 _SLICE: Final = 0.2
@@ -61,6 +61,7 @@ class Loop(Protocol):
         tolerance: int,
         critical: list[tuple[int, int]],
         seed: int,
+        importance: tuple[int, int, int, int],
     ) -> int: ...
     def receive(self, rank: int, data: int, size: int, tag: int, threshold: float, deadline: float) -> int: ...
     def wait(self, token: int, timeout: float) -> LtpResult | None: ...
@@ -216,7 +217,7 @@ class NativeWire:
         self._order += 1
         token = self.loop.send(
             peer, address, size, tag, (contract.element, contract.record), round(contract.tolerance * _MILLION),
-            list(contract.critical), self._order & (2**63 - 1),
+            list(contract.critical), self._order & (2**63 - 1), _importance(contract.energies),
         )  # fmt: skip
         return self._track(peer, token, keeper, inbound=False)
 
@@ -290,6 +291,14 @@ class NativeWire:
     def _track(self, peer: int, token: int, keeper: object, inbound: bool) -> NativeTransfer:
         transfer = self.pending[token] = NativeTransfer(self, peer, token, keeper, inbound)
         return transfer
+
+
+def _importance(energies: Energies | None) -> tuple[int, int, int, int]:
+    """Offset, span, and the address and number of the energies, which the loop copies; no energies: all zero."""
+    if energies is None:
+        return 0, 0, 0, 0
+    address = int(energies.values.__array_interface__["data"][0])
+    return energies.offset, energies.span, address, energies.values.size
 
 
 def _view(link: Mapping[str, float]) -> LinkView:
