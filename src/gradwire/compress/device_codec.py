@@ -25,6 +25,7 @@ from gradwire.compress.topk import TopK
 from gradwire.compress.values import CODECS, Ranges
 from gradwire.errors import ConfigError, IntegrityError
 from gradwire.level import Level
+from gradwire.types import Energies
 
 if TYPE_CHECKING:
     from gradwire.compress.base import Codec
@@ -98,6 +99,9 @@ class DeviceCodec:
 
     def places(self, frame: Tensor, span: ChunkSpan, missing: Ranges) -> Tensor:
         return self._codec.places(frame, span, missing)
+
+    def energies(self, frame: Tensor) -> Energies | None:
+        return self._codec.energies(frame)
 
     def _encode_dense(self, gradient: Tensor, residual: Tensor | None, staged: Tensor, seed: int | None) -> None:
         numel, values = gradient.numel(), self.level.values
