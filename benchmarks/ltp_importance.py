@@ -2,6 +2,8 @@
 
     python benchmarks/ltp_importance.py [--json FILE] [--steps 5] [--model resnet18]
 
+benchmarks/ltp_page.py makes the table from the file.
+
 One rank sends the int8 frame of a gradient to its owner over 100 Mbit/s and 20 ms, packet by packet in virtual time:
 exact, and the same on every machine. Gradients have the recorded scales and tails of a model's parameters; an eighth of
 each is sent, as in an exchange of eight ranks. Figures are means over the steps after the first, which finds the rate.
@@ -154,19 +156,6 @@ def send(link: Link, values: Tensor, cut: bool, order: str) -> tuple[Tensor, flo
     return out, seconds, sum(length for _, length in missing) / size
 
 
-HEAD: Final = """\
-| loss | deadline | order | ms | lost bytes | lost energy | left out, residuals | left out, none |
-|---|---|---|---|---|---|---|---|"""
-
-
-def line(row: Row) -> str:
-    return (
-        f"| {row.loss:.0%} | {'cuts 20 %' if row.cut else 'learned'} | {row.order} | {row.seconds * 1e3:.0f} "
-        f"| {row.lost_bytes:.2%} | {row.lost_energy:.3%} | {row.left_out_with_residuals:.2%} "
-        f"| {row.left_out_without:.2%} |"
-    )
-
-
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--json", type=Path)
@@ -174,11 +163,10 @@ def main() -> None:
     options.add_argument("--model", default="resnet18")
     chosen = options.parse_args()
     rows = []
-    print(HEAD, flush=True)
     for loss, cut in [(0.01, False), (0.05, False), (0.1, False), (0.2, False), (0.0, True), (0.05, True)]:
         for order in ("permuted", "importance"):
             rows.append(measure(chosen.model, loss, cut, order, chosen.steps))
-            print(line(rows[-1]), flush=True)
+            print(rows[-1], flush=True)
     if chosen.json:
         chosen.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
 
