@@ -1,6 +1,8 @@
 """What a transfer that is closed early has lost: sent by importance, and in permuted order.
 
-    python benchmarks/ltp_importance.py [--json FILE] [--steps 10] [--model resnet18]
+    python benchmarks/ltp_importance.py [--json FILE] [--steps 5] [--model resnet18]
+
+benchmarks/ltp_page.py makes the table from the file.
 
 One rank sends the int8 frame of a gradient to its owner over 100 Mbit/s and 20 ms, packet by packet in virtual time:
 exact, and the same on every machine. Gradients have the recorded scales and tails of a model's parameters; an eighth of
@@ -154,33 +156,17 @@ def send(link: Link, values: Tensor, cut: bool, order: str) -> tuple[Tensor, flo
     return out, seconds, sum(length for _, length in missing) / size
 
 
-def table(rows: list[Row]) -> str:
-    lines = [
-        "| loss | deadline | order | ms | lost bytes | lost energy | left out, residuals | left out, none |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        lines.append(
-            f"| {row.loss:.0%} | {'cuts 20 %' if row.cut else 'learned'} | {row.order} | {row.seconds * 1e3:.0f} "
-            f"| {row.lost_bytes:.2%} | {row.lost_energy:.3%} | {row.left_out_with_residuals:.2%} "
-            f"| {row.left_out_without:.2%} |"
-        )
-    return "\n".join(lines)
-
-
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--json", type=Path)
-    options.add_argument("--steps", type=int, default=10)
+    options.add_argument("--steps", type=int, default=5)
     options.add_argument("--model", default="resnet18")
     chosen = options.parse_args()
-    cells = [(loss, False) for loss in (0.01, 0.05, 0.1, 0.2)] + [(0.0, True), (0.05, True)]
-    rows = [
-        measure(chosen.model, loss, cut, order, chosen.steps)
-        for loss, cut in cells
-        for order in ("permuted", "importance")
-    ]
-    print(table(rows))
+    rows = []
+    for loss, cut in [(0.01, False), (0.05, False), (0.1, False), (0.2, False), (0.0, True), (0.05, True)]:
+        for order in ("permuted", "importance"):
+            rows.append(measure(chosen.model, loss, cut, order, chosen.steps))
+            print(rows[-1], flush=True)
     if chosen.json:
         chosen.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
 

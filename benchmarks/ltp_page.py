@@ -1,6 +1,6 @@
 """Tables of docs/results/ltp.md from the JSON files beside it: python benchmarks/ltp_page.py > tables.md
 
-Reads the files of benchmarks/ltp_lab.py and benchmarks/ltp_accuracy.py; missing files are left out.
+Reads the files of benchmarks/ltp_lab.py, ltp_importance.py and ltp_accuracy.py; missing files are left out.
 """
 
 from __future__ import annotations
@@ -98,6 +98,16 @@ def soak(rows: Rows) -> str:
     return table(head, [cells(row) for row in rows])
 
 
+def importance(rows: Rows) -> str:
+    def cells(r: dict[str, Any]) -> list[str]:
+        case = [f"{r['loss']:.0%}", "cuts 20 %" if r["cut"] else "learned", r["order"], f"{r['seconds'] * 1e3:.0f}"]
+        left_out = [f"{r[f'left_out_{kind}']:.2%}" for kind in ("with_residuals", "without")]
+        return [*case, f"{r['lost_bytes']:.2%}", f"{r['lost_energy']:.3%}", *left_out]
+
+    lost = ["lost bytes", "lost energy", "left out with residuals", "left out without"]
+    return table(["loss", "deadline", "order", "ms", *lost], [cells(row) for row in rows])
+
+
 PAGES: dict[str, Callable[[Rows], str]] = {
     "clean": clean,
     "grid": grid,
@@ -105,6 +115,7 @@ PAGES: dict[str, Callable[[Rows], str]] = {
     "incast": incast,
     "fair": fair,
     "ablation": ablation,
+    "importance": importance,
     "accuracy": accuracy,
     "soak": soak,
 }

@@ -36,6 +36,8 @@ std::map<std::string, std::uint64_t> endpoint_stats(const ltp_io::Stats& stats) 
           {"stray", e.stray},
           {"resets_sent", e.resets_sent},
           {"retries_sent", e.retries_sent},
+          {"challenges_sent", e.challenges_sent},
+          {"moves", e.moves},
           {"send_calls", s.send_calls},
           {"receive_calls", s.receive_calls},
           {"datagrams_sent", s.datagrams_sent},

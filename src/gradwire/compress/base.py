@@ -98,7 +98,7 @@ class Codec(Protocol):
         ...
 
     def energies(self, frame: Tensor) -> Energies | None:
-        """What the values behind the critical bytes are worth; None where no byte of the frame may be lost."""
+        """What the values after the critical bytes are worth; None where all are worth the same or none may be lost."""
         ...
 
     def places(self, frame: Tensor, span: ChunkSpan, missing: Ranges) -> Tensor:
