@@ -116,7 +116,6 @@ def _finite(value: float) -> float | None:
 
 
 def page(found: Sequence[Record], again: Mapping[int, Sequence[Record]], command: str) -> str:
-    facts = machine_facts()
     counts = [sum(one[f"{name}_ruined"] for one in found) for name in ("auto", "plain")]
     saved = sum(one["plain_ruined"] and not one["auto_ruined"] for one in found)
     lone = [one["settings"]["number"] for one in found if only_auto(one)]
@@ -125,7 +124,7 @@ def page(found: Sequence[Record], again: Mapping[int, Sequence[Record]], command
         "# Ruined trainings", "", f"    {command}", "",
         f"{len(found)} jobs drawn at random, {STEPS} steps each, in virtual time: models, optimizers (with hot "
         "learning rates), hosts, slow, lossy, far and changing networks. A run is ruined if its loss ends above "
-        f"0.9 of the first or is not finite. gradwire {facts['revision']}, {facts['time'][:10]}.", "",
+        f"0.9 of the first or is not finite. Made by gradwire {_revisions(found)}.", "",
         f"**`auto` ruined {counts[0]} of {len(found)} jobs, uncompressed training {counts[1]}; {len(blamed)} of "
         f"`auto`'s are jobs that train uncompressed.** In {saved} jobs only the uncompressed run was ruined, in "
         f"{len(lone)} only `auto`'s. {' '.join(_seeds(number, again.get(number, ())) for number in lone)}".rstrip(), "",
@@ -135,6 +134,12 @@ def page(found: Sequence[Record], again: Mapping[int, Sequence[Record]], command
         f"| {' | '.join(HEAD)} |", f"| {' | '.join(['---'] * len(HEAD))} |", *map(_row, found),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
+
+
+def _revisions(found: Sequence[Record]) -> str:
+    """Of the jobs, with their number."""
+    made = [" of ".join(one["made"]) for one in found]
+    return "; ".join(f"{name} ({made.count(name)} jobs)" for name in dict.fromkeys(made))
 
 
 def _seeds(number: int, again: Sequence[Record]) -> str:
@@ -190,12 +195,13 @@ def main() -> None:
     )
     parser.add_argument("--data-dir", type=Path, default=None, help="fashion-mnist/ and tinyshakespeare/")
     parser.add_argument("--runs", type=Path, default=RECORDS, help="folder of finished jobs")
+    parser.add_argument("--any-code", action="store_true", help="use finished jobs of other code too")
     parser.add_argument("--only-write", action="store_true", help="run nothing; write from what is there")
     parser.add_argument("--write", action="store_true", help="write docs/results/ruin.md")
     options = parser.parse_args()
     torch.set_num_threads(1)
     facts: dict[str, Any] = machine_facts()
-    ledger = Ledger(options.runs, made={"made": [facts["revision"], facts["time"][:10]]})
+    ledger = Ledger(options.runs, any_code=options.any_code, made={"made": [facts["revision"], facts["time"][:10]]})
 
     def done(one: Settings, work: Callable[[Settings, Path | None], Record]) -> list[Record]:
         record = ledger.get(one, code_for(one))

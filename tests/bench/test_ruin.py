@@ -17,7 +17,7 @@ def record(number: int, auto: bool, plain: bool) -> dict[str, Any]:
     levels = {"kinds": ["int4"], "order": [[0, 150]]}
     one = ruin.draw(number, data=False)
     found = {"auto_ruined": auto, "plain_ruined": plain, "speed": 2.0, "levels": levels, "guarded": 0}
-    return {"settings": one, **ends, **found}
+    return {"settings": one, "made": ["abc", "2026-11-18"], **ends, **found}
 
 
 def test_a_number_always_draws_the_same_job_and_another_number_another() -> None:
