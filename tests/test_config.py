@@ -201,10 +201,6 @@ def test_fragments_come_from_argument_environment_or_file(tmp_path: Path) -> Non
         ({"sync_seconds": 5, "plan": "star"}, "sync_seconds: 5 cannot be combined with plan = 'star'"),
         ({"sync_seconds": 5, "sync_wait": 2}, "sync_wait: 2 is not valid; it must be a number <= 1"),
         (
-            {"sync_every": "auto", "plan": "star", "planning": {"elastic": True}},
-            "sync_every: 'auto' cannot be combined with planning.elastic",
-        ),
-        (
             {"sync_every": 8, "num_fragments": 2, "plan": "star", "planning": {"elastic": True}},
             "num_fragments: 2 and fragment_sync_delay = 0 cannot be combined with planning.elastic",
         ),

@@ -166,6 +166,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"sync_every: {self.sync_every}" if self.sync_every else ""
 
     @property
+    def voted_rounds(self) -> bool:
+        """Whether the number of local steps is chosen along an elastic plan (local_steps/voted_rounds.py)."""
+        return self.sync_every == AUTO_PERIOD and bool(self.planner) and self.planning.elastic
+
+    @property
     def cap(self) -> Level | None:
         """The setting `lossiest` as a level; None where there is no limit."""
         return Level.parse(self.lossiest, setting="lossiest") if self.lossiest else None
@@ -263,12 +268,6 @@ def _check_local_plan(config: Config) -> None:
         )
     if not config.planning.elastic:
         return
-    if config.sync_every == AUTO_PERIOD:
-        raise ConfigError(
-            "sync_every: 'auto' cannot be combined with planning.elastic: a new process must know whether it joins "
-            "local or synchronous steps, which only pulses carry; set sync_every to a number, as in 20, or "
-            "planning.elastic to false"
-        )
     if config.num_fragments > 1 or config.fragment_sync_delay:
         raise ConfigError(
             f"num_fragments: {config.num_fragments} and fragment_sync_delay = {config.fragment_sync_delay} cannot be "

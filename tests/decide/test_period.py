@@ -129,6 +129,8 @@ class PeriodWorld:
     changes: int = 0
     # Whether steps show the bandwidth, and what rounds begin with.
     identified: bool = True
+    # Whether neither is known, and only the bytes of an exchange in its time.
+    floor: bool = False
     first: Decision = field(default_factory=lambda: Decision(INT8, "start"))
     # The noted loss, by the number of local steps and the steps so far; 0: none is noted.
     loss: Callable[[int, int], float] = lambda every, steps: 0.0
@@ -146,6 +148,8 @@ class PeriodWorld:
             self.steps += facts.steps
             self.seconds += facts.seconds
             link = LinkView(rtprop=self.trip, bandwidth=self.rate if self.identified else None)
+            if self.floor:
+                link = LinkView(floor=facts.wire_bytes / facts.busy)
             view = View(link, changes=self.changes)
             coming.append(self.controller.decide(self.job, view, facts, self.seconds))
             self.decisions.append(coming[-1])
@@ -281,6 +285,12 @@ def test_a_job_whose_steps_are_all_local_is_never_told_to_synchronise_every_step
     nothing = View.unknown()
     facts = StepFacts(0.2, 0.1, steps=10, divergence=RoundNorms(10, 1.0, 0.5))
     assert local_only().decide(Job(4, buckets(), FootprintTable(4)), nothing, facts, 1.0).sync_every == 10
+
+
+def test_rounds_become_longer_where_only_whole_exchanges_were_timed() -> None:
+    """Along a plan's trees no round trips are measured, and a far network looks like a slow one."""
+    world = PeriodWorld(local_only(), 100 * MBIT, trip=0.3, first=every(10), floor=True).run(1000)
+    assert max(world.periods) > 10
 
 
 def local_only() -> PeriodController:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gradwire.errors import LinkError
 from gradwire.local_steps.divergence import DivergenceMeter
+from gradwire.local_steps.period_vote import PeriodVote
 from gradwire.local_steps.tree_mean import TreeMean
 from gradwire.local_steps.tree_round import TreeBuffers, TreeDivergence, TreeRound
 from gradwire.tree.request import BucketRequest
@@ -82,7 +83,21 @@ def test_the_divergence_of_all_ranks_is_that_of_an_all_reduce() -> None:
         plain.begin([(0, gradient(rank))])
         alone.append(plain._sums)
     trees.reduce(*range(WORLD))
-    assert torch.allclose(meter._shared.sums, torch.stack(alone).sum(0), atol=1e-3)
+    assert torch.allclose(meter.shared.sums, torch.stack(alone).sum(0), atol=1e-3)
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_the_vote_of_a_round_is_that_of_the_ranks_that_took_part(lost: int) -> None:
+    trees, meters = Trees(), []
+    for rank in range(WORLD):
+        meter, buffers = rank_parts(trees, rank, nn.BatchNorm1d(3))
+        meter.shared.vote = PeriodVote(lambda rank=rank: None if rank else 50)  # type: ignore[misc]
+        buffers.begin()
+        meter.begin([(0, gradient(rank))])
+        meters.append(meter)
+    trees.reduce(*(rank for rank in range(WORLD) if rank != lost))
+    found = {meter.shared.vote.result(meter.shared.votes, 20) for meter in meters}
+    assert found == {20 if lost == 0 else 50}
 
 
 def test_a_failure_of_the_trees_is_raised_where_the_mean_is_waited_for() -> None:

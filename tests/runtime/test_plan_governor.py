@@ -1,4 +1,4 @@
-"""PlanGovernor: a step is reported with the level that its trees used."""
+"""PlanGovernor: reports steps with the level that their trees used; only the coordinator proposes round lengths."""
 
 from __future__ import annotations
 
@@ -61,3 +61,32 @@ def test_a_step_is_reported_with_the_level_that_its_trees_used(used: Level | Non
     assert set(levels) == {str(reported)}
     assert controller.levels
     assert set(controller.levels) == {reported}
+
+
+class LongRounds(ReportedLevels):
+    def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
+        return Decision(OFF, "long rounds", sync_every=50)
+
+
+@pytest.mark.parametrize("coordinates", [True, False])
+def test_only_the_coordinator_proposes_a_number_of_local_steps_and_all_follow_what_came_of_it(
+    coordinates: bool,
+) -> None:
+    clock, timer, trees = ManualClock(), StepTimer(), PlanLevels()
+    trees.is_coordinator = coordinates
+    start = Decision(OFF, "start", sync_every=10)
+    governor = PlanGovernor(governor_context(timer, clock, footprint), LongRounds(), start, trees)  # type: ignore[arg-type]
+    proposed = []
+    for step in range(2):
+        clock.time += 1.0
+        governor.begin_step(bucket(step))
+        timer.bucket_ready(clock.time, 4000)
+        timer.operation(clock.time, clock.time + 0.1, 1000)
+        proposed.append(governor.proposed_period())
+    assert proposed == [None, 50 if coordinates else None], "nothing is proposed before a round was measured"
+    governor.follow(50)
+    assert governor.decision.sync_every == 50
+    assert ("long rounds" in governor.decision.reason) is coordinates
+    trees.level = INT8
+    governor.begin_step(bucket(2))
+    assert (governor.decision.level, governor.decision.sync_every) == (INT8, 50)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -15,13 +16,18 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire import attach  # the fork server imports it once
+from gradwire.decide.base import Job
 from gradwire.events import Event, OuterStepped
 from gradwire.integrations.rejoin import rejoining
+from gradwire.level import Level
+from gradwire.types import Decision, StepFacts, View
 from tests.train.jobs import train_step
 
 EVERY = 4
 # Rounds that a restarted rank still makes.
 MORE = 5
+# Local steps of rounds whose length changes.
+LENGTHS = (20, 10)
 
 
 class SmallNet(nn.Module):
@@ -56,6 +62,40 @@ class Journal:
     def outer_step(self, event: Event) -> None:
         if isinstance(event, OuterStepped):
             self.add(round=event.step, ranks=event.ranks, local=event.local_steps)
+
+
+def train_voted(rank: int, config: dict[str, Any], folder: str, dies_at: int | None) -> None:
+    """As `train`, with rounds of changing length: the coordinator's controller proposes one LENGTHS after the other."""
+    torch.set_num_threads(1)
+    last, journal = Path(folder) / "last", Journal(folder, rank)
+    net = SmallNet()
+    model = DistributedDataParallel(net, broadcast_buffers=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    handle = attach(model, config, optimizer=optimizer, sync_every="auto")
+    handle._built.governor._controller = Scripted()
+    handle.add_sink(journal.outer_step)
+    handle.hand_over(optimizer)
+    if rejoining():
+        last.with_suffix(".draft").write_text(str(handle.step + 100))
+        last.with_suffix(".draft").rename(last)
+    while handle.step < (int(last.read_text()) if last.exists() else 100_000):
+        if handle.step == dies_at:
+            os.kill(os.getpid(), SIGKILL)
+        train_step(model, optimizer, rank, handle.step)
+        ended = handle.step_in_round == 0
+        journal.add(step=handle.step, digest=digest(net) if ended else None, next=handle.sync_every if ended else None)
+        time.sleep(0.01)
+    handle.close()
+
+
+class Scripted:
+    """In the place of a controller."""
+
+    def __init__(self) -> None:
+        self._lengths = itertools.cycle(LENGTHS)
+
+    def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
+        return Decision(Level.parse("int8"), "the test's script", sync_every=next(self._lengths))
 
 
 def train(rank: int, config: dict[str, Any], folder: str, dies_at: int | None) -> None:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import pairwise
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP
@@ -34,6 +35,7 @@ class Start:
     dies_at: int | None = None
     rejoins: bool = False
     sites: str = "abc"
+    voted: bool = False
     # A killed process is noticed by its closed connection; a live one may be silent for long on a busy machine.
     dead_after: float = 40.0
 
@@ -49,7 +51,8 @@ def train(rank: int, port: int, folder: str, how: Start) -> None:
     os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
     gradwire.init_process_group("gloo", timeout=timedelta(seconds=60))
     transport = {"kind": "tcp", "timeout": 60.0, "dead_after": how.dead_after, "connect": 10.0}
-    churn_jobs.train(rank, {**CONFIG, "level": how.level, "transport": transport}, folder, how.dies_at)
+    job = churn_jobs.train_voted if how.voted else churn_jobs.train
+    job(rank, {**CONFIG, "level": how.level, "transport": transport}, folder, how.dies_at)
 
 
 def start(rank: int, port: int, folder: Path, how: Start) -> Any:
@@ -82,6 +85,41 @@ def test_a_rank_that_dies_costs_its_own_round_and_a_new_process_joins_at_the_end
             process.kill()
             process.join()
     check_journals(tmp_path, dead, dies_at)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("level", "dead"), [("int8", 0), ("auto", 1)])
+def test_ranks_agree_on_rounds_of_changing_length_when_the_rank_that_proposes_them_dies(
+    tmp_path: Path, level: str, dead: int
+) -> None:
+    """Rank 0 coordinates the plan and proposes lengths; then another rank does."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    ranks: list[BaseProcess] = [
+        start(rank, store.port, tmp_path, Start(level, 45 if rank == dead else None, voted=True))
+        for rank in range(WORLD)
+    ]
+    try:
+        ranks[dead].join(100)
+        assert ranks[dead].exitcode == -SIGKILL
+        ranks.append(start(dead, store.port, tmp_path, Start(level, rejoins=True, voted=True)))
+        for process in ranks:
+            process.join(100)
+        assert [process.exitcode for process in ranks] == [-SIGKILL if one == dead else 0 for one in range(3)] + [0]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.join()
+    contributors = equal_replicas(tmp_path)
+    assert contributors[max(contributors)] == {(0, 1, 2)}
+    lengths: dict[int, set[int]] = defaultdict(set)
+    for path in tmp_path.glob("*.jsonl"):
+        for one in map(json.loads, path.read_text().splitlines()):
+            if one.get("next"):
+                lengths[one["step"]].add(one["next"])
+    assert all(len(found) == 1 for found in lengths.values()), "all ranks know the same length of the next round"
+    for before, after in pairwise(sorted(lengths)):
+        assert after - before in lengths[before]
+    assert set.union(*lengths.values()) == set(churn_jobs.LENGTHS)
 
 
 def check_journals(folder: Path, dead: int, dies_at: int) -> None:

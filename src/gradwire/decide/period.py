@@ -8,9 +8,8 @@ is in force in, the option to use and why out. decide/period_controller.py keeps
     1. options within 3 % of the best count as equal; the one with the fewest local steps, then the least lossy, is best
     2. leave what is in force only for a clear gain: 8 % within local steps, 15 % between synchronous and local steps,
        which also costs an uncompressed exchange or the outer optimizer's momentum
-    3. where the network does not certainly take 5 ms and a tenth of the compute, training is synchronous, or has the
-       shortest rounds where it cannot be: what else a step waits for is the machine, which local steps do not make
-       faster
+    3. where the network does not certainly take 5 ms and a tenth of the compute, training is synchronous: what else a
+       step waits for is the machine, which local steps do not make faster
 """
 
 from __future__ import annotations
@@ -86,8 +85,7 @@ def choose(options: Sequence[PeriodOption], here: PeriodOption, network: float) 
     """The option to use, and why. `network` is what an exchange certainly takes, from what is known of latency and
     bandwidth; options with fewer local steps and less lossy levels come first."""
     if network < max(NEGLIGIBLE, NEGLIGIBLE_SHARE * here.compute):  # 3
-        least = min(one.sync_every for one in options)
-        options = [one for one in options if one.sync_every == least]
+        options = [one for one in options if not one.local]
     best = best_of(options)  # 1
     band = WORSE if best.local == here.local else WORSE_MODE
     if best == here or here.to_accuracy <= (1 + band) * best.to_accuracy:  # 2

@@ -20,6 +20,7 @@ Which levels are dear for pseudo-gradients is known for dense ones only, so loca
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
 from collections.abc import Sequence
@@ -89,7 +90,8 @@ class PeriodController:
         if not options:
             return self._stay("the bandwidth has not been measured yet")
         here = next((one for one in options if (one.sync_every, one.level) == (self._every, self._level)), options[0])
-        best, reason = choose(options, here, _certain(options[0].level, job, sure))  # 3
+        network = _certain(options[0].level, job, sure) if self._may_synchronise else math.inf
+        best, reason = choose(options, here, network)  # 3
         if best == here or not self._confirmed(best, here):
             self._proposed = None if best == here else (best.local, best.sync_every)
             return self._stay(reason)

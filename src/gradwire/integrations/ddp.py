@@ -117,7 +117,7 @@ def attach_configured(model: DistributedDataParallel, config: Config, optimizers
     without an inner one, the first that steps the model is taken."""
     _check_sparse(config, model)
     check_fragments_used(config)
-    if config.sync_every == AUTO_PERIOD:
+    if config.sync_every == AUTO_PERIOD and not config.voted_rounds:
         handle: Handle = attach_period(model, config, optimizers)
     else:
         handle = attach_local(model, config, optimizers) if config.local_steps else _attach(model, config)

@@ -20,6 +20,7 @@ from gradwire.integrations.optimizer_watch import watch
 from gradwire.integrations.scaler_search import ScalerSearch
 from gradwire.integrations.timed_attach import count_timed_steps, exchange_group, timed_rounds
 from gradwire.integrations.timed_handle import TimedHandle
+from gradwire.local_steps.adaptive_rounds import RoundControl
 from gradwire.local_steps.buffer_average import BufferAverage
 from gradwire.local_steps.divergence import DivergenceMeter
 from gradwire.local_steps.global_weights import GlobalWeights
@@ -27,11 +28,14 @@ from gradwire.local_steps.model_parameters import FIX, ModelParameters, optimize
 from gradwire.local_steps.outer_exchange import OuterParts
 from gradwire.local_steps.outer_optimizer import OuterFactory, make_outer, name_of
 from gradwire.local_steps.outer_report import OuterReporter
+from gradwire.local_steps.period_vote import PeriodVote
 from gradwire.local_steps.rounds import Rounds
 from gradwire.local_steps.step_counter import StepCounter
 from gradwire.local_steps.tree_mean import TreeMean
 from gradwire.local_steps.tree_round import TreeBuffers, TreeDivergence, TreeRound
+from gradwire.local_steps.voted_rounds import VotedRounds
 from gradwire.runtime.builder import BuiltSession, build
+from gradwire.runtime.plan_governor import PlanGovernor
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +76,16 @@ def attach_local(model: DistributedDataParallel, config: Config, optimizers: Loc
     built.session.scaling.all_found = bool
     parts = outer_parts(model, config, built, weights, outer, group)
     hook = LocalHook(model, built.session)
+    rank, timeout = group.rank(), config.transport.timeout
     if config.sync_seconds:
         timed = timed_rounds(parts, config, group)
         counter = count_timed_steps(parameters, timed)
         handle: LocalStepsHandle = TimedHandle(built, config, LocalParts(timed, counter, hook), timed)
     else:
-        rounds = Rounds(parts, int(config.sync_every), config.fragment_sync_delay)
+        if config.voted_rounds:
+            rounds: Rounds = voted_rounds(parts, built, rank, timeout)
+        else:
+            rounds = Rounds(parts, int(config.sync_every), config.fragment_sync_delay)
         counter = StepCounter(parameters, rounds.count_step)
         handle = LocalStepsHandle(built, config, LocalParts(rounds, counter, hook))
     try:
@@ -93,6 +101,18 @@ def attach_local(model: DistributedDataParallel, config: Config, optimizers: Loc
     if built.sampler is not None:
         built.sampler.adaptive = True  # the cautious price; what sparse levels cost pseudo-gradients is not measured
     return handle
+
+
+def voted_rounds(parts: OuterParts, built: BuiltSession, rank: int, timeout: float) -> VotedRounds:
+    """Rounds of an elastic plan whose length gradwire chooses."""
+    governor, divergence = built.governor, parts.divergence
+    assert isinstance(governor, PlanGovernor)
+    assert isinstance(divergence, TreeDivergence)
+    rounds = VotedRounds(parts, governor.decision.sync_every)
+    rounds.control = RoundControl(governor, built.timer, built.feedback, lambda local: None, rank, timeout)
+    rounds.shared = divergence.shared
+    rounds.shared.vote = PeriodVote(governor.proposed_period)
+    return rounds
 
 
 def outer_parts(

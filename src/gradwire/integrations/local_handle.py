@@ -56,6 +56,11 @@ class LocalStepsHandle(Handle):
     def step_in_round(self) -> int:
         return self._rounds.step_in_round
 
+    @property
+    def sync_every(self) -> int:
+        """Local steps of the present round."""
+        return self._rounds.sync_every
+
     def use(self, optimizer: object) -> None:
         """Count the steps of this optimizer."""
         self._counter.bind(optimizer)

@@ -1,7 +1,7 @@
 """Round replica: what a process receives that joins at the end of a round, where ranks may be lost and rejoin.
 
     global, buffers, outer    as of the beginning of the round that ends now
-    step, steps               of the session, and of the inner optimizers
+    step, steps, sync_every   of the session, of the inner optimizers, and of the round that ends now
     others                    what was passed to `hand_over`: the sender's inner optimizer, a learning-rate schedule
 
 It is sent while the training threads of all ranks wait for the mean of the round. The new process has sent nothing, or
@@ -20,7 +20,7 @@ from gradwire.errors import IntegrityError
 from gradwire.local_steps.rounds import Rounds
 from gradwire.sites.replica_state import Stateful, decode, encode
 
-KEYS: Final = frozenset({"step", "steps", "global", "buffers", "outer", "others"})
+KEYS: Final = frozenset({"step", "steps", "sync_every", "global", "buffers", "outer", "others"})
 
 
 class RoundReplica:
@@ -35,6 +35,7 @@ class RoundReplica:
         state = {
             "step": step,
             "steps": rounds.steps,
+            "sync_every": rounds.sync_every,
             "global": rounds.weights.global_state(),
             "buffers": rounds.buffers.state(),
             "outer": rounds.outer.state_dict(),
@@ -51,6 +52,7 @@ class RoundReplica:
         rounds.outer.load_state_dict(received["outer"])
         for other, state in zip(self._others, received["others"], strict=True):
             other.load_state_dict(state)
+        rounds.sync_every = int(received["sync_every"])
         rounds.take_place(int(received["step"]), int(received["steps"]))
 
     def _check(self, received: Mapping[str, Any]) -> None:

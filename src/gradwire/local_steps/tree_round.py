@@ -3,6 +3,7 @@
     ranks     each rank has a value of its own, 1 on that rank and 0 on the others: in the mean, 1 / n for each of the n
               ranks that took part
     sketch    of the pseudo-gradient, for the divergence
+    vote      for the number of local steps of the next round (local_steps/period_vote.py), where gradwire chooses it
     buffers   floating-point values, and the digits of integers
 
 All of it is one bucket of the step (local_steps/tree_mean.py). Where ranks may be lost and rejoin it therefore counts
@@ -20,12 +21,13 @@ from torch import Tensor
 from gradwire.local_steps.buffer_average import BufferAverage
 from gradwire.local_steps.divergence import SIZE, Divergence, DivergenceMeter, divergence
 from gradwire.local_steps.integer_digits import DIGITS, from_digits, to_digits
+from gradwire.local_steps.period_vote import VALUES, PeriodVote
 from gradwire.local_steps.tree_mean import TreeMean
 from gradwire.runtime.session import Session
 
 
 class TreeRound:
-    """`begin` and then `buffers`, `sums` and `ranks`, of one exchange."""
+    """`begin` and then `buffers`, `sums`, `votes` and `ranks`, of one exchange."""
 
     def __init__(self, mean: TreeMean, session: Session, rank: int, world_size: int) -> None:
         self._mean, self._session = mean, session
@@ -33,10 +35,12 @@ class TreeRound:
         self._own[rank] = 1.0
         # What is sent for buffers with the next exchange.
         self.outgoing: list[Tensor] = []
+        self.vote = PeriodVote(lambda: None)
 
     def begin(self, sums: Tensor) -> None:
         outgoing, self.outgoing = self.outgoing, []
-        self._mean.begin(torch.cat([self._own, sums.float().cpu(), *outgoing]), self._session.step)
+        vote = torch.tensor(self.vote.cast())
+        self._mean.begin(torch.cat([self._own, sums.float().cpu(), vote, *outgoing]), self._session.step)
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -50,8 +54,15 @@ class TreeRound:
         return self._mean.wait()[start : start + SIZE + 2] * len(self.ranks)
 
     @property
+    def votes(self) -> list[float]:
+        """Their means over the same ranks, equal on all."""
+        start = len(self._own) + SIZE + 2
+        found: list[float] = self._mean.wait()[start : start + VALUES].tolist()
+        return found
+
+    @property
     def buffers(self) -> Tensor:
-        return self._mean.wait()[len(self._own) + SIZE + 2 :]
+        return self._mean.wait()[len(self._own) + SIZE + 2 + VALUES :]
 
 
 class TreeDivergence(DivergenceMeter):
@@ -59,15 +70,15 @@ class TreeDivergence(DivergenceMeter):
 
     def __init__(self, shared: TreeRound, group: dist.ProcessGroup, timeout: float) -> None:
         super().__init__(group, timeout)
-        self._shared = shared
+        self.shared = shared
 
     def begin(self, gradients: Sequence[tuple[int, Tensor]]) -> None:
         self.measure(gradients)
-        self._shared.begin(self._sums)
+        self.shared.begin(self._sums)
 
     def finish(self) -> Divergence:
-        ranks = self._shared.ranks
-        return divergence(self._shared.sums, float(self._own_square), len(ranks), ranks)
+        ranks = self.shared.ranks
+        return divergence(self.shared.sums, float(self._own_square), len(ranks), ranks)
 
 
 class TreeBuffers(BufferAverage):

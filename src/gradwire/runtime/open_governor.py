@@ -9,6 +9,7 @@ from gradwire.decide.base import Controller
 from gradwire.decide.capped import CappedController
 from gradwire.decide.fixed import Fixed, FixedLevel
 from gradwire.decide.initial_level import initial_level
+from gradwire.decide.period import PERIODS
 from gradwire.decide.period_controller import PeriodController, local_levels
 from gradwire.decide.registry import is_controller, make_controller
 from gradwire.decide.summable_controller import SummableController
@@ -57,14 +58,18 @@ def governor_context(context: BuildContext, connections: Connections) -> Governo
 def _unit(config: Config) -> str:
     if not config.local_steps:
         return "step"
-    return "exchange" if config.sync_every == AUTO_PERIOD else "round"
+    return "exchange" if config.sync_every == AUTO_PERIOD and not config.voted_rounds else "round"
 
 
 def open_governor(context: BuildContext, connections: Connections, governor: GovernorContext) -> Governor:
     """The plan's level, a controller with pulses, or a fixed level. All ranks call this at the same point."""
     config, world_size, reducer = context.config, context.world_size, connections.reducer
-    if reducer is not None and decided_by_plan(config):
+    if reducer is not None and (decided_by_plan(config) or config.voted_rounds):
         first = initial_level(None, lambda _: 0, config.cap)
+        if not is_controller(config.level):
+            first = Fixed(Level.parse(config.level), world_size).at(0)
+        if config.voted_rounds:
+            first = replace(first, sync_every=PERIODS[0])
         return PlanGovernor(governor, _controller(config), first, reducer)
     if (is_controller(config.level) or config.sync_every == AUTO_PERIOD) and world_size > 1:
         return _open_adaptive(context, connections, governor)
@@ -127,7 +132,7 @@ def _controller(config: Config) -> Controller:
     steps, where the configuration leaves their number to it."""
     if not is_controller(config.level):
         level = Level.parse(config.level)
-        return PeriodController(FixedLevel(level), (level,))
+        return PeriodController(FixedLevel(level), (level,), synchronous=not config.voted_rounds)
     controller = make_controller(config.level, config.cap, config.extra_steps)
     if config.planner:
         controller = SummableController(controller)
@@ -135,4 +140,5 @@ def _controller(config: Config) -> Controller:
         controller = CappedController(controller, config.cap)
     if config.sync_every != AUTO_PERIOD:
         return controller
-    return PeriodController(controller, local_levels(config.cap, config.extra_steps), config.extra_steps)
+    levels, dear = local_levels(config.cap, config.extra_steps), config.extra_steps
+    return PeriodController(controller, levels, dear, synchronous=not config.voted_rounds)

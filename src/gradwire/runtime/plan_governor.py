@@ -3,7 +3,8 @@
 A change of level is a change of plan: the coordinator's controller proposes it, and it is announced, acknowledged and
 voted on like every plan (`plan.membership`). So all members change at the same step or none does, even if a member is
 lost meanwhile, and a rank that joins receives the level with the plan. There are no pulses: the controller sees the
-coordinator's own steps.
+coordinator's own steps. Where gradwire chooses the number of local steps too, that is voted on by the round's own
+exchange (local_steps/period_vote.py), which asks for the coordinator's proposal here and says what came of it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import replace
 from gradwire.decide.base import Controller, Job
 from gradwire.decide.cost_model import predict
 from gradwire.decide.ladder import LADDER
+from gradwire.decide.period_controller import PeriodController
 from gradwire.events import Sensed
 from gradwire.level import Level
 from gradwire.runtime.governor import GovernorContext, merge, sendable
@@ -33,6 +35,7 @@ class PlanGovernor:
         self._buckets: dict[int, Bucket] = {}
         self._ready = 0.0
         self._step = 0
+        self._coordinates = False
         self.decision = start
         self.loss = 0.0
 
@@ -40,14 +43,17 @@ class PlanGovernor:
         step, now = bucket.step, self._context.clock.now()
         facts = self._context.lap(now, self._hops, self._take_loss())
         self._context.report_step(step - 1, facts, self._used)
-        if facts is not None and self._reducer.is_coordinator:
+        coordinated, self._coordinates = self._coordinates, facts is not None and self._reducer.is_coordinator
+        if facts is not None and self._coordinates:
+            if not coordinated and isinstance(self._controller, PeriodController):
+                self._controller.resume(self._used, self.decision.sync_every)
             self._ask_controller(step, facts, now)
         self._context.traffic.step_ended(step - 1)
         level = self._reducer.level
         if level is not None and level != self.decision.level:
             own = level == self._proposal.level
             reason = self._proposal.reason if own else "the coordinator of the plan chose this level"
-            self.decision = Decision(level, reason, self.decision.version + 1)
+            self.decision = replace(self.decision, level=level, reason=reason, version=self.decision.version + 1)
         self._step, self._buckets, self._ready = step, {bucket.index: bucket}, now
 
     def add_bucket(self, bucket: Bucket) -> None:
@@ -61,6 +67,19 @@ class PlanGovernor:
 
     def close(self) -> None:
         """Nothing to close."""
+
+    def proposed_period(self) -> int | None:
+        """The number of local steps that this rank proposes; None unless it coordinates the plan."""
+        return self._proposal.sync_every if self._coordinates and self._proposal.sync_every > 1 else None
+
+    def follow(self, sync_every: int) -> None:
+        """The next round has this number of local steps, on all ranks."""
+        if sync_every != self.decision.sync_every:
+            own = self._coordinates and sync_every == self._proposal.sync_every
+            reason = self._proposal.reason if own else "the coordinator of the plan chose this number of local steps"
+            self.decision = replace(
+                self.decision, sync_every=sync_every, reason=reason, version=self.decision.version + 1
+            )
 
     @property
     def _hops(self) -> int:
