@@ -101,10 +101,11 @@ class FsdpUnit:
 
     def views_only(self, buffer: Tensor) -> bool:
         """Whether FSDP2, after the hook, only makes gradients that are views of the buffer: no cast, no division, no
-        accumulation into an existing gradient, no copy to another device, no user hook."""
+        accumulation into an existing gradient, no copy to another device, no user hook. On CUDA the hook runs on
+        FSDP2's stream, behind which the session copies; the end of backward has the training stream wait."""
         group = self._group
         return (
-            buffer.device.type == "cpu"
+            buffer.device.type in ("cpu", "cuda")
             and group._orig_dtype in (None, buffer.dtype)
             and buffer.dtype in (torch.float32, torch.bfloat16)
             and not group.force_sum_reduction_for_comms
