@@ -62,8 +62,8 @@ CAUSES: Final = {
     "two-offices": "the first 27 steps go between all ranks, at twice the time: prices are known after 20 steps, then "
     "trees are opened and measured",
     "four-regions": "the same, at 2.5 times the time",
-    "bufferbloat": "the predicted gain of a wire, 9.5 % of a step, is just below the tenth from which one is opened; and "
-    "low rank needs fewer steps here than its price says",
+    "bufferbloat": "the predicted gain of a wire, 9.5 % of a step, is just below the tenth from which one is opened, "
+    "and low rank needs fewer steps here than its price says",
 }
 
 
