@@ -222,7 +222,8 @@ def main() -> None:
         for one in found
         if only_auto(one)
     }
-    text = page(found, again, f"python benchmarks/ruin.py --jobs {options.jobs} --write")
+    data = "" if options.data_dir is None else " --data-dir DIR"
+    text = page(found, again, f"python benchmarks/ruin.py --jobs {options.jobs}{data} --write")
     if options.write:
         PAGE.write_text(text)
     print(text)
