@@ -249,6 +249,8 @@ def page(known: dict[str, Any]) -> str:
     lost = [name for name in CAUSES if any(name == key.split("/")[0] and _lost(cell) for key, cell in known.items())]
     lines += ["", "What is lost by `auto`, and why:", ""] if lost else []
     lines += [f"* {SCENARIOS[name][0]}: {CAUSES[name]}." for name in lost]
+    missing = [about for name, (about, _) in SCENARIOS.items() if name not in {key.split("/")[0] for key in known}]
+    lines += ["", f"Not in this table yet: {'; '.join(missing)}."] if missing else []
     return "\n".join(lines) + "\n"
 
 
