@@ -43,5 +43,5 @@ def test_a_loss_is_reached_by_the_mean_of_some_steps() -> None:
 
 def test_what_is_below_the_target_is_bold() -> None:
     text = scenarios.page({"lan/mlp/300": CELL})
-    assert "| 0.98x | tcp int4, 100 steps |" in text
+    assert "tcp int4, 104 steps (of 4 tried) | 0.98x | tcp int4, 100 steps |" in text
     assert "| **0.80x** |" in text
