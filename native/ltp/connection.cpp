@@ -58,7 +58,7 @@ void Connection::handle_timeout(Time now) {
   if (!confirmed_ && now - created_ >= settings_.connect_timeout) return fail(now, Failure::half_open);
   if (recovery_.deadline() <= now) {
     recovery_.on_deadline(now, *this);
-    if (recovery_.timeouts() == 2 && pmtu_.on_silence(now)) ++counters_.mtu_fallbacks;
+    if (recovery_.timeouts() == 3 && pmtu_.on_silence(now)) ++counters_.mtu_fallbacks;
     // A probe carries the oldest data that is neither acknowledged nor lost; its first packet stays in flight, as it
     // may be late only. When the deadline only declared a loss, there is no probe to fill.
     if (int wanted = recovery_.probes())
