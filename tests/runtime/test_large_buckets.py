@@ -112,8 +112,8 @@ def resident(name: str) -> int:
 def test_memory_is_what_the_documentation_states(
     numel: int, count: int, level: str, bytes_per_parameter: float
 ) -> None:
-    """Residual 4, residual of this rank's shard 4 / 4 ranks; the frames of the bucket, or the mean of a chunk: a chunk of
-    the sparse level is the whole bucket, so its mean is another 4 / 4."""
+    """Residual 4, residual of this rank's shard 4 / 4 ranks; the frames of the bucket, or the mean of a chunk: a chunk
+    of the sparse level is the whole bucket, so its mean is another 4 / 4."""
     program = f"from tests.runtime.test_large_buckets import *; print(synchronised({numel}, {count}, {level!r}))"
     done = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, text=True, timeout=170)
     most, parameters = int(done.stdout), numel * count
