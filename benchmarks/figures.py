@@ -31,7 +31,7 @@ from harness.svg import Band, Bars, Trace, bar_figure, timeline_figure
 ROOT: Final = Path(__file__).parents[1]
 FIGURES: Final = ROOT / "docs" / "figures"
 RUNS: Final = ROOT / "runs" / "figures"
-TASK: Final = "gpt"
+TASK: Final = "mlp"
 HOSTS: Final = 4
 NETWORKS: Final = {
     "20mbit": "20 Mbit/s",
@@ -107,7 +107,7 @@ def speedups(name: str, steps: int) -> list[float | None]:
 def time_to_loss(steps: int) -> str:
     rows = [Bars(title, speedups(name, steps)) for name, title in NETWORKS.items()]
     title = "How much sooner than plain DDP the same loss is reached"
-    note = f"4 hosts, character GPT, AdamW, {steps} steps, one seed, in virtual time (benchmarks/figures.py)"
+    note = f"4 hosts, an MLP with Adam, {steps} steps, one seed, in virtual time (benchmarks/figures.py)"
     return bar_figure(title, note, list(CONTESTANTS.values()), rows)
 
 
@@ -128,7 +128,7 @@ def decisions(steps: int, data: Path) -> str:
             bands.append(Band(level, begin, at))
             begin = at
     title = "Levels that gradwire chose on a recorded LTE network"
-    note = f"access link of one of 4 hosts, recorded while driving; character GPT, {steps} steps, in virtual time"
+    note = f"access link of one of 4 hosts, recorded while driving; an MLP, {steps} steps, in virtual time"
     return timeline_figure(title, note, [carried, believed], bands)
 
 
