@@ -13,7 +13,9 @@ from typing import Literal
 import pytest
 import torch
 from torch import Tensor
+from torch.futures import Future
 
+from gradwire.compress.base import Weights
 from gradwire.compress.gradient_sample import GradientSampler
 from gradwire.config import CompressConfig
 from gradwire.errors import LinkError
@@ -25,7 +27,7 @@ from gradwire.runtime.host_path import HostWeights
 from gradwire.runtime.plain_path import AllReduceMean
 from gradwire.transport.lanes.base import AllReduce
 from gradwire.transport.lanes.loopback import Loopback
-from gradwire.types import Decision
+from gradwire.types import Bucket, Decision
 from tests.device.simulated import SimulatedDevice, SimulatedFuture
 from tests.runtime.sessions import ConstantWeights, Sessions, buckets
 
@@ -232,6 +234,46 @@ def test_a_step_that_overflows_leaves_the_residuals_as_they_were() -> None:
     after = [feedback.state_dict()["residuals"] for feedback in world.feedbacks]
     world.close()
     assert all(torch.equal(old[name], new[name]) for old, new in zip(before, after, strict=True) for name in old)
+
+
+class OneAfterTheOther(DeviceSessions):
+    """The first bucket is back on the device before the second is passed to the session."""
+
+    def _backward(self, rank: int, level: Level, gradients: list[Tensor]) -> None:
+        session = self.sessions[rank]
+        synchronise = session.synchronise
+
+        def wait_first(bucket: Bucket, buffer: Tensor, weights: Weights) -> Future[Tensor]:
+            for work in session._in_flight:
+                work.wait()
+            return synchronise(bucket, buffer, weights)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(session, "synchronise", wait_first)
+            super()._backward(rank, level, gradients)
+
+
+def left_by_an_overflow(world: Sessions) -> list[dict[str, Tensor]]:
+    """Residuals after an `off` step that has a residual in the second bucket and overflows in the first."""
+    world.step("int4", drawn(0))
+    for feedback in world.feedbacks:
+        state = feedback.state_dict()
+        state["residuals"].pop("a")
+        feedback.load_state_dict(state)
+    overflowing = drawn(1)
+    overflowing[0][0][7] = float("inf")
+    world.step("off", overflowing)
+    world.close()
+    return [feedback.state_dict()["residuals"] for feedback in world.feedbacks]
+
+
+def test_a_bucket_that_overflows_before_a_later_one_sends_its_residual_is_seen() -> None:
+    expected = left_by_an_overflow(Sessions(2, SHAPES, own_wire=True))
+    left = left_by_an_overflow(OneAfterTheOther())
+    assert [set(own) for own in expected] == [{"b", "c"}] * 2
+    for one, other in zip(left, expected, strict=True):
+        assert set(one) == set(other)
+        assert all(torch.equal(one[name], other[name]) for name in other)
 
 
 def test_weights_of_a_device_are_read_when_it_has_them_and_pruned_before_the_mean() -> None:

@@ -141,10 +141,11 @@ class DevicePath:
             work.inner.wait()  # it is done: this raises its error
             for event in work.ended:
                 mine.stream.wait_event(event)
+            # Known by now: with compressed levels either every bucket's residuals were saved before this, or none's.
             found = not self._context.scaling.checks or self._finite(work)
             if work.values is not work.staged.buffer:
                 mine.stream.launch(lambda: work.staged.buffer.copy_(work.values))
-            work.outer.complete(mine.stream, all_finite=found)  # 4
+            work.outer.complete(mine.stream, all_finite=lambda: found)  # 4
         except BaseException as error:  # the training thread waits: the future must complete, and carries the error
             work.outer.complete(mine.stream, error)
 

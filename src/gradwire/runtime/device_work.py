@@ -6,6 +6,7 @@ DeviceAllReduce    the backend reduces it where it is (NCCL)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -29,15 +30,21 @@ class DeviceWork:
     def __init__(self, device: Device, buffer: Tensor) -> None:
         self._device = device
         self._error: BaseException | None = None
-        self._finite = True
+        self._all_finite: Callable[[], bool] = lambda: True
         self._done = device.future()
         self.restored = buffer
         # As in BucketWork: an exception set on a future loses its type; raised here, its text survives.
         self.future: Future[Tensor] = self._done.then(self._result)
 
-    def complete(self, stream: DeviceStream, error: BaseException | None = None, all_finite: bool = True) -> None:
-        """The buffer has the mean when the stream has done what was launched on it so far; or the bucket failed."""
-        self._error, self._finite = error, all_finite
+    def complete(
+        self,
+        stream: DeviceStream,
+        error: BaseException | None = None,
+        all_finite: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """The buffer has the mean when the stream has done what was launched on it so far; or the bucket failed.
+        `all_finite` is called when the step has settled, if at all."""
+        self._error, self._all_finite = error, all_finite
         self._device.complete(self._done, self.restored, stream)
 
     def wait(self) -> None:
@@ -48,7 +55,7 @@ class DeviceWork:
 
     def finite(self) -> bool:
         """Whether every restored value is finite, as found in host memory."""
-        return self._finite
+        return self._all_finite()
 
     def _result(self, done: Future[Tensor]) -> Tensor:
         if self._error is not None:

@@ -17,6 +17,7 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -143,9 +144,11 @@ class HostPath:
     def _upload(self, inner: PendingBucket, values: Tensor, work: DeviceWork, to: Upload) -> None:
         try:
             inner.wait()  # it is done: this raises its error
-            found = not self._context.scaling.checks or finite(values)
+            all_finite = cache(partial(finite, values))
+            if self._context.scaling.checks:
+                all_finite()  # here, not on the training thread; that looks where only a later bucket sends a residual
             to.copy(values, work.restored)  # 4
-            work.complete(to.stream, all_finite=found)
+            work.complete(to.stream, all_finite=all_finite)
         except BaseException as error:
             work.complete(to.stream, error)
 
