@@ -6,7 +6,7 @@ The simulated device (tests/device/simulated.py) runs work as late as events all
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
@@ -21,14 +21,16 @@ from gradwire.config import CompressConfig
 from gradwire.errors import LinkError
 from gradwire.events import Synchronised
 from gradwire.level import Level
+from gradwire.runtime import factor_groups
 from gradwire.runtime.bucket_work import PendingBucket
 from gradwire.runtime.compressed_path import CompressedPath
+from gradwire.runtime.device_work import DeviceWork
 from gradwire.runtime.host_path import HostWeights
 from gradwire.runtime.plain_path import AllReduceMean
 from gradwire.transport.lanes.base import AllReduce
 from gradwire.transport.lanes.loopback import Loopback
 from gradwire.types import Bucket, Decision
-from tests.device.simulated import SimulatedDevice, SimulatedFuture
+from tests.device.simulated import SimulatedDevice, SimulatedEvent, SimulatedFuture
 from tests.runtime.sessions import ConstantWeights, Sessions, buckets
 
 SHAPES = [[("a", (60, 20))], [("b", (30, 40)), ("c", (90,))]]
@@ -212,6 +214,75 @@ def test_an_error_of_the_path_reaches_the_training_loop_with_its_type(monkeypatc
             assert passed.wait(10)
     assert world.step("int8", drawn(0))[0][0].isfinite().all(), "the threads go on"
     world.close()
+
+
+Fail = Callable[[SimulatedDevice, pytest.MonkeyPatch], None]
+
+
+def fail_events(device: SimulatedDevice, patched: pytest.MonkeyPatch) -> None:
+    """As CUDA after an illegal access: no call to the device works any more."""
+
+    def failing(*arguments: object) -> None:
+        raise RuntimeError("an illegal memory access")
+
+    patched.setattr(SimulatedEvent, "synchronize", failing)
+    patched.setattr(device, "complete", failing)
+
+
+def fail_streams(device: SimulatedDevice, patched: pytest.MonkeyPatch) -> None:
+    def failing(name: str) -> None:
+        raise RuntimeError("an illegal memory access")
+
+    patched.setattr(device, "new_stream", failing)
+
+
+@pytest.mark.parametrize("fail", [fail_events, fail_streams])
+def test_a_device_that_failed_ends_the_step(fail: Fail, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = DeviceSessions()
+    for device in world.devices:
+        fail(device, monkeypatch)
+    with pytest.raises(RuntimeError, match="an illegal memory access"):
+        world.step("int8", drawn(0))
+    world.close()
+
+
+def test_an_error_behind_the_last_bucket_fails_the_buckets_that_waited_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Low rank keeps buckets until the end of the step where no bucket is the last: without it they never end."""
+
+    def broken(self: CompressedPath) -> None:
+        raise LinkError("rank 1 is gone")
+
+    world = DeviceSessions()
+    monkeypatch.setattr(factor_groups, "ends_group", lambda *arguments: False)
+    monkeypatch.setattr(CompressedPath, "end_step", broken)
+    with pytest.raises(LinkError, match="rank 1 is gone"):
+        world.step("lowrank:2", drawn(0))
+    world.close()
+
+
+class LongExchange(Future[Tensor]):
+    """The bucket is back when the training thread has waited three times as long as it waits for the device."""
+
+    def __init__(self, work: DeviceWork, device: SimulatedDevice) -> None:
+        super().__init__()
+        self._work, self._device = work, device
+        self.asked = 0
+
+    def done(self) -> bool:
+        self.asked += 1
+        if self.asked == 3:
+            self._work.complete(self._device.default)
+        return False
+
+
+def test_a_copy_that_the_device_never_ends_is_a_link_error_and_an_exchange_may_take_longer() -> None:
+    device = SimulatedDevice()
+    work = DeviceWork(device, device.memory(4), timeout=0.01)
+    with pytest.raises(LinkError, match=r"did not copy a bucket within 0\.01 s"):
+        work.wait()
+    work.exchange = LongExchange(work, device)
+    work.wait()
+    assert work.exchange.asked == 3
 
 
 class OverflowScaler:

@@ -136,8 +136,8 @@ class DevicePath:
         self._context.timer.energies(*energies(0, on_host[0], on_host[1]))
 
     def _complete(self, work: _Exchanged) -> None:
-        mine = work.memory.mine()
         try:
+            mine = work.memory.mine()
             work.inner.wait()  # it is done: this raises its error
             for event in work.ended:
                 mine.stream.wait_event(event)
@@ -146,8 +146,8 @@ class DevicePath:
             if work.values is not work.staged.buffer:
                 mine.stream.launch(lambda: work.staged.buffer.copy_(work.values))
             work.outer.complete(mine.stream, all_finite=lambda: found)  # 4
-        except BaseException as error:  # the training thread waits: the future must complete, and carries the error
-            work.outer.complete(mine.stream, error)
+        except BaseException as error:  # the training thread waits for it
+            work.outer.fail(error)
 
     def _finite(self, work: _Exchanged) -> bool:
         mine, host = work.memory.mine(), torch.empty(2, dtype=torch.float32)

@@ -6,6 +6,7 @@ DeviceAllReduce    the backend reduces it where it is (NCCL)
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,37 +26,56 @@ from gradwire.types import Bucket
 
 
 class DeviceWork:
-    """`buffer` is DDP's. The threads of the host path complete it."""
+    """`buffer` is DDP's. Other threads complete it, once.
 
-    def __init__(self, device: Device, buffer: Tensor) -> None:
+    The training thread waits for an event of the host: where the device itself has failed, no future of it completes.
+    """
+
+    def __init__(self, device: Device, buffer: Tensor, timeout: float | None = None) -> None:
+        """`timeout` is how many seconds `wait` waits for the device; an exchange has deadlines of its own."""
         self._device = device
+        self._timeout = timeout
+        self._ended = threading.Event()
         self._error: BaseException | None = None
         self._all_finite: Callable[[], bool] = lambda: True
         self._done = device.future()
         self.restored = buffer
+        # Of the bucket in host memory, once it is there.
+        self.exchange: Future[Tensor] | None = None
         # As in BucketWork: an exception set on a future loses its type; raised here, its text survives.
         self.future: Future[Tensor] = self._done.then(self._result)
 
-    def complete(
-        self,
-        stream: DeviceStream,
-        error: BaseException | None = None,
-        all_finite: Callable[[], bool] = lambda: True,
-    ) -> None:
-        """The buffer has the mean when the stream has done what was launched on it so far; or the bucket failed.
-        `all_finite` is called when the step has settled, if at all."""
-        self._error, self._all_finite = error, all_finite
-        self._device.complete(self._done, self.restored, stream)
+    def complete(self, stream: DeviceStream, all_finite: Callable[[], bool] = lambda: True) -> None:
+        """The buffer has the mean when the stream has done what was launched on it so far. `all_finite` is called when
+        the step has settled, if at all."""
+        self._all_finite = all_finite
+        self._end(lambda: stream)
+
+    def fail(self, error: BaseException) -> None:
+        """`wait` raises this error."""
+        self._error = error
+        self._end(self._device.current_stream)
 
     def wait(self) -> None:
         """Wait until the copy to the device is launched; the current stream then waits for it, the host does not."""
-        self._done.wait()
+        while not self._ended.wait(self._timeout):
+            if self.exchange is None or self.exchange.done():
+                raise LinkError(f"the device did not copy a bucket within {self._timeout:g} s")
         if self._error is not None:
             raise self._error
+        self._done.wait()
 
     def finite(self) -> bool:
         """Whether every restored value is finite, as found in host memory."""
         return self._all_finite()
+
+    def _end(self, stream: Callable[[], DeviceStream]) -> None:
+        try:
+            self._device.complete(self._done, self.restored, stream())
+        except BaseException as error:  # the device failed; whoever waits gets the first error
+            self._error = self._error or error
+        finally:
+            self._ended.set()
 
     def _result(self, done: Future[Tensor]) -> Tensor:
         if self._error is not None:
