@@ -191,6 +191,22 @@ def test_host_memory_is_what_the_documentation_states(dtype: torch.dtype, bytes_
     world.close()
 
 
+@pytest.mark.parametrize("own_wire", [False, True])
+def test_pinned_memory_is_four_slots_also_where_whole_residuals_are_sent(
+    own_wire: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinned: dict[SimulatedDevice, list[int]] = {}
+
+    def record(device: SimulatedDevice, nbytes: int) -> Tensor:
+        pinned.setdefault(device, []).append(nbytes)
+        return make(device, nbytes)
+
+    make = SimulatedDevice.pinned
+    monkeypatch.setattr(SimulatedDevice, "pinned", record)
+    trained(DeviceSessions(own_wire=own_wire), ["int4", "off"])
+    assert list(pinned.values()) == [[SLOT] * 4] * 2
+
+
 class NeverDone:
     def query(self) -> bool:
         return False

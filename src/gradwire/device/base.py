@@ -38,7 +38,8 @@ class DeviceStream(Protocol):
     """A queue of work on the device."""
 
     def launch(self, operation: Callable[[], object]) -> None:
-        """Queue what the operation does with tensors of the device. It must not wait for the device itself."""
+        """Queue what the operation does with tensors of the device. If it waits for this
+        stream, so does the caller; it must not wait for another."""
         ...
 
     def wait_event(self, event: DeviceEvent) -> None: ...
