@@ -7,6 +7,7 @@ DeviceAllReduce    the backend reduces it where it is (NCCL)
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -85,16 +86,21 @@ class DeviceWork:
 
 @dataclass(frozen=True, slots=True)
 class DeviceTiming:
-    """How to time an operation on a device: it can begin after `ready`, when the gradient is computed."""
+    """How to time an operation on a device: it can begin after `ready`, when the gradient is computed. `timeout` is how
+    many seconds a step may wait until the backend has queued it; None leaves that to the backend."""
 
     device: Device
     watcher: EventWatcher
     ready: DeviceEvent
+    timeout: float | None = None
 
 
 class DeviceAllReduce:
     """One bucket in an all-reduce on the device. `done` is complete when the all-reduce is queued; an event behind it
-    says when it ended."""
+    says when it ended.
+
+    As in PlainWork, what a backend thread calls must not own a process group, which this work does by `on_finished`.
+    """
 
     def __init__(
         self,
@@ -110,14 +116,19 @@ class DeviceAllReduce:
         self._bucket = bucket
         self._timing = timing
         self._wire_bytes = wire_bytes
+        self._queued = threading.Event()
         self._on_finished = on_finished
         self._started = reporter.clock.now()
         self.restored = buffer
         timing.watcher.watch(timing.ready, self._ready)  # first: the end may be seen at the same look
-        self.future: Future[Tensor] = done.then(track(self._queued))
+        self.future: Future[Tensor] = done.then(track(_watch_end(weakref.ref(self), self._queued)))
 
     def wait(self) -> None:
-        """The current stream waits for the all-reduce, the host does not."""
+        """The current stream waits for the all-reduce, the host does not; without a timeout here, the backend's own
+        applies."""
+        if not self._queued.wait(self._timing.timeout):
+            late = LinkError(explain(RuntimeError(f"no answer for {self._timing.timeout:g} s"), "AllReduce"))
+            raise self._reporter.failed(self._bucket.step, late)
         try:
             self.future.wait()
         except RuntimeError as error:
@@ -132,11 +143,25 @@ class DeviceAllReduce:
         """The gradient is ready on the device: only now can the all-reduce begin."""
         self._started = now
 
-    def _queued(self, done: Future[list[Tensor]]) -> Tensor:
-        """torch calls this with a current stream that waits for the all-reduce."""
+    def watch_end(self) -> None:
+        """Called with a current stream that waits for the all-reduce."""
         self._timing.watcher.watch(self._timing.device.current_stream().record_event(), self._ended)
-        return done.value()[0]
 
     def _ended(self, now: float) -> None:
         self._reporter.synchronised(self._bucket, Level(), self._wire_bytes, self._bucket.numel, now - self._started)
         self._on_finished(self._started, now, self._wire_bytes)
+
+
+def _watch_end(work: weakref.ref[DeviceAllReduce], queued: threading.Event) -> Callable[[Future[list[Tensor]]], Tensor]:
+    """For torch, which calls it with a current stream that waits for the all-reduce."""
+
+    def watch(done: Future[list[Tensor]]) -> Tensor:
+        try:
+            result = done.value()[0]
+            if (known := work()) is not None:
+                known.watch_end()
+            return result
+        finally:
+            queued.set()
+
+    return watch

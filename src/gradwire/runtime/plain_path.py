@@ -75,7 +75,7 @@ class PlainPath:
         if device is None:
             done = self._all_reduce(buffer)
             return PlainWork(reporter, done, sized, buffer, wire_bytes, self._timeout, self._measure)
-        timing = DeviceTiming(device, watcher, device.current_stream().record_event())
+        timing = DeviceTiming(device, watcher, device.current_stream().record_event(), self._timeout)
         done = self._all_reduce(buffer)
         return DeviceAllReduce(reporter, done, timing, sized, buffer, wire_bytes, self._measure)
 
