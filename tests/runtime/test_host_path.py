@@ -323,6 +323,27 @@ def test_a_step_that_overflows_leaves_the_residuals_as_they_were() -> None:
     assert all(torch.equal(old[name], new[name]) for old, new in zip(before, after, strict=True) for name in old)
 
 
+class ScaleOfDevice(OverflowScaler):
+    """Its scale is on the device: to read it is to wait for the stream that is current."""
+
+    def __init__(self, device: SimulatedDevice) -> None:
+        self._device = device
+        self.read_on: list[str] = []
+
+    def get_scale(self) -> float:
+        self.read_on.append(self._device.current_stream().name)
+        return 1.0
+
+
+def test_a_loss_scale_is_read_behind_the_gradient_and_not_behind_the_rest_of_backward() -> None:
+    world = DeviceSessions()
+    scalers = [ScaleOfDevice(device) for device in world.devices]
+    for session, scaler in zip(world.sessions, scalers, strict=True):
+        session.scaling.follow(scaler)
+    trained(world, ["int8", "off"], steps=2)
+    assert [scaler.read_on for scaler in scalers] == [["download", "download"]] * 2
+
+
 class OneAfterTheOther(DeviceSessions):
     """The first bucket is back on the device before the second is passed to the session."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +22,11 @@ class CudaStream:
     stream: Any
 
     def launch(self, operation: Callable[[], object]) -> None:
-        with torch.cuda.stream(self.stream):
+        with self.current():
             operation()
+
+    def current(self) -> AbstractContextManager[object]:
+        return torch.cuda.stream(self.stream)
 
     def wait_event(self, event: DeviceEvent) -> None:
         self.stream.wait_event(event)

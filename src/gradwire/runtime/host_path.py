@@ -144,7 +144,8 @@ class HostPath:
             download, upload = self._copies_of(staged.device)
             values = self._values_of(staged)
             download.copy(staged.buffer, values, staged.ready)  # 2
-            inner = path.submit(staged.bucket, values, level, HostWeights(weights, upload.stream))  # 3
+            with download.stream.current():  # a loss scale is read behind the gradient, not behind all of backward
+                inner = path.submit(staged.bucket, values, level, HostWeights(weights, upload.stream))  # 3
         except BaseException as error:  # the training thread waits for it
             work.fail(error)
             return
