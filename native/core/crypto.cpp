@@ -18,8 +18,8 @@ Secret sha256(Bytes data) {
   return digest;
 }
 
-Secret hmac_sha256(Bytes key, Bytes data) {
-  Secret digest;
+HeldSecret hmac_sha256(Bytes key, Bytes data) {
+  HeldSecret digest;
   unsigned size = digest.size();
   // OpenSSL takes a null key as "reuse the last one", so an empty key needs an address.
   static const std::uint8_t none = 0;
@@ -29,7 +29,7 @@ Secret hmac_sha256(Bytes key, Bytes data) {
   return digest;
 }
 
-Secret hkdf_extract(Bytes salt, Bytes secret) { return hmac_sha256(salt, secret); }
+HeldSecret hkdf_extract(Bytes salt, Bytes secret) { return hmac_sha256(salt, secret); }
 
 void hkdf_expand(const Secret& key, std::string_view label, Bytes context, MutableBytes out) {
   std::vector<std::uint8_t> info(label.begin(), label.end());

@@ -27,9 +27,9 @@ struct HeldSecret : Secret {
 };
 
 Secret sha256(Bytes data);
-Secret hmac_sha256(Bytes key, Bytes data);
+HeldSecret hmac_sha256(Bytes key, Bytes data);
 // RFC 5869. `hkdf_expand` gives at most 32 bytes, which is all that is needed here.
-Secret hkdf_extract(Bytes salt, Bytes secret);
+HeldSecret hkdf_extract(Bytes salt, Bytes secret);
 void hkdf_expand(const Secret& key, std::string_view label, Bytes context, MutableBytes out);
 // Compares in constant time.
 bool constant_time_equal(Bytes a, Bytes b);

@@ -16,9 +16,9 @@ HeldSecret following(const Secret& secret) {
 
 }  // namespace
 
-Secret handshake_key(Bytes job_secret) { return hkdf_extract(text("ltp1 handshake"), job_secret); }
+HeldSecret handshake_key(Bytes job_secret) { return hkdf_extract(text("ltp1 handshake"), job_secret); }
 
-Secret job_key(Bytes job_secret) { return hkdf_extract(text("ltp3 job"), job_secret); }
+HeldSecret job_key(Bytes job_secret) { return hkdf_extract(text("ltp3 job"), job_secret); }
 
 // The job's key is the salt: without it, or without a private key of the exchange, the result is random.
 TrafficSecrets traffic_secrets(const Secret& job_key, const Secret& shared, Bytes transcript) {

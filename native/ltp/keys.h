@@ -9,9 +9,9 @@
 namespace gradwire::ltp {
 
 // Authenticates handshake packets; the same for the whole job, and in every version.
-Secret handshake_key(Bytes job_secret);
+HeldSecret handshake_key(Bytes job_secret);
 // The job's part of the traffic keys.
-Secret job_key(Bytes job_secret);
+HeldSecret job_key(Bytes job_secret);
 
 struct TrafficSecrets {
   HeldSecret initiator;  // protects what the initiator sends

@@ -21,8 +21,8 @@ constexpr Time kStampAge = 100 * kMicrosecond;
 // Runs of datagrams sent before the socket is read again.
 constexpr int kRunsBetweenReads = 64;
 
-Secret entropy() {
-  Secret bytes;
+HeldSecret entropy() {
+  HeldSecret bytes;
   fill_random(bytes);
   return bytes;
 }

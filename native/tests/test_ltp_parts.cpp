@@ -13,11 +13,18 @@
 
 #include <set>
 #include <string>
+#include <type_traits>
 
 using namespace gradwire;
 using namespace gradwire::ltp;
 
 namespace {
+
+// What keys come from is wiped also as a temporary value.
+static_assert(std::is_same_v<decltype(hmac_sha256({}, {})), HeldSecret>);
+static_assert(std::is_same_v<decltype(hkdf_extract({}, {})), HeldSecret>);
+static_assert(std::is_same_v<decltype(handshake_key({})), HeldSecret>);
+static_assert(std::is_same_v<decltype(job_key({})), HeldSecret>);
 
 std::vector<std::uint8_t> from_hex(const std::string& hex) {
   std::vector<std::uint8_t> bytes;

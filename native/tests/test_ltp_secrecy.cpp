@@ -140,7 +140,7 @@ void a_recorder_that_learns_the_secret_opens_nothing() {
     SealedHeader header;
     if (!parse(packet.bytes, header)) continue;
     ++sealed;
-    for (const Secret& guess : {Secret{}, Secret(hello.key), Secret(answer.key), job_key(secret_bytes())}) {
+    for (const Secret& guess : {Secret{}, Secret(hello.key), Secret(answer.key), Secret(job_key(secret_bytes()))}) {
       TrafficSecrets secrets = traffic_secrets(job_key(secret_bytes()), guess, transcript);
       for (const Secret& secret : {Secret(secrets.initiator), Secret(secrets.responder)}) {
         Datagram copy = packet.bytes;

@@ -17,7 +17,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -64,6 +64,9 @@ class SimulatedStream:
     def launch(self, operation: Callable[[], object]) -> None:
         with self.device.lock:
             self._put(operation)
+
+    def current(self) -> AbstractContextManager[None]:
+        return self.device.current(self)
 
     def wait_event(self, event: Any) -> None:
         with self.device.lock:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gradwire.device import cuda
-from gradwire.device.cuda import CudaDevice, completed_future, find_device
+from gradwire.device.cuda import CudaDevice, completed_future, find_device, require_known
 from gradwire.errors import ConfigError
 
 SECOND = torch.device("cuda", 1)
@@ -99,12 +99,15 @@ def test_torch_has_what_is_called() -> None:
     assert hasattr(torch.cuda.Stream, "wait_event")
 
 
-def test_host_memory_has_no_device_and_an_unknown_device_is_an_error() -> None:
-    tensor = torch.zeros(2)
+def test_only_gradients_that_are_needed_in_host_memory_must_be_of_a_known_device() -> None:
+    tensor, unknown = torch.zeros(2), torch.zeros(2, device="meta")
     assert find_device(tensor) is None
     assert torch.equal(completed_future(tensor).wait(), tensor)
-    with pytest.raises(ConfigError, match="gradients are on meta"):
-        find_device(torch.zeros(2, device="meta"))
+    require_known(tensor)
+    assert find_device(unknown) is None
+    for needs in (require_known, completed_future):
+        with pytest.raises(ConfigError, match="gradients are on meta"):
+            needs(unknown)
 
 
 def test_devices_are_equal_by_what_they_name() -> None:

@@ -15,7 +15,17 @@ from torch import Tensor
 from gradwire.transport.lanes.base import AllGather, AllToAll
 from tests.compress.interpreted import launch
 from tests.runtime.sessions import Sessions
-from tests.runtime.test_host_path import SHAPES, DeviceSessions, OverflowScaler, drawn, same, trained
+from tests.runtime.test_host_path import (
+    SHAPES,
+    DeviceSessions,
+    Fail,
+    OverflowScaler,
+    drawn,
+    fail_events,
+    fail_streams,
+    same,
+    trained,
+)
 
 assert launch.INTERPRETED
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -96,6 +106,16 @@ def test_half_precision_is_encoded_on_the_device() -> None:
     restored = trained(DeviceSessions(encode="gpu"), ["int8"], torch.bfloat16, steps=2)
     assert {one.dtype for one in restored} == {torch.bfloat16}
     assert same(restored, expected)
+
+
+@pytest.mark.parametrize("fail", [fail_events, fail_streams])
+def test_a_device_that_failed_ends_the_step(fail: Fail, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = DeviceSessions(encode="gpu")
+    for device in world.devices:
+        fail(device, monkeypatch)
+    with pytest.raises(RuntimeError, match="an illegal memory access"):
+        world.step("int8", drawn(0))
+    world.close()
 
 
 def test_a_step_that_overflows_leaves_the_residuals_as_they_were() -> None:

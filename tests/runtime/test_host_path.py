@@ -6,27 +6,31 @@ The simulated device (tests/device/simulated.py) runs work as late as events all
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
 import pytest
 import torch
 from torch import Tensor
+from torch.futures import Future
 
+from gradwire.compress.base import Weights
 from gradwire.compress.gradient_sample import GradientSampler
 from gradwire.config import CompressConfig
 from gradwire.errors import LinkError
 from gradwire.events import Synchronised
 from gradwire.level import Level
+from gradwire.runtime import factor_groups
 from gradwire.runtime.bucket_work import PendingBucket
 from gradwire.runtime.compressed_path import CompressedPath
+from gradwire.runtime.device_work import DeviceWork
 from gradwire.runtime.host_path import HostWeights
 from gradwire.runtime.plain_path import AllReduceMean
 from gradwire.transport.lanes.base import AllReduce
 from gradwire.transport.lanes.loopback import Loopback
-from gradwire.types import Decision
-from tests.device.simulated import SimulatedDevice, SimulatedFuture
+from gradwire.types import Bucket, Decision
+from tests.device.simulated import SimulatedDevice, SimulatedEvent, SimulatedFuture
 from tests.runtime.sessions import ConstantWeights, Sessions, buckets
 
 SHAPES = [[("a", (60, 20))], [("b", (30, 40)), ("c", (90,))]]
@@ -187,6 +191,22 @@ def test_host_memory_is_what_the_documentation_states(dtype: torch.dtype, bytes_
     world.close()
 
 
+@pytest.mark.parametrize("own_wire", [False, True])
+def test_pinned_memory_is_four_slots_also_where_whole_residuals_are_sent(
+    own_wire: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinned: dict[SimulatedDevice, list[int]] = {}
+
+    def record(device: SimulatedDevice, nbytes: int) -> Tensor:
+        pinned.setdefault(device, []).append(nbytes)
+        return make(device, nbytes)
+
+    make = SimulatedDevice.pinned
+    monkeypatch.setattr(SimulatedDevice, "pinned", record)
+    trained(DeviceSessions(own_wire=own_wire), ["int4", "off"])
+    assert list(pinned.values()) == [[SLOT] * 4] * 2
+
+
 class NeverDone:
     def query(self) -> bool:
         return False
@@ -212,6 +232,75 @@ def test_an_error_of_the_path_reaches_the_training_loop_with_its_type(monkeypatc
     world.close()
 
 
+Fail = Callable[[SimulatedDevice, pytest.MonkeyPatch], None]
+
+
+def fail_events(device: SimulatedDevice, patched: pytest.MonkeyPatch) -> None:
+    """As CUDA after an illegal access: no call to the device works any more."""
+
+    def failing(*arguments: object) -> None:
+        raise RuntimeError("an illegal memory access")
+
+    patched.setattr(SimulatedEvent, "synchronize", failing)
+    patched.setattr(device, "complete", failing)
+
+
+def fail_streams(device: SimulatedDevice, patched: pytest.MonkeyPatch) -> None:
+    def failing(name: str) -> None:
+        raise RuntimeError("an illegal memory access")
+
+    patched.setattr(device, "new_stream", failing)
+
+
+@pytest.mark.parametrize("fail", [fail_events, fail_streams])
+def test_a_device_that_failed_ends_the_step(fail: Fail, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = DeviceSessions()
+    for device in world.devices:
+        fail(device, monkeypatch)
+    with pytest.raises(RuntimeError, match="an illegal memory access"):
+        world.step("int8", drawn(0))
+    world.close()
+
+
+def test_an_error_behind_the_last_bucket_fails_the_buckets_that_waited_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Low rank keeps buckets until the end of the step where no bucket is the last: without it they never end."""
+
+    def broken(self: CompressedPath) -> None:
+        raise LinkError("rank 1 is gone")
+
+    world = DeviceSessions()
+    monkeypatch.setattr(factor_groups, "ends_group", lambda *arguments: False)
+    monkeypatch.setattr(CompressedPath, "end_step", broken)
+    with pytest.raises(LinkError, match="rank 1 is gone"):
+        world.step("lowrank:2", drawn(0))
+    world.close()
+
+
+class LongExchange(Future[Tensor]):
+    """The bucket is back when the training thread has waited three times as long as it waits for the device."""
+
+    def __init__(self, work: DeviceWork, device: SimulatedDevice) -> None:
+        super().__init__()
+        self._work, self._device = work, device
+        self.asked = 0
+
+    def done(self) -> bool:
+        self.asked += 1
+        if self.asked == 3:
+            self._work.complete(self._device.default)
+        return False
+
+
+def test_a_copy_that_the_device_never_ends_is_a_link_error_and_an_exchange_may_take_longer() -> None:
+    device = SimulatedDevice()
+    work = DeviceWork(device, device.memory(4), timeout=0.01)
+    with pytest.raises(LinkError, match=r"did not copy a bucket within 0\.01 s"):
+        work.wait()
+    work.exchange = LongExchange(work, device)
+    work.wait()
+    assert work.exchange.asked == 3
+
+
 class OverflowScaler:
     def get_scale(self) -> float:
         return 1.0
@@ -232,6 +321,67 @@ def test_a_step_that_overflows_leaves_the_residuals_as_they_were() -> None:
     after = [feedback.state_dict()["residuals"] for feedback in world.feedbacks]
     world.close()
     assert all(torch.equal(old[name], new[name]) for old, new in zip(before, after, strict=True) for name in old)
+
+
+class ScaleOfDevice(OverflowScaler):
+    """Its scale is on the device: to read it is to wait for the stream that is current."""
+
+    def __init__(self, device: SimulatedDevice) -> None:
+        self._device = device
+        self.read_on: list[str] = []
+
+    def get_scale(self) -> float:
+        self.read_on.append(self._device.current_stream().name)
+        return 1.0
+
+
+def test_a_loss_scale_is_read_behind_the_gradient_and_not_behind_the_rest_of_backward() -> None:
+    world = DeviceSessions()
+    scalers = [ScaleOfDevice(device) for device in world.devices]
+    for session, scaler in zip(world.sessions, scalers, strict=True):
+        session.scaling.follow(scaler)
+    trained(world, ["int8", "off"], steps=2)
+    assert [scaler.read_on for scaler in scalers] == [["download", "download"]] * 2
+
+
+class OneAfterTheOther(DeviceSessions):
+    """The first bucket is back on the device before the second is passed to the session."""
+
+    def _backward(self, rank: int, level: Level, gradients: list[Tensor]) -> None:
+        session = self.sessions[rank]
+        synchronise = session.synchronise
+
+        def wait_first(bucket: Bucket, buffer: Tensor, weights: Weights) -> Future[Tensor]:
+            for work in session._in_flight:
+                work.wait()
+            return synchronise(bucket, buffer, weights)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(session, "synchronise", wait_first)
+            super()._backward(rank, level, gradients)
+
+
+def left_by_an_overflow(world: Sessions) -> list[dict[str, Tensor]]:
+    """Residuals after an `off` step that has a residual in the second bucket and overflows in the first."""
+    world.step("int4", drawn(0))
+    for feedback in world.feedbacks:
+        state = feedback.state_dict()
+        state["residuals"].pop("a")
+        feedback.load_state_dict(state)
+    overflowing = drawn(1)
+    overflowing[0][0][7] = float("inf")
+    world.step("off", overflowing)
+    world.close()
+    return [feedback.state_dict()["residuals"] for feedback in world.feedbacks]
+
+
+def test_a_bucket_that_overflows_before_a_later_one_sends_its_residual_is_seen() -> None:
+    expected = left_by_an_overflow(Sessions(2, SHAPES, own_wire=True))
+    left = left_by_an_overflow(OneAfterTheOther())
+    assert [set(own) for own in expected] == [{"b", "c"}] * 2
+    for one, other in zip(left, expected, strict=True):
+        assert set(one) == set(other)
+        assert all(torch.equal(one[name], other[name]) for name in other)
 
 
 def test_weights_of_a_device_are_read_when_it_has_them_and_pruned_before_the_mean() -> None:

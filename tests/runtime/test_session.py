@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+from torch import Tensor
+from torch.futures import Future
 
-from gradwire.errors import LinkError
+from gradwire.errors import ConfigError, LinkError
 from gradwire.events import Decided, Synchronised
 from gradwire.runtime.event_reporter import EventReporter
 from gradwire.runtime.pipeline import Pipeline
+from gradwire.runtime.plain_path import AllReduceMean
+from gradwire.transport.lanes.loopback import Loopback
 from tests.runtime.sessions import ScriptedGovernor, Sessions
 
 SHAPES = [[("w", (60, 100))]]
@@ -81,4 +87,30 @@ def test_a_detached_session_sends_the_residuals_once_and_then_what_plain_ddp_sen
     left = sum(own[0] for own in gradients) / 2 - restored
     torch.testing.assert_close(world.step("topk:0.05", [[torch.zeros(6000)]] * 2)[0][0], left)
     assert torch.equal(world.step("topk:0.05", gradients)[0][0], sum(own[0] * 0.5 for own in gradients))
+    world.close()
+
+
+class GroupOfUnknownDevices(Sessions):
+    """The process group reduces tensors of every device."""
+
+    def all_reduce(self, world: Loopback, rank: int) -> AllReduceMean:
+        def all_reduce(buffer: Tensor) -> Future[list[Tensor]]:
+            done: Future[list[Tensor]] = Future()
+            done.set_result([buffer])
+            return done
+
+        return all_reduce
+
+
+def test_a_gradient_of_an_unknown_device_is_refused_only_where_it_is_needed_in_host_memory() -> None:
+    world, unknown = GroupOfUnknownDevices(1, SHAPES), [[torch.zeros(6000, device="meta")]]
+    (session,) = world.sessions
+    assert world.step("off", unknown)[0][0].device.type == "meta"
+    with pytest.raises(ConfigError, match="gradients are on meta"):
+        world.step("int8", unknown)
+    session._parts = replace(session._parts, adaptive=True)
+    with pytest.raises(ConfigError, match="gradients are on meta"):
+        world.step("off", unknown)
+    session.detach()
+    assert world.step("int8", unknown)[0][0].device.type == "meta"
     world.close()

@@ -15,6 +15,7 @@ test.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
@@ -38,7 +39,12 @@ class DeviceStream(Protocol):
     """A queue of work on the device."""
 
     def launch(self, operation: Callable[[], object]) -> None:
-        """Queue what the operation does with tensors of the device. It must not wait for the device itself."""
+        """Queue what the operation does with tensors of the device. If it waits for this stream, so does the caller; it
+        must not wait for another."""
+        ...
+
+    def current(self) -> AbstractContextManager[object]:
+        """Within it, torch's operations in the calling thread use this stream, and what waits for them waits for it."""
         ...
 
     def wait_event(self, event: DeviceEvent) -> None: ...

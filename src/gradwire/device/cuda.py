@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +22,11 @@ class CudaStream:
     stream: Any
 
     def launch(self, operation: Callable[[], object]) -> None:
-        with torch.cuda.stream(self.stream):
+        with self.current():
             operation()
+
+    def current(self) -> AbstractContextManager[object]:
+        return torch.cuda.stream(self.stream)
 
     def wait_event(self, event: DeviceEvent) -> None:
         self.stream.wait_event(event)
@@ -62,19 +66,22 @@ class CudaDevice:
 
 
 def find_device(tensor: Tensor) -> Device | None:
-    """The device of a tensor; None for host memory. ConfigError for a device that gradwire does not know."""
-    device = tensor.device
-    if device.type == "cpu":
-        return None
-    if device.type != "cuda":
+    """The device of a tensor; None for host memory, and for a device that gradwire does not know."""
+    return CudaDevice(tensor.device) if tensor.device.type == "cuda" else None
+
+
+def require_known(tensor: Tensor) -> None:
+    """ConfigError for a gradient that cannot be copied to the host: it is on a device that gradwire does not know."""
+    if tensor.device.type not in ("cpu", "cuda"):
         raise ConfigError(
-            f"attach: gradients are on {device}; gradwire takes those of cpu and cuda devices: move the model to one"
+            f"attach: gradients are on {tensor.device}; gradwire takes those of cpu and cuda devices: move the model "
+            'to one, or use level = "off" over the process group'
         )
-    return CudaDevice(device)
 
 
 def completed_future(result: Tensor) -> Future[Tensor]:
     """A future that is done; valid after what the calling thread launched so far."""
+    require_known(result)
     device = find_device(result)
     if device is None:
         future: Future[Tensor] = Future()

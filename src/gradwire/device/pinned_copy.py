@@ -48,15 +48,15 @@ class Download:
 
     def __init__(self, device: Device, slot: int = SLOT, stream: DeviceStream | None = None) -> None:
         self._slots = _Slots(device, slot)
-        self._stream = stream or device.new_stream("download")
+        self.stream = stream or device.new_stream("download")
 
     def copy(self, source: Tensor, target: Tensor, ready: DeviceEvent) -> None:
         """Returns when `target` has the values that `source` has at the event `ready`."""
-        self._stream.wait_event(ready)
+        self.stream.wait_event(ready)
         before: tuple[DeviceEvent, Tensor, Tensor] | None = None
         for _, slot, piece, into in self._slots.pieces(source, target):
-            self._stream.launch(partial(slot.copy_, piece, non_blocking=True))
-            copying = self._stream.record_event(), slot, into
+            self.stream.launch(partial(slot.copy_, piece, non_blocking=True))
+            copying = self.stream.record_event(), slot, into
             _finish(before)  # the piece before, while this one is copied; then its slot is free
             before = copying
         _finish(before)

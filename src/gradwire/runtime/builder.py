@@ -170,6 +170,7 @@ def _session(
     compressed = CompressedPath(paths)
     parts = SessionParts(
         governor=governor,
+        adaptive=is_controller(context.config.level),
         sampler=context.sampler,
         plain=_plain_path(context, connections, paths),
         compressed=compressed,

@@ -136,17 +136,18 @@ class DevicePath:
         self._context.timer.energies(*energies(0, on_host[0], on_host[1]))
 
     def _complete(self, work: _Exchanged) -> None:
-        mine = work.memory.mine()
         try:
+            mine = work.memory.mine()
             work.inner.wait()  # it is done: this raises its error
             for event in work.ended:
                 mine.stream.wait_event(event)
+            # Known by now: with compressed levels either every bucket's residuals were saved before this, or none's.
             found = not self._context.scaling.checks or self._finite(work)
             if work.values is not work.staged.buffer:
                 mine.stream.launch(lambda: work.staged.buffer.copy_(work.values))
-            work.outer.complete(mine.stream, all_finite=found)  # 4
-        except BaseException as error:  # the training thread waits: the future must complete, and carries the error
-            work.outer.complete(mine.stream, error)
+            work.outer.complete(mine.stream, all_finite=lambda: found)  # 4
+        except BaseException as error:  # the training thread waits for it
+            work.outer.fail(error)
 
     def _finite(self, work: _Exchanged) -> bool:
         mine, host = work.memory.mine(), torch.empty(2, dtype=torch.float32)

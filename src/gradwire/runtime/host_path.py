@@ -17,6 +17,7 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -70,12 +71,13 @@ class HostPath:
     """The threads and copies of one session; made with the first bucket of device memory."""
 
     def __init__(self, context: PathContext, timeout: float | None = None, slot: int = SLOT) -> None:
-        """`timeout` is how many seconds a step may wait for the one before it to end on the device."""
+        """`timeout` is how many seconds a step may wait for the device."""
         self._context = context
         self._timeout = timeout
         self._slot = slot
         self._values: dict[int, Tensor] = {}
         self._copies: dict[Device, tuple[Download, Upload]] = {}
+        self._works: list[DeviceWork] = []
         self._downloads, self._uploads = TaskThread("gradwire-download"), TaskThread("gradwire-upload")
 
     def find_device(self, buffer: Tensor) -> Device | None:
@@ -103,14 +105,26 @@ class HostPath:
 
     def submit(self, path: BucketPath, staged: DeviceBucket, level: Level, weights: Weights) -> DeviceWork:
         """As `path.submit`, which is called when the gradient is in host memory."""
-        work = DeviceWork(staged.device, staged.buffer)
+        work = DeviceWork(staged.device, staged.buffer, self._timeout)
+        self._works.append(work)
         self._downloads.put(lambda: self._download(path, staged, level, weights, work))
         return work
 
     def after_buckets(self, task: Task) -> None:
-        """Call `task` when the path has all buckets submitted so far; here and now if there were none."""
+        """Call `task` when the path has all buckets submitted so far; here and now if there were none. If it fails, so
+        do the buckets since the last call."""
+        works, self._works = self._works, []
+
+        def run() -> None:
+            try:
+                task()
+            except BaseException as error:
+                for work in works:
+                    work.fail(error)
+                raise
+
         if self._downloads.started:
-            self._downloads.put(task)
+            self._downloads.put(run)
         else:
             task()
 
@@ -126,28 +140,33 @@ class HostPath:
     def _download(
         self, path: BucketPath, staged: DeviceBucket, level: Level, weights: Weights, work: DeviceWork
     ) -> None:
-        copies = self._copies.get(staged.device)
-        if copies is None:
-            copies = Download(staged.device, self._slot), Upload(staged.device, self._slot)
-            self._copies[staged.device] = copies
-        download, upload = copies
         try:
+            download, upload = self._copies_of(staged.device)
             values = self._values_of(staged)
             download.copy(staged.buffer, values, staged.ready)  # 2
-            inner = path.submit(staged.bucket, values, level, HostWeights(weights, upload.stream))  # 3
-        except BaseException as error:  # the training thread waits: the future must complete, and carries the error
-            work.complete(upload.stream, error)
+            with download.stream.current():  # a loss scale is read behind the gradient, not behind all of backward
+                inner = path.submit(staged.bucket, values, level, HostWeights(weights, upload.stream))  # 3
+        except BaseException as error:  # the training thread waits for it
+            work.fail(error)
             return
+        work.exchange = inner.future
         inner.future.add_done_callback(lambda _: self._uploads.put(lambda: self._upload(inner, values, work, upload)))
 
     def _upload(self, inner: PendingBucket, values: Tensor, work: DeviceWork, to: Upload) -> None:
         try:
             inner.wait()  # it is done: this raises its error
-            found = not self._context.scaling.checks or finite(values)
+            all_finite = cache(partial(finite, values))
+            if self._context.scaling.checks:
+                all_finite()  # here, not on the training thread; that looks where only a later bucket sends a residual
             to.copy(values, work.restored)  # 4
-            work.complete(to.stream, all_finite=found)
+            work.complete(to.stream, all_finite=all_finite)
         except BaseException as error:
-            work.complete(to.stream, error)
+            work.fail(error)
+
+    def _copies_of(self, device: Device) -> tuple[Download, Upload]:
+        if device not in self._copies:
+            self._copies[device] = Download(device, self._slot), Upload(device, self._slot)
+        return self._copies[device]
 
     def _values_of(self, staged: DeviceBucket) -> Tensor:
         """Host memory for the bucket, of its type and length."""

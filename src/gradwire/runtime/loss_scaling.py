@@ -96,7 +96,8 @@ class LossScaling:
 
     @property
     def checks(self) -> bool:
-        """Whether `settle` may look at the buckets of the step in progress."""
+        """Whether `settle` will look at the buckets of the step in progress; a later bucket's `flushed` can still
+        change that."""
         return bool(self._saved) or self.any_shard is not None
 
     def settle(self, buckets_finite: Iterable[bool], step_ended: bool) -> None:

@@ -75,7 +75,7 @@ class PlainPath:
         if device is None:
             done = self._all_reduce(buffer)
             return PlainWork(reporter, done, sized, buffer, wire_bytes, self._timeout, self._measure)
-        timing = DeviceTiming(device, watcher, device.current_stream().record_event())
+        timing = DeviceTiming(device, watcher, device.current_stream().record_event(), self._timeout)
         done = self._all_reduce(buffer)
         return DeviceAllReduce(reporter, done, timing, sized, buffer, wire_bytes, self._measure)
 
@@ -96,13 +96,12 @@ class PlainPath:
 
 
 def add_residual(buffer: Tensor, residual: Tensor, device: Device | None) -> None:
-    """Add a residual of host memory to a gradient; on a device in the order of the training stream, through pinned
-    memory, so that the host does not wait."""
+    """Add a residual of host memory to a gradient; on a device in the order of the training stream. CUDA waits for the
+    stream there, because the residual is not pinned: for one step, pinned memory would be as large as the model."""
     if device is None:
         buffer.add_(residual)
-        return
-    pinned = device.pinned(residual.nbytes).view(residual.dtype).copy_(residual)
-    device.current_stream().launch(lambda: buffer.add_(pinned.to(buffer.device, non_blocking=True)))
+    else:
+        device.current_stream().launch(lambda: buffer.add_(residual.to(buffer.device)))
 
 
 def dense_bytes(buffer: Tensor, world_size: int) -> int:

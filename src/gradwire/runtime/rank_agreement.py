@@ -38,12 +38,13 @@ def fact_checker(config: Config, group: dist.ProcessGroup) -> CheckFacts:
 
 def all_ranks(config: Config, group: dist.ProcessGroup, lost_ranks: LostRankFinder) -> Callable[[bool], bool]:
     """A function that says whether its argument is true on every rank; all ranks call it at the same step, which may be
-    in the middle of training. With an elastic plan nothing is compared: it returns this rank's own argument."""
+    in the middle of training, and beside the training thread. With an elastic plan nothing is compared: it returns this
+    rank's own argument."""
 
     def holds(here: bool) -> bool:
         if _shared_store(group) is None or config.planning.elastic:
             return here
-        exchange = StoreExchange.for_group(group, "everybody", config.transport.timeout)
+        exchange = StoreExchange.for_group(group, "everybody", config.transport.timeout, own_connection=True)
         exchange.find_gone = lambda ranks: lost_ranks.probe_ranks(ranks)[0]
         return all(exchange.gather("answer", here, bool))
 

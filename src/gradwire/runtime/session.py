@@ -19,6 +19,7 @@ from torch.futures import Future
 from gradwire.closing import Closing
 from gradwire.compress.base import Weights
 from gradwire.compress.gradient_sample import GradientSampler
+from gradwire.device.cuda import require_known
 from gradwire.level import Level
 from gradwire.runtime.bucket_work import PendingBucket
 from gradwire.runtime.compressed_path import CompressedPath
@@ -57,6 +58,8 @@ class SessionParts:
     reporter: EventReporter
     timer: StepTimer
     verifier: ReplicaVerifier | None = None
+    # Whether a controller may choose levels that need gradients in host memory.
+    adaptive: bool = False
     # On rank 0 of a job with a controller.
     sampler: GradientSampler | None = None
     # Called in this order by `close`.
@@ -80,11 +83,13 @@ class Session:
         """Replace the bucket's flat gradient by its mean over all ranks; the future holds the same buffer."""
         with span("hook"):
             self._bucket_step = bucket.step
+            if self._parts.adaptive and not self._detached:
+                require_known(buffer)
             decision = self._decide(bucket, buffer.is_sparse)
             if self._decided.get(bucket.index) != (decision.level, decision.sync_every):
                 self._decided[bucket.index] = decision.level, decision.sync_every
                 self._parts.reporter.decided(bucket, decision)
-            if self._parts.sampler is not None and not buffer.is_sparse:
+            if self._parts.sampler is not None and not (buffer.is_sparse or self._detached):
                 self._parts.sampler.add(buffer, self._parts.host.find_device(buffer))
             with self._parts.reporter.reporting(bucket.step):
                 if buffer.is_sparse and bucket.is_last and self._trees:
@@ -164,12 +169,15 @@ class Session:
         self, path: BucketPath, bucket: Bucket, buffer: Tensor, level: Level, weights: Weights
     ) -> PendingBucket:
         host, timer = self._parts.host, self._parts.timer
+        in_host_memory = path.in_host_memory(buffer)
+        if in_host_memory:
+            require_known(buffer)
         staged = host.stage(bucket, buffer)
         if not self._detached:
             host.when_ready(staged, lambda now: timer.bucket_ready(now, bucket.nbytes))
         device = self._parts.device
         work: PendingBucket
-        if staged is None or not path.in_host_memory(buffer):
+        if staged is None or not in_host_memory:
             work = path.submit(bucket, buffer, level, weights)
         elif device is not None and device.takes(path, level):
             work = device.submit(staged, level)
