@@ -158,10 +158,11 @@ def imported(module: str) -> set[str]:
     return found
 
 
-# Imported by trainings and without effect on a loss: types and their checks, and what operations are called.
+# Imported by trainings and without effect on a loss: types and their checks, what operations are called, and copies of
+# device memory, which virtual time has none of.
 PLUMBING = {
-    "__init__.py", "closing.py", "device/base.py", "errors.py", "suggest.py", "types.py", "units.py",
-    "demo/__init__.py", "simulate/__init__.py", "transport/__init__.py", "transport/lanes/__init__.py",
+    "__init__.py", "closing.py", "device/base.py", "device/pinned_copy.py", "errors.py", "suggest.py", "types.py",
+    "units.py", "demo/__init__.py", "simulate/__init__.py", "transport/__init__.py", "transport/lanes/__init__.py",
     "transport/lanes/base.py", *NOT_TRAINING,
 }  # fmt: skip
 
