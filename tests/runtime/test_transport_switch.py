@@ -57,7 +57,9 @@ class Ran:
     error: str = ""
 
 
-def run(world_size: int, cannot_open: Collection[int] = (), *, held: threading.Event | None = None) -> list[Ran]:
+def run(
+    world_size: int, cannot_open: Collection[int] = (), *, held: threading.Event | None = None, steps: int = STEPS
+) -> list[Ran]:
     """Governors of all ranks in one process. `held`: the last rank opens only after this is set."""
     pulses, decisions, wires = Loopback(world_size), Loopback(world_size), Loopback(world_size)
     ran = [Ran() for _ in range(world_size)]
@@ -83,7 +85,7 @@ def run(world_size: int, cannot_open: Collection[int] = (), *, held: threading.E
             context, CountingController(), start, pipeline, transports, None, OpenChoice(chooser)
         )
         try:
-            for step in range(STEPS):
+            for step in range(steps):
                 governor.begin_step(bucket(step))
                 ran[rank].kinds.append(transports.current.kind)
                 timer.bucket_ready(clock.now(), 4000)
