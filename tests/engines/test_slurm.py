@@ -40,7 +40,7 @@ def ended(cluster: SlurmCluster, number: str) -> bool:
     """Whether the job has completed; one that was queued again starts without Slurm's delay of two minutes."""
     fields = job(cluster, number)
     assert fields["JobState"] not in {"FAILED", "CANCELLED", "NODE_FAIL"}, fields
-    if fields["JobState"] == "PENDING" and fields["Reason"] == "BeginTime" and fields["Restarts"] == "1":
+    if fields["JobState"] == "PENDING" and fields["Reason"] == "BeginTime" and fields["Restarts"] != "0":
         cluster.run("scontrol", "update", f"JobId={number}", "StartTime=now")
     return fields["JobState"] == "COMPLETED"
 
