@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,6 +59,30 @@ def test_a_job_under_slurm_continues_on_another_node(cluster: SlurmCluster, fold
     assert f"rank 1 on {LOST} is gone" in output
     check_output(output)
     assert cluster.states()[LOST] == "down*"
+
+
+@pytest.mark.timeout(400)
+def test_a_job_of_which_a_rank_is_reported_lost_is_queued_again(cluster: SlurmCluster, folder: Path) -> None:
+    number = shell(cluster, folder, command("sbatch")).split()[-1]
+    log = folder / f"slurm-{number}.out"
+    wait_until(lambda: checkpoint(folder / "run", EVERY), DEADLINE, lambda: _text(log))
+    os.kill(_process_of_rank(1), signal.SIGKILL)
+    wait_until(lambda: ended(cluster, number), DEADLINE, lambda: _text(log) + cluster.machines.logs())
+    assert job(cluster, number)["Restarts"] == "1"
+
+
+def _process_of_rank(rank: int) -> int:
+    """The process of the example that trains as this rank."""
+    (found,) = [int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit() and _trains(one, rank)]
+    return found
+
+
+def _trains(process: Path, rank: int) -> bool:
+    try:
+        runs_example = b"examples/restarts.py" in (process / "cmdline").read_bytes()
+        return runs_example and f"SLURM_PROCID={rank}\0".encode() in (process / "environ").read_bytes()
+    except OSError:  # it has ended meanwhile
+        return False
 
 
 @pytest.mark.timeout(400)
