@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gradwire.decide.price import ADAPTIVE, EXACT, FORMATS, LEAST_KEPT, LOWRANK, PLAIN
+from gradwire.decide.price import ADAPTIVE, EXACT, FORMATS, LEAST_KEPT, PLAIN, lowrank_price
 from gradwire.level import Level
 from gradwire.simulate.tasks import make_task, with_optimizer
 from gradwire.simulate.workers import BucketTraffic, Workers
@@ -32,7 +32,7 @@ from harness.progress.curves import Curve, noise_of
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 JOBS = "gpt:adamw:0.001,mlp:adam:0.001,cnn:adam:0.001,gpt:sgd:0.1:0.9,cnn:sgd:0.05:0.9,resnet:sgd:0.1:0.9"
-LEVELS = "int8,int4,int2,lowrank:4,topk:0.1+int8,topk:0.03+int8,topk:0.01+int8,topk:0.003+int8"
+LEVELS = "int8,int4,int2,lowrank:32+int4,lowrank:4,topk:0.1+int8,topk:0.03+int8,topk:0.01+int8,topk:0.003+int8"
 # The share of the steps after which a level is compared: at the very end a trend knows one side only.
 MEASURED_AT = 0.9
 WORKERS = 2
@@ -98,7 +98,7 @@ def price(job: str, level: Level, kept: float) -> float:
     """What decide/price.py assumes for a level that keeps this much."""
     kind = 1 if ":sgd" in job else 0
     if level.select == "lowrank":
-        return LOWRANK[kind]
+        return lowrank_price(level.rank)[kind]
     rounding = FORMATS.get(level.values, EXACT)[kind]
     return rounding * (1 + (ADAPTIVE, PLAIN)[kind] * math.log(1 / max(kept, LEAST_KEPT))) if level.sparse else rounding
 

@@ -21,6 +21,11 @@ SPARSE: Final[tuple[Select, ...]] = ("topk", "exactk", "sharedk", "randk")
 STAGES: Final = ("off", "prune", *SPARSE, "lowrank", *VALUES[1:], "zstd")
 
 
+def bits(values: Values) -> int:
+    """Bits of one value of a format: 8 of int8."""
+    return int(values.lstrip("abcdefghijklmnopqrstuvwxyz"))
+
+
 @dataclass(frozen=True, slots=True)
 class Level:
     """What is sent (`select` with `ratio` or `rank`, of what `prune` leaves) and in which format (`values`)."""

@@ -15,6 +15,7 @@ import pytest
 from gradwire.decide.accuracy_guard import AccuracyGuard
 from gradwire.decide.auto import WORSE, Auto
 from gradwire.decide.base import Controller, Job
+from gradwire.decide.cost_model import STOLEN
 from gradwire.decide.dc2 import Dc2
 from gradwire.decide.decision_record import pack_decision, unpack_decision
 from gradwire.decide.ladder import LADDER, index_of
@@ -34,8 +35,8 @@ ANY = 9.0
 WARM = 120
 
 
-def buckets(count: int = 10, numel: int = 4 * MB) -> tuple[Bucket, ...]:
-    shape = (500, numel // 500)
+def buckets(count: int = 10, numel: int = 4 * MB, *, matrices: bool = True) -> tuple[Bucket, ...]:
+    shape = (500, numel // 500) if matrices else (numel,)
     return tuple(
         Bucket(i, 0, numel, 4, (ParameterSlice(f"p{i}", 0, shape, numel),), i == count - 1) for i in range(count)
     )
@@ -64,9 +65,10 @@ class World:
             wire = self.job.wire_bytes(level)
             hops = max(size.hops for size in self.job.footprint(level, self.job.buckets))
             busy = wire / rate + hops * self.trip / 2
-            exposed = self.exposed(level, rate)
+            exposed, work = self.exposed(level, rate), work_per_element(level) * self.job.numel
             times = tuple((self.span * i / 9, 16 * MB) for i in range(10))
-            facts = StepFacts(self.compute + exposed, exposed, busy, wire, hops, 0.0, self.span, times)
+            took = self.compute + STOLEN * work + exposed
+            facts = StepFacts(took, exposed, busy, wire, hops, work, self.span, times)
             variation += 0.25 * (abs(busy - delay) - variation) if delay else 0.0
             delay = busy if not delay else delay + 0.125 * (busy - delay)
             rates.append(rate)
@@ -82,11 +84,19 @@ class World:
         return self
 
     def exposed(self, level: Level, rate: float) -> float:
-        """What training waits for: buckets queue for the link in the order in which backward produces them."""
-        free = 0.0
+        """What training waits for: buckets queue for the processor and then for the link, in the order in which
+        backward produces them."""
+        encoded = free = 0.0
         for index, size in enumerate(self.job.footprint(level, self.job.buckets)):
-            free = max(free, self.span * index / 9) + size.wire_bytes / rate
-        return free + size.hops * self.trip / 2 - self.span
+            encoding = work_per_element(level) * self.job.buckets[index].numel / 2
+            encoded = max(encoded, self.span * index / 9) + encoding
+            free = max(free, encoded) + size.wire_bytes / rate
+        return free + size.hops * self.trip / 2 + encoding - self.span
+
+
+def work_per_element(level: Level) -> float:
+    as_ours = replace(level, select="topk") if level.select == "sharedk" else level
+    return LADDER[index_of(as_ours)].work * 1e-9
 
 
 def steady(mbit: float) -> Callable[[int], float]:
@@ -124,7 +134,7 @@ def test_auto_is_nearly_as_good_as_the_best_fixed_level(mbit: float, trip: float
     world = World(Auto(extra_steps=ANY), steady(mbit), trip).run(2 * WARM)
     ours = world.seconds[-1] * PRICES.of(world.levels[-1])
     best = min(fixed_time(rung.level, mbit, trip) for rung in LADDER)
-    assert ours <= (1 + WORSE) * best / 0.93, "the band against flapping, and work that this world lacks"
+    assert ours <= (1 + WORSE) * best / 0.98, "the band against flapping"
 
 
 @pytest.mark.parametrize("mbit", [50, 200, 1000])
@@ -313,10 +323,12 @@ def test_auto_backs_off_to_a_dense_level_when_the_guard_says_so() -> None:
 
 
 def test_auto_uses_no_level_that_costs_more_steps_than_the_user_allows() -> None:
-    slow = World(Auto(), steady(20)).run(WARM)
+    """Without matrices low rank, which costs few steps, has nothing to factorise."""
+    vectors = Job(8, buckets(matrices=False), FootprintTable(8))
+    slow = World(Auto(), steady(20), job=vectors).run(WARM)
     assert all(PRICES.of(level) <= 1.05 for level in slow.levels)
     assert not slow.levels[-1].off
-    traded = World(Auto(extra_steps=1.5), steady(20)).run(WARM)
+    traded = World(Auto(extra_steps=1.5), steady(20), job=vectors).run(WARM)
     assert 1.05 < PRICES.of(traded.levels[-1]) <= 2.5
 
 

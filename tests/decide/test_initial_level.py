@@ -7,8 +7,8 @@ import pytest
 from gradwire.decide.decision_record import pack_decision, unpack_decision
 from gradwire.decide.initial_level import INITIAL_LEVELS, initial_level
 from gradwire.decide.ladder import LADDER
-from gradwire.decide.lossiness import at_most, bits, kept_share, limited
-from gradwire.level import Level
+from gradwire.decide.lossiness import at_most, kept_share, limited
+from gradwire.level import Level, bits
 from gradwire.units import Rate
 
 SIZES = {Level(): 24_000_000, **dict(zip(INITIAL_LEVELS, (6_000_000, 3_000_000), strict=True))}

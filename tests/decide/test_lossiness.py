@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from gradwire.decide.ladder import LADDER
-from gradwire.decide.lossiness import at_most, bits, least_ratio, limited, lossiness
-from gradwire.level import VALUES, Level
+from gradwire.decide.lossiness import at_most, least_ratio, limited, lossiness
+from gradwire.level import VALUES, Level, bits
 
 # Least lossy first; levels of one entry are equally lossy.
 ORDER = [

@@ -118,7 +118,7 @@ def test_a_share_is_rounded_alike_on_all_ranks() -> None:
 
 
 def test_a_level_that_cannot_work_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="controller: lowrank cannot be combined"):
-        sendable(Decision(Level(select="lowrank", rank=4, values="int8"), "no"))
+    with pytest.raises(ConfigError, match="controller: lowrank can be combined with"):
+        sendable(Decision(Level(select="lowrank", rank=4, values="int2"), "no"))
     with pytest.raises(ConfigError, match="controller"):
         sendable(Decision(Level(values="fp8"), "no"))  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from tests.exchange.ranks import Rank, alone, run
 
 LEVELS = [
     "fp16", "int8", "int4", "int2", "topk:0.05+int8", "exactk:0.05", "randk:0.05", "sharedk:0.05+int8", "lowrank:32",
-    "zstd", "int8+zstd", "topk:0.3+zstd",
+    "lowrank:64+int8", "zstd", "int8+zstd", "topk:0.3+zstd",
 ]  # fmt: skip
 # A full-precision sum, one all-gather of small frames, and shards of large ones; low rank with small and large factors.
 SHAPES = [(TINY // 32, 16), (64, 64), (512, 512)]

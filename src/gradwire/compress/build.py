@@ -25,9 +25,10 @@ def build_codec(level: Level, zero_pruned: bool = False, orders: Orders | None =
 
 def check_chain(level: Level, setting: str = "level") -> None:
     """ConfigError for a chain that cannot work, before anything is sent."""
-    if level.select == "lowrank" and (level.values != "fp32" or level.prune or level.lossless):
+    if level.select == "lowrank" and (level.values == "int2" or level.prune or level.lossless):
         raise ConfigError(
-            f"{setting}: lowrank cannot be combined with other stages; write lowrank:{level.rank} instead of {level}"
+            f"{setting}: lowrank can be combined with fp16, bf16, int8 or int4 only; "
+            f"write lowrank:{level.rank}+int8 instead of {level}"
         )
     if level.select == "sharedk" and (level.prune or level.lossless):
         raise ConfigError(

@@ -4,11 +4,16 @@
     2. P = M Q            -> sum         Q is last step's, so the subspace is tracked over time
     3. P = orthonormal(P)
     4. Q = M^T P          -> sum
-    5. M^ = P Q^T, residual = M - M^     the same M^ on every rank
+    5. M^ = P Q^T                        the same M^ on every rank
+    6. residual = M - P Q^T              with the rank's own Q: the mean of the residuals is that of M - M^
 
 Every rank computes steps 3 and 5 from the same sums and must get the same bytes on different processors. A
 linear-algebra library orders its operations by the processor's vector width, so gradwire has its own kernels for both
 (compress/kernels/factors.py). Steps 2 and 4 are each rank's own contribution and may use any library.
+
+Factors may be sent in a value format (lowrank:16+int8). What rounding changes in Q stays in the residual like all that
+the product does not carry; a rounded P spans a slightly other subspace, no more. Columns of a factor differ much in
+size, so factors are flat by columns: values that share a scale are of one column or of neighbours.
 
 Vectors (biases, norms) and matrices that would not shrink are sent uncompressed, together with P.
 """
@@ -22,7 +27,7 @@ import torch
 from torch import Tensor
 
 from gradwire.compress.kernels.factors import multiply_factors, orthonormalise
-from gradwire.level import Level
+from gradwire.level import Level, bits
 from gradwire.types import ParameterSlice
 
 
@@ -50,18 +55,18 @@ class FactorLayout:
 
     @property
     def left_numel(self) -> int:
-        """Elements of the first all-reduce: all P, then the uncompressed spans."""
-        return sum(m.rows * m.rank for m in self.matrices) + sum(numel for _, numel in self.whole)
+        """Elements of all P."""
+        return sum(m.rows * m.rank for m in self.matrices)
 
     @property
     def right_numel(self) -> int:
-        """Elements of the second all-reduce: all Q."""
+        """Elements of all Q."""
         return sum(m.columns * m.rank for m in self.matrices)
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of the factors and the uncompressed spans."""
-        return 4 * (self.left_numel + self.right_numel)
+    def whole_numel(self) -> int:
+        """Elements of the uncompressed spans."""
+        return sum(numel for _, numel in self.whole)
 
 
 class LowRank:
@@ -85,36 +90,55 @@ class LowRank:
                 whole.append((part.offset, part.numel))
         return FactorLayout(tuple(matrices), tuple(whole))
 
-    def size_of(self, slices: Sequence[ParameterSlice]) -> int:
-        """Bytes of both all-reduces' inputs."""
-        return self.layout(slices).nbytes
+    def nbytes(self, layout: FactorLayout) -> int:
+        """Bytes of the factors and the uncompressed spans, about."""
+        return bits(self.level.values) * (layout.left_numel + layout.right_numel) // 8 + 4 * layout.whole_numel
 
     def left(self, waiting: Tensor, layout: FactorLayout) -> Tensor:
-        """Step 2: every P = M Q, and the uncompressed spans, in one flat tensor."""
-        parts = [(_matrix(waiting, m) @ self._warm(m, waiting)).flatten() for m in layout.matrices]
-        parts += [waiting[start : start + numel] for start, numel in layout.whole]
+        """Step 2: every P = M Q, in one flat tensor."""
+        parts = [(_matrix(waiting, m) @ self._warm(m, waiting)).T.flatten() for m in layout.matrices]
         return torch.cat(parts) if parts else waiting.new_empty(0)
 
-    def right(self, waiting: Tensor, layout: FactorLayout, left: Tensor) -> Tensor:
-        """Steps 3 and 4: orthonormalise each summed P in place, return every Q = M^T P in one flat tensor."""
-        parts: list[Tensor] = []
-        for m, p in self._lefts(layout, left):
+    def whole(self, waiting: Tensor, layout: FactorLayout) -> Tensor:
+        """The uncompressed spans, in one flat tensor."""
+        parts = [waiting[start : start + numel] for start, numel in layout.whole]
+        return torch.cat(parts) if parts else waiting.new_empty(0)
+
+    def bases(self, layout: FactorLayout, left: Tensor) -> list[Tensor]:
+        """Step 3: an orthonormal basis of the columns of each summed P."""
+        found, place = [], 0
+        for m in layout.matrices:
+            p = left[place : place + m.rows * m.rank].view(m.rank, m.rows).T.contiguous()
+            place += p.numel()
             orthonormalise(p)
-            parts.append((_matrix(waiting, m).T @ p).flatten())
+            found.append(p)
+        return found
+
+    def right(self, waiting: Tensor, layout: FactorLayout, bases: Sequence[Tensor]) -> Tensor:
+        """Step 4: every Q = M^T P, in one flat tensor."""
+        parts = [(p.T @ _matrix(waiting, m)).flatten() for m, p in zip(layout.matrices, bases, strict=True)]
         return torch.cat(parts) if parts else waiting.new_empty(0)
 
-    def restore(self, layout: FactorLayout, left: Tensor, right: Tensor, out: Tensor) -> None:
+    def restore(self, layout: FactorLayout, bases: Sequence[Tensor], right: Tensor, whole: Tensor, out: Tensor) -> None:
         """Step 5: out = P Q^T and the uncompressed spans; each averaged Q is kept for the next step."""
         place = 0
-        for m, p in self._lefts(layout, left):
-            q = right[place : place + m.columns * m.rank].view(m.columns, m.rank)
+        for m, p in zip(layout.matrices, bases, strict=True):
+            q = right[place : place + m.columns * m.rank].view(m.rank, m.columns)
             place += q.numel()
-            multiply_factors(p, q.T.contiguous(), _matrix(out, m))
-            self._right[m.name] = q.clone()
-        place = sum(m.rows * m.rank for m in layout.matrices)
+            multiply_factors(p, q, _matrix(out, m))
+            self._right[m.name] = q.T.contiguous()
+        place = 0
         for start, numel in layout.whole:
-            out[start : start + numel] = left[place : place + numel]
+            out[start : start + numel] = whole[place : place + numel]
             place += numel
+
+    def subtract(self, layout: FactorLayout, bases: Sequence[Tensor], right: Tensor, out: Tensor) -> None:
+        """out -= P Q^T."""
+        place = 0
+        for m, p in zip(layout.matrices, bases, strict=True):
+            q = right[place : place + m.columns * m.rank].view(m.rank, m.columns)
+            place += q.numel()
+            _matrix(out, m).addmm_(p, q, alpha=-1)
 
     def state_dict(self) -> dict[str, Tensor]:
         return dict(self._right)
@@ -130,14 +154,6 @@ class LowRank:
             generator = torch.Generator().manual_seed(seed)
             known = torch.randn(m.columns, m.rank, generator=generator, dtype=torch.float32)
         return known.to(like)  # a loaded one may be on another device
-
-    @staticmethod
-    def _lefts(layout: FactorLayout, left: Tensor) -> list[tuple[MatrixSlice, Tensor]]:
-        place, found = 0, []
-        for m in layout.matrices:
-            found.append((m, left[place : place + m.rows * m.rank].view(m.rows, m.rank)))
-            place += m.rows * m.rank
-        return found
 
 
 def _matrix(flat: Tensor, m: MatrixSlice) -> Tensor:

@@ -18,18 +18,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from gradwire.level import VALUES, Level, Values
+from gradwire.level import VALUES, Level, bits
 
 # On a small GPT with AdamW low rank 4 costs 1.34 times the steps and the top 10 % 1.15 times; on convolutional networks
 # low rank costs less than the top 10 %. Between the two, a user who allows 10 % allows both.
 LOWRANK_SHARE: Final = 0.1
 
 Lossiness = tuple[float, int, int, int]
-
-
-def bits(values: Values) -> int:
-    """Bits of one value of a format: 8 of int8."""
-    return int(values.lstrip("abcdefghijklmnopqrstuvwxyz"))
 
 
 def kept_share(level: Level) -> float:

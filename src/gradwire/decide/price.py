@@ -14,7 +14,8 @@ its price.
 `sensitivity` depends on the optimizer. Error feedback sends a waiting element in one burst. SGD adds it as it is; an
 optimizer that divides by the root of squared gradients (Adam and its like) takes shorter steps after a burst.
 
-Dense formats round and hold nothing back for long; low rank has no sample. Their prices are constants. All constants
+Dense formats round and hold nothing back for long; low rank has no sample, and depends on its rank most. Their prices
+are constants. All constants
 are from `benchmarks/lossiness.py`, which measures steps to the same loss for models, optimizers and levels
 (docs/results/lossiness.md).
 """
@@ -32,11 +33,13 @@ from gradwire.level import Level
 
 Sample = NDArray[np.float32]
 
-# Sensitivity of optimizers with second moments, and of others; and the price of low rank 4 for both. In the logarithm
-# the cost of six jobs is nearly linear, from kept energies of 0.9 (1.06 times the steps) to 0.03 (4 times).
+# Sensitivity of optimizers with second moments, and of others. In the logarithm the cost of six jobs is nearly linear,
+# from kept energies of 0.9 (1.06 times the steps) to 0.03 (4 times).
 ADAPTIVE: Final = 1.0
 PLAIN: Final = 0.4
-LOWRANK: Final = (1.5, 1.2)
+# Prices of low rank for both, by rank; ranks in between are interpolated in their logarithm. The format of the factors
+# hardly counts.
+LOWRANK: Final = {4: (1.5, 1.2), 8: (1.3, 1.1), 16: (1.1, 1.05), 32: (1.04, 1.03)}
 # Prices of value formats, likewise; others are exact enough to cost nothing.
 FORMATS: Final = {"int8": (1.002, 1.001), "int4": (1.02, 1.01), "int2": (1.2, 1.1)}
 EXACT: Final = (1.0, 1.0)
@@ -50,6 +53,13 @@ STEADY: Final = 200
 LEAST_KEPT: Final = 1e-4
 # Gain of the average of kept energies: a mean over about 20 steps.
 GAIN: Final = 0.05
+
+
+def lowrank_price(rank: int) -> tuple[float, float]:
+    """Of low rank, for adaptive optimizers and for others."""
+    ranks, prices = np.log(list(LOWRANK)), list(LOWRANK.values())
+    adaptive, plain = (float(np.interp(math.log(rank), ranks, [price[kind] for price in prices])) for kind in (0, 1))
+    return adaptive, plain
 
 
 class SelectionTrial:
@@ -108,7 +118,7 @@ class PriceList:
         """How many times more steps the level needs than uncompressed training."""
         kind = 0 if self._adaptive else 1
         if level.select == "lowrank":
-            return LOWRANK[kind]
+            return lowrank_price(level.rank)[kind]
         rounding = FORMATS.get(level.values, EXACT)[kind]
         if not level.sparse:
             return rounding

@@ -2,8 +2,12 @@
 
 The buckets of a step are summed in groups: one sum of all P of the group, one of all its Q. Small tensors that are sent
 uncompressed travel with P. Both sums use direct transfers, one latency each, or two for large factors
-(exchange/dense_sum.py), and add in rank order, so every rank gets the same bytes. Groups follow each other on the lanes
-without waiting for each other: a step waits for the latencies of its last group, not for those of every bucket.
+(exchange/factor_sum.py), and add in rank order, so every rank gets the same bytes. Groups follow each other on the
+lanes without waiting for each other: a step waits for the latencies of its last group, not for those of every bucket.
+
+What a rank keeps is what its own factors did not carry: M - P Q^T with its own Q, not with the mean. Both conserve the
+mean over ranks, which alone counts. But with the mean's Q every difference between ranks would stay, and grow for ever;
+rounded factors would drown in it.
 
     in    chunks (whole buckets) with their layouts, in the order of backward
     out   for each chunk an exchange without operations, which computes its P; for each group the exchange of its sums
@@ -22,7 +26,7 @@ from gradwire.compress.base import Encoded
 from gradwire.compress.lowrank import FactorLayout, LowRank
 from gradwire.exchange.buffer_pool import BufferLease
 from gradwire.exchange.chunk import Chunk
-from gradwire.exchange.dense_sum import summed
+from gradwire.exchange.factor_sum import FactorSum
 from gradwire.transport.lanes.base import Op
 from gradwire.types import Bucket
 
@@ -42,11 +46,23 @@ def ends_group(bucket: Bucket, nbytes: int) -> bool:
 
 @dataclass(slots=True, eq=False)
 class GroupPart:
-    """One bucket of a group; `left` is its P and uncompressed spans, its own at first, then the sum's."""
+    """One bucket of a group; `left` and `whole` are its P and its uncompressed spans."""
 
     chunk: Chunk
     layout: FactorLayout
     left: Tensor
+    whole: Tensor
+
+
+@dataclass(slots=True, eq=False)
+class SummedPart:
+    """A part whose sum of P is finite: the bases of its matrices, the mean of its spans, and its own Q."""
+
+    chunk: Chunk
+    layout: FactorLayout
+    bases: list[Tensor]
+    whole: Tensor
+    right: Tensor
 
 
 class FactorGroup:
@@ -58,11 +74,11 @@ class FactorGroup:
 
     @property
     def nbytes(self) -> int:
-        return sum(part.layout.nbytes for part in self._parts)
+        return sum(self._factors.nbytes(part.layout) for part in self._parts)
 
     def add(self, chunk: Chunk, layout: FactorLayout) -> Iterator[Op]:
         """Add a bucket. The result must run to its end before `exchange` begins."""
-        part = GroupPart(chunk, layout, chunk.gradient)
+        part = GroupPart(chunk, layout, chunk.gradient, chunk.gradient)
         self._parts.append(part)
         return self._multiply(part)
 
@@ -70,6 +86,7 @@ class FactorGroup:
         """1. add the residual, in the gradient's own memory, 2. P of each matrix."""
         part.chunk.gradient.add_(part.chunk.residual)  # 1
         part.left = self._factors.left(part.chunk.gradient, part.layout)  # 2
+        part.whole = self._factors.whole(part.chunk.gradient, part.layout)
         yield from ()
 
     def exchange(self) -> Iterator[Op]:
@@ -79,39 +96,43 @@ class FactorGroup:
         where the product of the factors could exceed float32: P's columns have length 1, so no sum of `rank` terms
         exceeds `rank` times the largest element of Q.
         """
-        factors, weight = self._factors, 1.0 / self._world_size
-        left = torch.cat([part.left for part in self._parts]).mul_(weight)
-        yield from summed(left, self._world_size, self._lease)  # 3
-        finite = self._finite(left)
-        rights = [factors.right(part.chunk.gradient, part.layout, part.left) for part in finite]
-        right = torch.cat(rights or [left[:0]]).mul_(weight)
-        if right.numel():
-            yield from summed(right, self._world_size, self._lease)  # 4
-        for part, own in zip(finite, right.split([one.numel() for one in rights]), strict=True):
-            self._restore(part, own)
+        sums = FactorSum(self._factors.level.values, self._parts[0].chunk.rank, self._world_size)
+        left = torch.cat([part.left for part in self._parts])
+        first = yield from sums.mean(left, torch.cat([part.whole for part in self._parts]), self._lease)  # 3
+        parts = self._finite(first.factors, first.whole)
+        right = torch.cat([left[:0], *(part.right for part in parts)])
+        second = yield from sums.mean(right, right[:0], self._lease)  # 4
+        sizes = [part.right.numel() for part in parts]
+        own = right if second.lost is None else right - second.lost
+        for part, mean, sent in zip(parts, second.factors.split(sizes), own.split(sizes), strict=True):
+            self._restore(part, mean, sent)
 
-    def _finite(self, left: Tensor) -> list[GroupPart]:
-        """The parts whose sum of P is finite, with that sum; the results of the others become NaN."""
-        sums = left.split([part.left.numel() for part in self._parts])
-        for part, own in zip(self._parts, sums, strict=True):
-            part.left = own
-        finite = [part for part in self._parts if part.left.isfinite().all()]
-        for part in self._parts:
-            if part not in finite:
+    def _finite(self, left: Tensor, whole: Tensor) -> list[SummedPart]:
+        """The parts whose means are finite; the results of the others become NaN."""
+        found = []
+        lefts = left.split([part.left.numel() for part in self._parts])
+        wholes = whole.split([part.whole.numel() for part in self._parts])
+        for part, p, spans in zip(self._parts, lefts, wholes, strict=True):
+            if not (p.isfinite().all() and spans.isfinite().all()):
                 set_nan(part.chunk)
-        return finite
+                continue
+            bases = self._factors.bases(part.layout, p)
+            right = self._factors.right(part.chunk.gradient, part.layout, bases)
+            found.append(SummedPart(part.chunk, part.layout, bases, spans, right))
+        return found
 
-    def _restore(self, part: GroupPart, right: Tensor) -> None:
-        chunk, layout = part.chunk, part.layout
-        if not (right * self._factors.level.rank).isfinite().all():
+    def _restore(self, part: SummedPart, mean: Tensor, sent: Tensor) -> None:
+        """`sent` is this rank's own Q, as it counts in the mean."""
+        chunk, layout, factors = part.chunk, part.layout, self._factors
+        if not (mean * factors.level.rank).isfinite().all():
             set_nan(chunk)
             return
         chunk.residual.copy_(chunk.gradient)
-        self._factors.restore(layout, part.left, right, chunk.gradient)  # 5
-        chunk.residual.sub_(chunk.gradient)  # 6
+        factors.subtract(layout, part.bases, sent, chunk.residual)  # 6
+        factors.restore(layout, part.bases, mean, part.whole, chunk.gradient)  # 5
         for start, numel in layout.whole:
             chunk.residual[start : start + numel].zero_()
-        chunk.report(chunk.span.start, Encoded(layout.left_numel + layout.right_numel))
+        chunk.report(chunk.span.start, Encoded(layout.left_numel + layout.right_numel + layout.whole_numel))
 
 
 def set_nan(chunk: Chunk) -> None:

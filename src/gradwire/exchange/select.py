@@ -19,6 +19,7 @@ from gradwire.compress.values import ALIGN
 from gradwire.exchange.allgather import allgather
 from gradwire.exchange.chunk import Chunk
 from gradwire.exchange.dense_sum import footprint_of_sum
+from gradwire.exchange.factor_sum import FactorSum
 from gradwire.exchange.lowrank import ends_group
 from gradwire.exchange.plain import plain
 from gradwire.exchange.sharded import sharded
@@ -126,13 +127,14 @@ def footprints_of_factors(factors: LowRank, buckets: Sequence[Bucket], world_siz
     held back when the step ends are a group."""
     found: list[Footprint] = []
     group: list[FactorLayout] = []
+    sums = FactorSum(factors.level.values, 0, world_size)
     for place, bucket in enumerate(buckets, start=1):
         group.append(factors.layout(bucket.slices))
-        if place < len(buckets) and not ends_group(bucket, sum(layout.nbytes for layout in group)):
+        if place < len(buckets) and not ends_group(bucket, sum(map(factors.nbytes, group))):
             found.append(Footprint(0, 0))
             continue
-        left = footprint_of_sum(4 * sum(layout.left_numel for layout in group), world_size)
-        right = footprint_of_sum(4 * sum(layout.right_numel for layout in group), world_size)
+        left = sums.footprint(sum(layout.left_numel for layout in group), sum(layout.whole_numel for layout in group))
+        right = sums.footprint(sum(layout.right_numel for layout in group), 0)
         found.append(Footprint(left.wire_bytes + right.wire_bytes, left.hops + right.hops))
         group = []
     return tuple(found)
