@@ -121,8 +121,8 @@ def test_auto_is_off_where_the_network_is_not_the_bottleneck() -> None:
 
 def test_the_reason_states_what_a_lossy_level_costs_in_steps() -> None:
     world = World(Auto(), steady(50), trip=0.02).run(60)
-    assert str(world.levels[-1]) == "int4"
-    assert "about 2% more steps" in world.reasons[-1]
+    assert str(world.levels[-1]) == "lowrank:32+int4"
+    assert "about 4% more steps" in world.reasons[-1]
     fast = World(Auto(), steady(10_000), trip=0.0002).run(20)
     assert "more steps" not in fast.reasons[-1]
 

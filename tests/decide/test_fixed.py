@@ -29,7 +29,7 @@ def test_a_low_rank_level_begins_dense() -> None:
     assert "lowrank:4 from step 3 on" in Fixed(lowrank, 2, 3).at(0).reason
 
 
-@pytest.mark.parametrize("level", ["off", "int8", "int4", "fp16", "topk:0.5"])
+@pytest.mark.parametrize("level", ["off", "int8", "int4", "fp16", "topk:0.5", "lowrank:32+int4"])
 def test_levels_that_send_enough_need_no_warm_up(level: str) -> None:
     assert set(levels(level, 10, 12)) == {Level.parse(level)}
 

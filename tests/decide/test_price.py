@@ -110,3 +110,20 @@ def test_steady_trials_take_turns_and_prices_stay() -> None:
     steps(600)
     for share in SHARES:
         assert prices.of(Level.parse(f"topk:{share}")) == pytest.approx(before[share], rel=0.1)
+
+
+def test_low_rank_costs_less_the_more_rank_it_has_and_a_rank_in_between_in_between() -> None:
+    prices = PriceList(SHARES)
+    found = [prices.of(Level.parse(f"lowrank:{rank}")) for rank in (1, 4, 6, 8, 16, 24, 32, 64)]
+    assert found == sorted(found, reverse=True)
+    assert found[0] == found[1] > found[2] > found[3]
+    assert found[-2] == found[-1]
+    assert prices.of(Level.parse("lowrank:32+int4")) <= 1.05
+
+
+def test_mild_low_rank_waits_for_the_dense_steps_only() -> None:
+    mild, harsh = Level.parse("lowrank:32+int4"), Level.parse("lowrank:4")
+    assert not allows(DENSE_STEPS - 1, mild)
+    assert allows(DENSE_STEPS, mild)
+    assert not allows(WARM_STEPS - 1, harsh)
+    assert allows(WARM_STEPS, harsh)

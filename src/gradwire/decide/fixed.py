@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gradwire.decide.base import Job
-from gradwire.decide.warmup import DENSE
+from gradwire.decide.warmup import DENSE, MILD_RANK
 from gradwire.level import Level
 from gradwire.types import Decision, StepFacts, View
 
@@ -25,7 +25,8 @@ class Fixed:
     def __init__(self, level: Level, world_size: int, warmup: int = 0) -> None:
         self._level = level
         self._world_size = world_size
-        self._warmup = warmup if level.sparse or level.select == "lowrank" else 0
+        harsh = level.sparse or (level.select == "lowrank" and level.rank < MILD_RANK)
+        self._warmup = warmup if harsh else 0
 
     def at(self, step: int) -> Decision:
         if self._world_size == 1:

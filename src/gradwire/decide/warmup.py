@@ -17,6 +17,9 @@ DENSE_STEPS: Final = 20
 WARM_STEPS: Final = 100
 FIRST_SHARE: Final = 0.25
 LEAST_SHARE: Final = 0.001
+# Low rank of this rank or more keeps nearly all of a gradient: without any warm-up it needs as few steps as int4
+# (docs/results/lossiness.md).
+MILD_RANK: Final = 32
 # In place of a sparse or low-rank level during the dense steps: its bytes are the least that are nearly exact.
 DENSE: Final = Level(values="int4")
 
@@ -32,10 +35,11 @@ def least_share(step: int) -> float:
 
 
 def allows(step: int, level: Level) -> bool:
-    """Whether the step may use the level. Low rank waits for the end: it has no share that could fall."""
+    """Whether the step may use the level. Low rank has no share that could fall: a mild one waits for the end of the
+    dense steps, others for the end of the warm-up."""
     least = least_share(step)
     if level.select == "lowrank":
-        return least == 0.0
+        return least <= 1.0 if level.rank >= MILD_RANK else least == 0.0
     return not level.sparse or level.ratio >= least
 
 
