@@ -3,9 +3,10 @@
     python benchmarks/figures.py time-to-loss            docs/figures/time-to-loss.svg
     python benchmarks/figures.py decisions --data-dir D  docs/figures/decisions.svg, over a recorded LTE trace
 
-Every run is kept in runs/figures, so an interrupted one continues; `--fresh` forgets them. `time-to-loss`: how much
-sooner than plain DDP each way of sending gradients reaches the loss that plain DDP has at nine tenths of its steps, by
-the trend of the training loss. `decisions`: what the network carried, what gradwire believed, and what it chose.
+`time-to-loss` runs nothing: it is drawn from docs/results/progress.json, and shows how much sooner than plain DDP each
+way of sending gradients reaches the loss that plain DDP has at nine tenths of its steps, as a mean over tasks and
+seeds. `decisions`: what the network carried, what gradwire believed, and what it chose; its run is kept in
+runs/figures, and `--fresh` forgets it.
 """
 
 from __future__ import annotations
@@ -13,23 +14,23 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from statistics import geometric_mean
+from typing import Any, Final
 
 from gradwire.network import Network
 from gradwire.simulate.local_training import simulation_of
 from gradwire.simulate.training import SimulatedJob
-from harness.progress.curves import Curve, noise_of
 from harness.progress.networks import network_of
 from harness.progress.tasks import task_of
-from harness.progress.torch_hooks import TORCH_HOOKS, HookWorkers, hook_of
 from harness.svg import Band, Bars, Trace, bar_figure, timeline_figure
 
 ROOT: Final = Path(__file__).parents[1]
 FIGURES: Final = ROOT / "docs" / "figures"
+PROGRESS: Final = ROOT / "docs" / "results" / "progress.json"
 RUNS: Final = ROOT / "runs" / "figures"
 TASK: Final = "mlp"
 HOSTS: Final = 4
@@ -38,12 +39,16 @@ NETWORKS: Final = {
     "lan100": "100 Mbit/s LAN",
     "lan1g": "1 Gbit/s LAN",
     "wan-us-eu": "US to Europe, 300 Mbit/s",
+    "lossy-wifi": "Wi-Fi, 1.4 % loss",
     "lte": "mobile, 30 Mbit/s on average",
+    "starlink-like": "satellite",
     "drop": "1 Gbit/s that drops to 20",
+    "att-lte": "LTE in a car, recorded",
+    "norway-train": "3G in a train, recorded",
 }
 CONTESTANTS: Final = {
     "torch-fp16": "torch's fp16 hook",
-    "torch-powersgd:1": "torch's PowerSGD, rank 1",
+    "torch-powersgd:4": "torch's PowerSGD, rank 4",
     "auto": "gradwire",
 }
 BASE: Final = "off"
@@ -59,19 +64,13 @@ class RunCurve:
     believed: list[float | None]
 
 
-def run(contestant: str, network: Network, name: str, steps: int) -> RunCurve:
-    """Train, or read what was trained."""
-    path = RUNS / f"{TASK}-{name}-{contestant.replace(':', '-')}-{steps}.json"
+def run(network: Network, name: str, steps: int) -> RunCurve:
+    """Train under auto, or read what was trained."""
+    path = RUNS / f"{TASK}-{name}-auto-{steps}.json"
     if path.is_file():
         return RunCurve(**json.loads(path.read_text()))
-    print(f"{contestant} on {name}", file=sys.stderr, flush=True)
-    task = task_of(TASK, steps, None)
-    hook = contestant in TORCH_HOOKS
-    job = SimulatedJob(task, network, BASE if hook else contestant, evaluate_every=steps + 1)
-    simulation = simulation_of(job)
-    if hook:
-        simulation.workers = HookWorkers(task, HOSTS, hook_of(contestant), job.seed)
-    done = list(islice(simulation, steps))
+    job = SimulatedJob(task_of(TASK, steps, None), network, "auto", evaluate_every=steps + 1)
+    done = list(islice(simulation_of(job), steps))
     curve = RunCurve(
         [one.seconds for one in done],
         [one.loss for one in done],
@@ -83,38 +82,39 @@ def run(contestant: str, network: Network, name: str, steps: int) -> RunCurve:
     return curve
 
 
-def on_network(name: str, steps: int, data: Path | None) -> Network:
+def on_network(name: str, steps: int, data: Path) -> Network:
     return network_of(name, HOSTS, steps * task_of(TASK, steps, None).compute, data)
 
 
-def speedups(name: str, steps: int) -> list[float | None]:
-    """Of every contestant on this network, against plain DDP; None where the loss was not reached."""
-    network = on_network(name, steps, None)
-    plain = run(BASE, network, name, steps)
-    noise = noise_of(plain.losses)
-    base = Curve.of(plain.seconds, plain.losses, noise)
-    target = base.lowest_by(plain.seconds[round(0.9 * steps) - 1])
-    reference = base.time_to(target)
-    assert reference is not None
-    found = []
-    for contestant in CONTESTANTS:
-        other = run(contestant, network, name, steps)
-        reached = Curve.of(other.seconds, other.losses, noise).time_to(target)
-        found.append(None if reached is None else reference / reached)
-    return found
+def speedup(cells: Sequence[dict[str, Any]], contestant: str) -> float | None:
+    """Of a network's cells, against plain DDP: the geometric mean over tasks and seeds; None where one run did not
+    reach the loss."""
+    ratios = []
+    for cell in cells:
+        seconds = cell["targets"][-1]["seconds"]
+        for plain, other in zip(seconds[BASE], seconds[contestant], strict=True):
+            if other is None:
+                return None
+            ratios.append(plain / other)
+    return geometric_mean(ratios)
 
 
-def time_to_loss(steps: int) -> str:
-    rows = [Bars(title, speedups(name, steps)) for name, title in NETWORKS.items()]
+def time_to_loss(found: dict[str, Any]) -> str:
+    rows = []
+    for name, title in NETWORKS.items():
+        cells = [cell for cell in found["cells"] if cell["network"] == name]
+        if cells:
+            rows.append(Bars(title, [speedup(cells, contestant) for contestant in CONTESTANTS]))
+    tasks = ", ".join(dict.fromkeys(cell["task"] for cell in found["cells"]))
     title = "How much sooner than plain DDP the same loss is reached"
-    note = f"4 hosts, an MLP with Adam, {steps} steps, one seed, in virtual time (benchmarks/figures.py)"
-    return bar_figure(title, note, list(CONTESTANTS.values()), rows)
+    note = f"{found['setup']['hosts']} hosts, {tasks}, {found['setup']['steps']} steps, {len(found['seeds'])} seed(s), "
+    return bar_figure(title, f"{note}in virtual time (docs/results/progress.md)", list(CONTESTANTS.values()), rows)
 
 
 def decisions(steps: int, data: Path) -> str:
     name = "att-lte"
     network = on_network(name, steps, data)
-    curve = run("auto", network, name, steps)
+    curve = run(network, name, steps)
     trace = network.links[0].spec.trace
     assert trace is not None
     end = curve.seconds[-1]
@@ -135,17 +135,18 @@ def decisions(steps: int, data: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("figure", choices=("time-to-loss", "decisions"))
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=200, help="of decisions")
     parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--fresh", action="store_true", help="forget the runs that are kept")
+    parser.add_argument("--fresh", action="store_true", help="forget the run that is kept")
     options = parser.parse_args()
     if options.fresh:
         shutil.rmtree(RUNS, ignore_errors=True)
-    if options.figure == "decisions" and options.data_dir is None:
+    if options.figure == "time-to-loss":
+        svg = time_to_loss(json.loads(PROGRESS.read_text()))
+    elif options.data_dir is None:
         parser.error("decisions: needs --data-dir with the recorded traces")
-    svg = (
-        time_to_loss(options.steps) if options.figure == "time-to-loss" else decisions(options.steps, options.data_dir)
-    )
+    else:
+        svg = decisions(options.steps, options.data_dir)
     path = FIGURES / f"{options.figure}.svg"
     path.write_text(svg)
     print(f"wrote {path}")
