@@ -134,6 +134,33 @@ def test_what_differs_between_ranks_does_not_pile_up() -> None:
     assert max(float(rank.residual.norm()) for rank in waiting) < 1e-3 * float(own[0].norm())
 
 
+@pytest.mark.parametrize("size", [1e-5, 1.0, 1e3])
+@pytest.mark.parametrize("level", ["lowrank:4+fp16", "lowrank:4+int4"])
+def test_rounded_factors_carry_as_much_as_exact_ones_whatever_the_size_of_gradients(level: str, size: float) -> None:
+    """A loss scale makes gradients large, and the end of a training small."""
+    slices = slices_of([(64, 48)])
+    generator = torch.Generator().manual_seed(4)
+    # Directions of decreasing weight, as gradients have.
+    weights = torch.logspace(0, -2, 48)
+    own = [
+        size
+        * ((torch.randn(64, 48, generator=generator) * weights) @ torch.randn(48, 48, generator=generator)).flatten()
+        for _ in range(2)
+    ]
+
+    def carried(name: str) -> float:
+        factors, waiting = [LowRank(Level.parse(name)) for _ in range(2)], [Rank(rank, 2, 64 * 48) for rank in range(2)]
+        layout = factors[0].layout(slices)
+        for _ in range(6):
+            for rank in waiting:
+                rank.residual.zero_()  # the subspace alone counts here
+            result = run(waiting, own, lambda chunk: alone(chunk, factors[chunk.rank], layout))[0]
+        mean = torch.stack(own).double().mean(0)
+        return 1 - float((mean - result.double()).norm() ** 2 / mean.norm() ** 2)
+
+    assert carried(level) > carried("lowrank:4") - 0.01
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 6])
 @pytest.mark.parametrize("level", ["lowrank:4", "lowrank:4+int8", "lowrank:64+int8"])
 def test_a_group_sends_the_bytes_of_its_footprint(level: str, ranks: int) -> None:

@@ -13,7 +13,9 @@ linear-algebra library orders its operations by the processor's vector width, so
 
 Factors may be sent in a value format (lowrank:16+int8). What rounding changes in Q stays in the residual like all that
 the product does not carry; a rounded P spans a slightly other subspace, no more. Columns of a factor differ much in
-size, so factors are flat by columns: values that share a scale are of one column or of neighbours.
+size, so factors are flat by columns: values that share a scale are of one column or of neighbours. The length of a
+column of P does not count, so Q is kept with columns of one length that makes P about 1 (`warm_start`). With Q itself P
+would be M's square: too large or too small for half precision, and uneven by the square of what M's directions are.
 
 Vectors (biases, norms) and matrices that would not shrink are sent uncompressed, together with P.
 """
@@ -29,6 +31,9 @@ from torch import Tensor
 from gradwire.compress.kernels.factors import multiply_factors, orthonormalise
 from gradwire.level import Level, bits
 from gradwire.types import ParameterSlice
+
+# The inverse of a smaller length is infinite in float32.
+LEAST = 1e-30
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +131,7 @@ class LowRank:
             q = right[place : place + m.columns * m.rank].view(m.rank, m.columns)
             place += q.numel()
             multiply_factors(p, q, _matrix(out, m))
-            self._right[m.name] = q.T.contiguous()
+            self._right[m.name] = warm_start(q.T)
         place = 0
         for start, numel in layout.whole:
             out[start : start + numel] = whole[place : place + numel]
@@ -154,6 +159,15 @@ class LowRank:
             generator = torch.Generator().manual_seed(seed)
             known = torch.randn(m.columns, m.rank, generator=generator, dtype=torch.float32)
         return known.to(like)  # a loaded one may be on another device
+
+
+def warm_start(right: Tensor) -> Tensor:
+    """Q with columns of one length, the inverse of the largest column's, so that P = M Q is about 1 for a gradient like
+    the last. Columns of zeros stay."""
+    largest = right.abs().amax(dim=0)
+    scaled = right / torch.where(largest > 0, largest, 1.0)  # squares of small elements would be zero
+    lengths = scaled.norm(dim=0).clamp_min(1.0)
+    return (scaled / (lengths * (largest * lengths).amax().clamp_min(LEAST))).contiguous()
 
 
 def _matrix(flat: Tensor, m: MatrixSlice) -> Tensor:
