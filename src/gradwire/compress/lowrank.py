@@ -166,8 +166,9 @@ def warm_start(right: Tensor) -> Tensor:
     the last. Columns of zeros stay."""
     largest = right.abs().amax(dim=0)
     scaled = right / torch.where(largest > 0, largest, 1.0)  # squares of small elements would be zero
-    lengths = scaled.norm(dim=0).clamp_min(1.0)
-    return (scaled / (lengths * (largest * lengths).amax().clamp_min(LEAST))).contiguous()
+    lengths: Tensor = scaled.norm(dim=0).clamp_min(1.0)
+    size = (largest * lengths).amax().clamp_min(LEAST)
+    return torch.div(scaled, lengths * size).contiguous()
 
 
 def _matrix(flat: Tensor, m: MatrixSlice) -> Tensor:
