@@ -161,6 +161,35 @@ def test_rounded_factors_carry_as_much_as_exact_ones_whatever_the_size_of_gradie
     assert carried(level) > carried("lowrank:4") - 0.01
 
 
+@pytest.mark.parametrize("level", ["lowrank:4+int8", "lowrank:4+int4"])
+def test_a_parameter_with_small_gradients_is_not_rounded_away_beside_one_with_large(level: str) -> None:
+    """Neither a matrix that is factorised, nor one that is not."""
+    shapes: Shapes = [(64, 48), (61, 50), (3, 5), (4, 7)]
+    slices, sizes = slices_of(shapes), [1.0, 1e-4, 1.0, 1e-4]
+    generator = torch.Generator().manual_seed(4)
+    own = torch.cat(
+        [size * torch.randn(part.numel, generator=generator) for part, size in zip(slices, sizes, strict=True)]
+    )
+    factors, waiting = (
+        [LowRank(Level.parse(level)) for _ in range(2)],
+        [Rank(rank, 2, own.numel()) for rank in range(2)],
+    )
+    layout = factors[0].layout(slices)
+    assert [len(kind) for kind in (layout.matrices, layout.rounded, layout.whole)] == [2, 2, 0]
+    result = run(waiting, [own, own], lambda chunk: alone(chunk, factors[chunk.rank], layout))[0]
+    for part in slices[2:]:
+        sent, given = result[part.offset :][: part.numel], own[part.offset :][: part.numel]
+        assert float((sent - given).norm()) < 0.15 * float(given.norm())
+    small = slices[1]
+    sent, given = result[small.offset :][: small.numel], own[small.offset :][: small.numel]
+    whole = LowRank(LEVEL)
+    alone_layout = whole.layout([ParameterSlice("1", 0, small.shape, small.numel)])
+    exact = run(
+        [Rank(rank, 2, small.numel) for rank in range(2)], [given, given], lambda c: alone(c, whole, alone_layout)
+    )
+    assert float((sent - given).norm()) < 1.02 * float((exact[0] - given).norm())
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 6])
 @pytest.mark.parametrize("level", ["lowrank:4", "lowrank:4+int8", "lowrank:64+int8"])
 def test_a_group_sends_the_bytes_of_its_footprint(level: str, ranks: int) -> None:

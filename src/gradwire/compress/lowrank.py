@@ -13,25 +13,32 @@ linear-algebra library orders its operations by the processor's vector width, so
 
 Factors may be sent in a value format (lowrank:16+int8). What rounding changes in Q stays in the residual like all that
 the product does not carry; a rounded P spans a slightly other subspace, no more. Columns of a factor differ much in
-size, so factors are flat by columns: values that share a scale are of one column or of neighbours. The length of a
+size, so factors are flat by columns: values that share a scale are of one column or of neighbours, and never of two
+parameters, of which one may have a thousandth of the other's gradient. The length of a
 column of P does not count, so Q is kept with columns of one length that makes P about 1 (`warm_start`). With Q itself P
 would be M's square: too large or too small for half precision, and uneven by the square of what M's directions are.
 
-Vectors (biases, norms) and matrices that would not shrink are sent uncompressed, together with P.
+Vectors (biases, norms) are sent uncompressed, together with P. So are matrices that would not shrink, but in the
+factors' value format: what rounding changes in them stays in the residual.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from gradwire.compress.kernels import INT2_BLOCK, INT4_BLOCK, INT8_BLOCK
 from gradwire.compress.kernels.factors import multiply_factors, orthonormalise
 from gradwire.level import Level, bits
 from gradwire.types import ParameterSlice
 
+Spans = tuple[tuple[int, int], ...]
+# Elements that share a scale, by value format.
+BLOCKS = {"int8": INT8_BLOCK, "int4": INT4_BLOCK, "int2": INT2_BLOCK}
 # The inverse of a smaller length is infinite in float32.
 LEAST = 1e-30
 
@@ -53,20 +60,30 @@ class MatrixSlice:
 
 @dataclass(frozen=True, slots=True)
 class FactorLayout:
-    """How a bucket splits into matrices to factorise and spans (start, numel) to send uncompressed."""
+    """How a bucket splits into matrices to factorise, spans (start, numel) to send in the factors' value format, and
+    spans to send uncompressed. Factors and rounded spans begin at multiples of `block`: its values share a scale."""
 
     matrices: tuple[MatrixSlice, ...]
-    whole: tuple[tuple[int, int], ...]
+    rounded: Spans
+    whole: Spans
+    block: int = 1
+
+    def aligned(self, numel: int) -> int:
+        return -(-numel // self.block) * self.block
 
     @property
     def left_numel(self) -> int:
-        """Elements of all P."""
-        return sum(m.rows * m.rank for m in self.matrices)
+        """Elements of all P and of the rounded spans, which travel with them."""
+        return sum(self.aligned(m.rows * m.rank) for m in self.matrices) + self.rounded_numel
+
+    @property
+    def rounded_numel(self) -> int:
+        return sum(self.aligned(numel) for _, numel in self.rounded)
 
     @property
     def right_numel(self) -> int:
         """Elements of all Q."""
-        return sum(m.columns * m.rank for m in self.matrices)
+        return sum(self.aligned(m.columns * m.rank) for m in self.matrices)
 
     @property
     def whole_numel(self) -> int:
@@ -84,6 +101,7 @@ class LowRank:
 
     def layout(self, slices: Sequence[ParameterSlice]) -> FactorLayout:
         matrices: list[MatrixSlice] = []
+        rounded: list[tuple[int, int]] = []
         whole: list[tuple[int, int]] = []
         for part in slices:
             rows = part.shape[0] if len(part.shape) > 1 else 1
@@ -91,30 +109,27 @@ class LowRank:
             rank = min(self.level.rank, rows, columns)
             if (rows + columns) * rank < part.numel:
                 matrices.append(MatrixSlice(part.name, part.offset, rows, columns, rank))
+            elif rows > 1 and self.level.values != "fp32":
+                rounded.append((part.offset, part.numel))
             else:
                 whole.append((part.offset, part.numel))
-        return FactorLayout(tuple(matrices), tuple(whole))
+        return FactorLayout(tuple(matrices), tuple(rounded), tuple(whole), BLOCKS.get(self.level.values, 1))
 
     def nbytes(self, layout: FactorLayout) -> int:
         """Bytes of the factors and the uncompressed spans, about."""
         return bits(self.level.values) * (layout.left_numel + layout.right_numel) // 8 + 4 * layout.whole_numel
 
     def left(self, waiting: Tensor, layout: FactorLayout) -> Tensor:
-        """Step 2: every P = M Q, in one flat tensor."""
+        """Step 2: every P = M Q and the rounded spans, in one flat tensor."""
         parts = [(_matrix(waiting, m) @ self._warm(m, waiting)).T.flatten() for m in layout.matrices]
-        return torch.cat(parts) if parts else waiting.new_empty(0)
-
-    def whole(self, waiting: Tensor, layout: FactorLayout) -> Tensor:
-        """The uncompressed spans, in one flat tensor."""
-        parts = [waiting[start : start + numel] for start, numel in layout.whole]
-        return torch.cat(parts) if parts else waiting.new_empty(0)
+        return joined([*parts, spans_of(waiting, layout.rounded, layout.block)], waiting, layout.block)
 
     def bases(self, layout: FactorLayout, left: Tensor) -> list[Tensor]:
         """Step 3: an orthonormal basis of the columns of each summed P."""
         found, place = [], 0
         for m in layout.matrices:
             p = left[place : place + m.rows * m.rank].view(m.rank, m.rows).T.contiguous()
-            place += p.numel()
+            place += layout.aligned(p.numel())
             orthonormalise(p)
             found.append(p)
         return found
@@ -122,27 +137,23 @@ class LowRank:
     def right(self, waiting: Tensor, layout: FactorLayout, bases: Sequence[Tensor]) -> Tensor:
         """Step 4: every Q = M^T P, in one flat tensor."""
         parts = [(p.T @ _matrix(waiting, m)).flatten() for m, p in zip(layout.matrices, bases, strict=True)]
-        return torch.cat(parts) if parts else waiting.new_empty(0)
+        return joined(parts, waiting, layout.block)
 
-    def restore(self, layout: FactorLayout, bases: Sequence[Tensor], right: Tensor, whole: Tensor, out: Tensor) -> None:
-        """Step 5: out = P Q^T and the uncompressed spans; each averaged Q is kept for the next step."""
+    def restore(self, layout: FactorLayout, bases: Sequence[Tensor], right: Tensor, out: Tensor) -> None:
+        """Step 5: out = P Q^T; each averaged Q is kept for the next step."""
         place = 0
         for m, p in zip(layout.matrices, bases, strict=True):
             q = right[place : place + m.columns * m.rank].view(m.rank, m.columns)
-            place += q.numel()
+            place += layout.aligned(q.numel())
             multiply_factors(p, q, _matrix(out, m))
             self._right[m.name] = warm_start(q.T)
-        place = 0
-        for start, numel in layout.whole:
-            out[start : start + numel] = whole[place : place + numel]
-            place += numel
 
     def subtract(self, layout: FactorLayout, bases: Sequence[Tensor], right: Tensor, out: Tensor) -> None:
         """out -= P Q^T."""
         place = 0
         for m, p in zip(layout.matrices, bases, strict=True):
             q = right[place : place + m.columns * m.rank].view(m.rank, m.columns)
-            place += q.numel()
+            place += layout.aligned(q.numel())
             _matrix(out, m).addmm_(p, q, alpha=-1)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -159,6 +170,24 @@ class LowRank:
             generator = torch.Generator().manual_seed(seed)
             known = torch.randn(m.columns, m.rank, generator=generator, dtype=torch.float32)
         return known.to(like)  # a loaded one may be on another device
+
+
+def joined(parts: Iterable[Tensor], like: Tensor, block: int) -> Tensor:
+    """One flat tensor of flat parts, each filled up with zeros to whole blocks."""
+    return torch.cat([like[:0], *(pad(part, (0, -part.numel() % block)) for part in parts)])
+
+
+def spans_of(flat: Tensor, spans: Spans, block: int = 1) -> Tensor:
+    """The spans of a flat tensor, each filled up to whole blocks."""
+    return joined((flat[start : start + numel] for start, numel in spans), flat, block)
+
+
+def put_spans(values: Tensor | None, spans: Spans, out: Tensor, block: int = 1) -> None:
+    """Put what `spans_of` has taken, or zeros, into another flat tensor."""
+    place = 0
+    for start, numel in spans:
+        out[start : start + numel] = 0.0 if values is None else values[place : place + numel]
+        place += numel + -numel % block
 
 
 def warm_start(right: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Low-rank exchange: the two sums of a low-rank approximation (see compress/lowrank.py for the mathematics).
 
-The buckets of a step are summed in groups: one sum of all P of the group, one of all its Q. Small tensors that are sent
-uncompressed travel with P. Both sums use direct transfers, one latency each, or two for large factors
+The buckets of a step are summed in groups: one sum of all P of the group, one of all its Q. Tensors that are not
+factorised travel with P. Both sums use direct transfers, one latency each, or two for large factors
 (exchange/factor_sum.py), and add in rank order, so every rank gets the same bytes. Groups follow each other on the
 lanes without waiting for each other: a step waits for the latencies of its last group, not for those of every bucket.
 
@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 
 from gradwire.compress.base import Encoded
-from gradwire.compress.lowrank import FactorLayout, LowRank
+from gradwire.compress.lowrank import FactorLayout, LowRank, put_spans, spans_of
 from gradwire.exchange.buffer_pool import BufferLease
 from gradwire.exchange.chunk import Chunk
-from gradwire.exchange.factor_sum import FactorSum
+from gradwire.exchange.factor_sum import FactorSum, MeanFactors
 from gradwire.transport.lanes.base import Op
 from gradwire.types import Bucket
 
@@ -46,7 +46,7 @@ def ends_group(bucket: Bucket, nbytes: int) -> bool:
 
 @dataclass(slots=True, eq=False)
 class GroupPart:
-    """One bucket of a group; `left` and `whole` are its P and its uncompressed spans."""
+    """One bucket of a group; `left` has its P and its rounded spans, `whole` its uncompressed spans."""
 
     chunk: Chunk
     layout: FactorLayout
@@ -56,13 +56,16 @@ class GroupPart:
 
 @dataclass(slots=True, eq=False)
 class SummedPart:
-    """A part whose sum of P is finite: the bases of its matrices, the mean of its spans, and its own Q."""
+    """A part whose first sum is finite: the bases of its matrices, the means of its spans, its own Q, and what the mean
+    of the rounded spans lacks of this rank's; None: nothing."""
 
     chunk: Chunk
     layout: FactorLayout
     bases: list[Tensor]
+    rounded: Tensor
     whole: Tensor
     right: Tensor
+    lost: Tensor | None
 
 
 class FactorGroup:
@@ -86,11 +89,11 @@ class FactorGroup:
         """1. add the residual, in the gradient's own memory, 2. P of each matrix."""
         part.chunk.gradient.add_(part.chunk.residual)  # 1
         part.left = self._factors.left(part.chunk.gradient, part.layout)  # 2
-        part.whole = self._factors.whole(part.chunk.gradient, part.layout)
+        part.whole = spans_of(part.chunk.gradient, part.layout.whole)
         yield from ()
 
     def exchange(self) -> Iterator[Op]:
-        """3. sum P, 4. orthonormalise and sum Q, 5. restore, 6. keep what the factors do not carry.
+        """3. sum P and all spans, 4. orthonormalise and sum Q, 5. restore, 6. keep what the factors do not carry.
 
         A NaN or infinity in a bucket makes its result NaN; residual and warm start stay as they were. The same holds
         where the product of the factors could exceed float32: P's columns have length 1, so no sum of `rank` terms
@@ -99,7 +102,7 @@ class FactorGroup:
         sums = FactorSum(self._factors.level.values, self._parts[0].chunk.rank, self._world_size)
         left = torch.cat([part.left for part in self._parts])
         first = yield from sums.mean(left, torch.cat([part.whole for part in self._parts]), self._lease)  # 3
-        parts = self._finite(first.factors, first.whole)
+        parts = self._finite(first)
         right = torch.cat([left[:0], *(part.right for part in parts)])
         second = yield from sums.mean(right, right[:0], self._lease)  # 4
         sizes = [part.right.numel() for part in parts]
@@ -107,18 +110,23 @@ class FactorGroup:
         for part, mean, sent in zip(parts, second.factors.split(sizes), own.split(sizes), strict=True):
             self._restore(part, mean, sent)
 
-    def _finite(self, left: Tensor, whole: Tensor) -> list[SummedPart]:
+    def _finite(self, first: MeanFactors) -> list[SummedPart]:
         """The parts whose means are finite; the results of the others become NaN."""
         found = []
-        lefts = left.split([part.left.numel() for part in self._parts])
-        wholes = whole.split([part.whole.numel() for part in self._parts])
-        for part, p, spans in zip(self._parts, lefts, wholes, strict=True):
-            if not (p.isfinite().all() and spans.isfinite().all()):
+        sizes = [part.left.numel() for part in self._parts]
+        lefts = first.factors.split(sizes)
+        losses = [None] * len(sizes) if first.lost is None else first.lost.split(sizes)
+        wholes = first.whole.split([part.whole.numel() for part in self._parts])
+        for part, left, lost, whole in zip(self._parts, lefts, losses, wholes, strict=True):
+            if not (left.isfinite().all() and whole.isfinite().all()):
                 set_nan(part.chunk)
                 continue
-            bases = self._factors.bases(part.layout, p)
-            right = self._factors.right(part.chunk.gradient, part.layout, bases)
-            found.append(SummedPart(part.chunk, part.layout, bases, spans, right))
+            layout = part.layout
+            begin = left.numel() - layout.rounded_numel
+            bases = self._factors.bases(layout, left[:begin])
+            right = self._factors.right(part.chunk.gradient, layout, bases)
+            kept = None if lost is None else lost[begin:]
+            found.append(SummedPart(part.chunk, layout, bases, left[begin:], whole, right, kept))
         return found
 
     def _restore(self, part: SummedPart, mean: Tensor, sent: Tensor) -> None:
@@ -129,9 +137,11 @@ class FactorGroup:
             return
         chunk.residual.copy_(chunk.gradient)
         factors.subtract(layout, part.bases, sent, chunk.residual)  # 6
-        factors.restore(layout, part.bases, mean, part.whole, chunk.gradient)  # 5
-        for start, numel in layout.whole:
-            chunk.residual[start : start + numel].zero_()
+        put_spans(part.lost, layout.rounded, chunk.residual, layout.block)
+        put_spans(None, layout.whole, chunk.residual)
+        factors.restore(layout, part.bases, mean, chunk.gradient)  # 5
+        put_spans(part.rounded, layout.rounded, chunk.gradient, layout.block)
+        put_spans(part.whole, layout.whole, chunk.gradient)
         chunk.report(chunk.span.start, Encoded(layout.left_numel + layout.right_numel + layout.whole_numel))
 
 
