@@ -11,7 +11,7 @@
        doubles with every return to an earlier rung, as long as the network does not change
     4. where the prediction of the current rung was wrong, measure other rungs that may be as good, one at a time, and
        keep the best
-    5. where traffic is too small to measure whether the network got faster, send one larger step from time to time,
+    5. where traffic is too small to show whether the network got faster, send one larger step from time to time,
        less and less often
 
 Not permitted are rungs beyond the user's cap, rungs that cost more than `extra_steps` (so that equal epochs give equal
@@ -33,6 +33,7 @@ from gradwire.decide.initial_level import INITIAL_LEVELS
 from gradwire.decide.job_prices import JobPrices
 from gradwire.decide.ladder import LADDER, index_of
 from gradwire.decide.lossiness import at_most
+from gradwire.decide.rate_probe import RateProbe
 from gradwire.decide.summable_controller import summable
 from gradwire.decide.warmup import allows
 from gradwire.level import Level
@@ -55,11 +56,6 @@ MODEL_ERROR: Final = 0.15
 # bandwidth; and it is explored only if its prediction is at most this much worse.
 RISK: Final = 2.5
 PROMISING: Final = 0.25
-# Steps without a bandwidth measurement before one step is spent on measuring it, doubled each time up to the longest
-# while the network does not change; and how much longer (as a share) that step may be for each of them.
-PROBE_AFTER: Final = 100
-LONGEST_PROBE: Final = 800
-PROBE_COST: Final = 0.005
 # Prices that reasons state.
 SHOWN_PRICE: Final = 1.005
 # The steps that lossiness may cost where the user allows no trade: what differs between two seeds.
@@ -84,7 +80,7 @@ class Auto:
         self._changes, self._changed_at = 0, -LONGEST_HOLD
         self._exploring = False
         self._visited: set[Level] = set()
-        self._unmeasured_steps, self._probe_after = 0, PROBE_AFTER
+        self._probe = RateProbe()
         self._predictions: list[StepPrediction] = []
 
     def options(self) -> tuple[LevelOption, ...] | None:
@@ -132,14 +128,14 @@ class Auto:
             return self._move(best.rung.level, f"{self._current} would cost {here.price - 1:.0%} more steps")
         if ran != self._current or not self._measured(here):
             return self._stay(f"measuring {self._current}")
+        self._probe.take(job.wire_bytes(ran), facts.busy, view)
         return self._choose(self._affordable(allowed, here, job, view, facts), here, job, view)
 
     def _choose(self, allowed: list[StepPrediction], here: StepPrediction, job: Job, view: View) -> Decision:
         least = min(p.to_accuracy for p in allowed)
         best = next(p for p in allowed if p.to_accuracy <= (1 + AS_GOOD) * least)  # 2
-        self._unmeasured_steps = self._unmeasured_steps + 1 if view.group.age > 0 else 0
-        if best is here or (self._lossier(best, here) and here.to_accuracy <= (1 + WORSE) * least):  # 3
-            self._proposed = None
+        if best is here or (self._lossier(best, here) and here.to_accuracy <= (1 + self._band) * least):  # 3
+            self._proposed, self._exploring = None, False
             return (
                 self._explore(allowed, here)
                 or self._probe_rate(allowed, here)
@@ -149,10 +145,15 @@ class Auto:
             return self._stay(self._explain(here, job, view))
         return self._move(best.rung.level, self._explain(best, job, view))
 
+    @property
+    def _band(self) -> float:
+        """How much worse than the best a rung is kept; one that is being explored was not chosen yet."""
+        return AS_GOOD if self._exploring else WORSE
+
     def _reset_exploration(self) -> None:
         """Drop the history and explore again after a network change, unless one happened recently (likely noise)."""
         self._history.forget()
-        self._probe_after = PROBE_AFTER
+        self._probe.network_changed()
         if self._step > self._changed_at + LONGEST_HOLD:
             self._visited, self._hold = set(), HOLD
         self._changed_at = self._step
@@ -261,14 +262,12 @@ class Auto:
         return decision
 
     def _probe_rate(self, allowed: list[StepPrediction], here: StepPrediction) -> Decision | None:  # 5
-        """One step at a less lossy rung, when bandwidth was not measured for so long that extra time is negligible."""
-        if self._unmeasured_steps < self._probe_after:
+        """One step at a less lossy rung, where the network may have got faster and it takes little longer."""
+        longest = self._probe.longest * here.step
+        affordable = [p for p in allowed[: allowed.index(here)] if p.step <= longest]
+        if not self._probe.due or not affordable:
             return None
-        less_lossy = allowed[: allowed.index(here)]
-        affordable = [p for p in less_lossy if p.step <= (1 + PROBE_COST * self._unmeasured_steps) * here.step]
-        if not affordable:
-            return None
-        self._unmeasured_steps, self._probe_after = 0, min(LONGEST_PROBE, 2 * self._probe_after)
+        self._probe.sent()
         level = affordable[0].rung.level
         return Decision(level, f"one step at {level} to measure whether the network got faster", self._version)
 
@@ -276,8 +275,6 @@ class Auto:
         return Decision(self._current, reason, self._version)
 
     def _move(self, level: Level, reason: str) -> Decision:
-        if self._step < self._moved_at + HOLD:
-            self._history.left(index_of(self._current))
         self._visited.add(self._current)
         if level in self._visited:
             self._hold = min(LONGEST_HOLD, 2 * self._hold)
