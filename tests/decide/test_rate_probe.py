@@ -8,9 +8,11 @@ from gradwire.types import LinkView, View
 RATE = 1e7
 
 
-def steps_until_due(probe: RateProbe, nbytes: int, *, busy: float = 0.1, age: float = 1.0) -> int | None:
+def steps_until_due(
+    probe: RateProbe, nbytes: int, *, busy: float = 0.1, age: float = 1.0, confidence: float = 1.0
+) -> int | None:
     """None: not within more steps than the longest interval."""
-    view = View(LinkView(0.02, RATE, RATE, age=age))
+    view = View(LinkView(0.02, RATE, RATE, age=age, confidence=confidence))
     for step in range(LONGEST_PROBE + 1):
         if probe.due:
             return step
@@ -24,6 +26,10 @@ def test_a_probe_is_due_where_latency_hides_the_bytes() -> None:
 
 def test_no_probe_is_due_where_the_bytes_take_most_of_the_time() -> None:
     assert steps_until_due(RateProbe(), 600_000) is None
+
+
+def test_a_probe_is_due_where_the_bandwidth_is_only_guessed() -> None:
+    assert steps_until_due(RateProbe(), 600_000, confidence=0.25) == PROBE_AFTER
 
 
 def test_no_probe_is_due_where_every_step_measures_the_bandwidth() -> None:

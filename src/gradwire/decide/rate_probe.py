@@ -1,8 +1,9 @@
 """Rate probe: when to spend one larger step on measuring whether the network got faster. Pure.
 
-A step whose time on the network is mostly latency looks the same on a faster network. In: each step's bytes and time on
-the network, and the view. Out: whether a step is due, and how much longer it may be. One is due after PROBE_AFTER such
-steps without a measurement, and later ones ever less often, as long as the network does not change.
+A step whose time on the network is mostly latency looks the same on a faster network, and small steps may not identify
+the bandwidth after a change. In: each step's bytes and time on the network, and the view. Out: whether a larger step is
+due, and how much longer it may be. One is due after PROBE_AFTER such steps, and later ones ever less often, as long as
+the network does not change.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ PROBE_COST: Final = 0.005
 # The share of the network's time that must be transfer of bytes for a step to show a change of the bandwidth: twice the
 # bandwidth then shortens that time by a quarter, which sense/change_detector.py finds within a few steps.
 SHOWN: Final = 0.5
+# Of an estimate that was measured; one that was only moved by a change of the network has less.
+CONFIDENT: Final = 0.5
 
 
 @dataclass(slots=True)
@@ -31,8 +34,9 @@ class RateProbe:
 
     def take(self, nbytes: int, busy: float, view: View) -> None:
         """A step sent so many bytes, and was busy with them for so many seconds."""
-        shows = nbytes >= SHOWN * busy * (view.group.bandwidth or 0.0)
-        self._unmeasured = 0 if shows or view.group.age <= 0 else self._unmeasured + 1
+        link = view.group
+        shows = link.confidence >= CONFIDENT and nbytes >= SHOWN * busy * (link.bandwidth or 0.0)
+        self._unmeasured = 0 if shows or link.age <= 0 else self._unmeasured + 1
 
     def network_changed(self) -> None:
         self._after = PROBE_AFTER
