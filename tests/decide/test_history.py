@@ -46,3 +46,10 @@ def test_the_model_is_right_within_its_band_and_for_rungs_that_were_not_measured
     assert history.model_error(ONE, 0.19) == 1.0
     assert history.model_error(ONE, 0.1) == pytest.approx(2.0)
     assert history.model_error(OTHER, 0.1) == 1.0
+
+
+def test_a_steady_measurement_outweighs_the_model_and_one_of_few_unsteady_steps_does_not() -> None:
+    steady, unsteady = measured(History(), ONE, *[0.2] * 10), measured(History(), ONE, 0.1, 0.3)
+    assert steady.blended(ONE, 0.4) == pytest.approx(0.2, rel=0.02)
+    assert unsteady.blended(ONE, 0.4) > 0.35
+    assert steady.blended(OTHER, 0.4) == 0.4

@@ -43,15 +43,14 @@ from gradwire.units import Rate, Seconds
 # Estimates vary by a few per cent on a steady network: the band between these two prevents flapping between rungs.
 AS_GOOD: Final = 0.03
 WORSE: Final = 0.08
-# A gain of this size is taken at once, others when proposed twice; lossier ones at least HOLD steps after a change.
+# A gain of this size is taken at once, others when proposed twice; lossier ones at least HOLD steps after a change. A
+# rung is left for its price after as many steps.
 AT_ONCE: Final = 0.5
 HOLD: Final = 10
 # A clear difference, where both rungs were measured. Each return to a rung doubles the hold, up to the longest.
 CLEAR: Final = 0.15
 LONGEST_HOLD: Final = 320
 SCALE_GAIN: Final = 0.25
-# Relative standard error of a prediction that is scaled by the model's error at another rung.
-MODEL_ERROR: Final = 0.15
 # A rung that was not measured may take at most this many times the present step at the proven lower bound of the
 # bandwidth; and it is explored only if its prediction is at most this much worse.
 RISK: Final = 2.5
@@ -66,7 +65,7 @@ class Auto:
     """Keeps the current rung, the machine's speed, the prices and the history of rungs, and the accuracy guard."""
 
     def __init__(self, lossiest: Level | None = None, extra_steps: float = EXTRA_STEPS) -> None:
-        self._lossiest, self._extra_steps = lossiest, extra_steps
+        self._lossiest, self._dearest = lossiest, 1 + extra_steps
         self._prices = JobPrices(tuple(rung.level.ratio for rung in LADDER if rung.level.sparse))
         self._current = INITIAL_LEVELS[0]
         self._version = 0
@@ -79,6 +78,7 @@ class Auto:
         self._moved_at, self._hold = -HOLD, HOLD
         self._changes, self._changed_at = 0, -LONGEST_HOLD
         self._exploring = False
+        self._dear_for = 0
         self._visited: set[Level] = set()
         self._probe = RateProbe()
         self._predictions: list[StepPrediction] = []
@@ -99,7 +99,7 @@ class Auto:
     def _summed(self, level: Level) -> float | None:
         """The price of what trees send in the place of a level; None where that costs more than is permitted."""
         price = self._prices.of(summable(level))
-        return price if price <= 1 + self._extra_steps or level.off else None
+        return price if price <= self._dearest or level.off else None
 
     def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
         self._step += 1
@@ -120,6 +120,7 @@ class Auto:
         self._history.take(index_of(ran), facts)
         predictions = self._predictions = self._predict(job, view, facts, ran)  # 1
         here = predictions[index_of(self._current)]
+        self._dear_for = self._dear_for + 1 if here.price > self._dearest else 0
         if harmed:
             return self._back_off(predictions)
         allowed = [one for one in predictions if self._permitted(one)]
@@ -177,21 +178,12 @@ class Auto:
         return [
             StepPrediction(
                 one.rung,
-                self._blended(index, error * one.step),
+                self._history.blended(index, error * one.step),
                 one.exposed,
                 self._prices.of(job.sends(one.rung.level)),
             )
             for index, one in enumerate(model)
         ]
-
-    def _blended(self, index: int, predicted: float) -> float:
-        """Measured and predicted time of a rung, each with the weight of its certainty: two steps of a noisy network do
-        not outweigh the model, ten of a steady one do."""
-        took = self._history.seconds(index)
-        if took is None:
-            return predicted
-        measured, model = self._history.error(index) ** -2, MODEL_ERROR**-2
-        return (measured * took + model * predicted) / (measured + model)
 
     def _affordable(
         self, allowed: list[StepPrediction], here: StepPrediction, job: Job, view: View, facts: StepFacts
@@ -218,8 +210,9 @@ class Auto:
         if level.off:
             return True
         capped = self._lossiest is not None and not at_most(level, self._lossiest)
-        dear = one.price > 1 + self._extra_steps
-        return not capped and not dear and self._guard.allows(level)
+        # Measured prices vary: a rung in use is too dear when its price has been for some steps.
+        noise = level == self._current and self._dear_for < HOLD
+        return not capped and (one.price <= self._dearest or noise) and self._guard.allows(level)
 
     def _back_off(self, predictions: list[StepPrediction]) -> Decision:
         """After harm: the quickest dense rung that is less lossy than what harmed."""

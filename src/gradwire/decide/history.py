@@ -5,6 +5,7 @@ The last few steps of each rung are kept:
     seconds      a rung's median step time, once two of its steps were measured
     error        its relative standard error, which grows with the steps since then
     model_error  measured time / predicted time of the current rung; predictions of other rungs are scaled by it
+    blended      measured and predicted time, each with the weight of its certainty
 
 After a network change (the View counts them; sense/change_detector.py detects them) everything is dropped. Until then a
 measurement stays better than the model: what misled the model once would mislead it again.
@@ -23,9 +24,10 @@ from gradwire.types import StepFacts
 # Steps kept of each rung (noise averages out; the detector finds changes), and how many are needed for a median.
 KEPT: Final = 15
 ENOUGH: Final = 2
-# Relative error that a measurement gains with every step since: after 2,000 it counts as much as the model. Drifts that
-# matter within that time are found by the change detector.
-AGEING: Final = 0.15 / 2000
+# Relative standard error of a prediction that is scaled by the model's error at another rung; and what a measurement
+# gains with every step since: after 2,000 it counts as much. Drifts that matter before, the change detector finds.
+MODEL_ERROR: Final = 0.15
+AGEING: Final = MODEL_ERROR / 2000
 # Steps from which their own deviation is used; fewer may all be outliers. The least relative deviation: clocks.
 FEW: Final = 5
 LEAST_SPREAD: Final = 0.02
@@ -86,6 +88,14 @@ class History:
         if measured is None or predicted <= 0 or abs(measured / predicted - 1) <= RIGHT:
             return 1.0
         return measured / predicted
+
+    def blended(self, index: int, predicted: float) -> float:
+        """Two steps of a noisy network do not outweigh the model, ten of a steady one do."""
+        took = self.seconds(index)
+        if took is None:
+            return predicted
+        measured, model = self.error(index) ** -2, MODEL_ERROR**-2
+        return (measured * took + model * predicted) / (measured + model)
 
     @property
     def floor(self) -> float:
