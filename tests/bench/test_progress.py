@@ -35,6 +35,7 @@ from harness.progress.pool import perform
 from harness.progress.runs import Setup, Work, each_of, evaluated, runs_of, started, timing
 from harness.progress.summary import Collected, Contestants, fixed_levels, keeping, keeps_accuracy, totals, verdict
 from harness.progress.tasks import task_of
+from harness.progress.torch_hooks import POWERSGD_START, work_of
 
 
 def line(per_step: float, losses: list[float]) -> Curve:
@@ -379,6 +380,19 @@ def test_local_steps_are_timed_as_they_were_trained() -> None:
     timed = timing(setup, "mlp", "150ms", 1, trained).run()["seconds"]
     waits = [after - before for before, after in pairwise([0.0, *timed])]
     assert min(waits[2::3]) > 10 * max(waits[0::3]), "ranks wait for the network at the end of a round only"
+
+
+def test_what_a_hook_computes_is_charged_from_its_first_compressed_step_on() -> None:
+    setup = Setup(20, hosts=2)
+    work = Work(setup.settings("peer", task="mlp", level="torch-powersgd:4", seed=1), setup)
+    trained = work.run()
+    free, charged = (
+        timing(setup, "mlp", "lan1g", 1, trained | own).run()["seconds"] for own in ({}, {"settings": work.settings})
+    )
+    elements = sum(numel for numel, _ in trained["traffic"]["kinds"][0][0])
+    assert charged[:POWERSGD_START] == free[:POWERSGD_START]
+    more = (charged[-1] - free[-1]) / (20 - POWERSGD_START)
+    assert more == pytest.approx(work_of("torch-powersgd:4")[0] * 1e-9 * elements, rel=0.05)
 
 
 def test_auto_with_local_steps_runs_whole_and_names_its_rounds() -> None:

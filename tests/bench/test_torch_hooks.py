@@ -10,7 +10,17 @@ from gradwire.errors import ConfigError
 from gradwire.level import Level
 from gradwire.types import Bucket, ParameterSlice
 from harness.progress.tasks import task_of
-from harness.progress.torch_hooks import Fp16Hook, HookWorkers, PowerSgdHook, hook_of, ring_sum, worth_factoring
+from harness.progress.torch_hooks import (
+    FP16_WORK,
+    POWERSGD_START,
+    Fp16Hook,
+    HookWorkers,
+    PowerSgdHook,
+    hook_of,
+    ring_sum,
+    work_of,
+    worth_factoring,
+)
 
 MATRIX = ParameterSlice("weight", 0, (20, 30), 600)
 VECTOR = ParameterSlice("bias", 600, (20,), 20)
@@ -71,6 +81,13 @@ def test_matrices_are_factored_where_factors_are_less_than_half_as_large() -> No
     assert worth_factoring((8, 2, 3, 3), 4) is False
     assert worth_factoring((20,), 1) is False
     assert worth_factoring((4, 400), 2) is False
+
+
+def test_what_a_hook_computes_grows_with_its_rank_and_begins_when_it_does() -> None:
+    assert work_of("torch-fp16") == (FP16_WORK, 0)
+    (one, start), (four, _) = work_of("torch-powersgd:1"), work_of("torch-powersgd:4")
+    assert FP16_WORK < one < four
+    assert start == POWERSGD_START
 
 
 @pytest.mark.parametrize("name", ["powersgd", "torch-powersgd:0", "torch-powersgd:x", "torch-bf16"])

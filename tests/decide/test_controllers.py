@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gradwire.decide.accuracy_guard import AccuracyGuard
-from gradwire.decide.auto import WORSE, Auto
+from gradwire.decide.auto import HOLD, WORSE, Auto
 from gradwire.decide.base import Controller, Job
 from gradwire.decide.cost_model import STOLEN
 from gradwire.decide.dc2 import Dc2
@@ -24,7 +24,7 @@ from gradwire.decide.price import PriceList
 from gradwire.exchange.select import FootprintTable
 from gradwire.level import Level
 from gradwire.sense.change_detector import ChangeDetector, StepSample
-from gradwire.types import Bucket, Decision, LinkView, ParameterSlice, StepFacts, View
+from gradwire.types import Bucket, Decision, LinkView, ParameterSlice, Slowdown, StepFacts, View
 from gradwire.units import Rate
 
 MB = 250_000  # elements of a megabyte
@@ -330,6 +330,41 @@ def test_auto_uses_no_level_that_costs_more_steps_than_the_user_allows() -> None
     assert not slow.levels[-1].off
     traded = World(Auto(extra_steps=1.5), steady(20), job=vectors).run(WARM)
     assert 1.05 < PRICES.of(traded.levels[-1]) <= 2.5
+
+
+@dataclass
+class Priced:
+    """The price of one level is what a test sets; milder ones cost nothing, lossier ones too much."""
+
+    level: Level
+    price: float = 1.0
+    settled: bool = True
+
+    def take(self, ran: Level, facts: StepFacts) -> None:
+        pass
+
+    def of(self, level: Level) -> float:
+        if level == self.level:
+            return self.price
+        return 1.0 if index_of(level) < index_of(self.level) else 9.0
+
+    def slowdown(self, level: Level) -> Slowdown:
+        return Slowdown(level, self.of(level), self.of(level))
+
+
+def test_a_rung_in_use_is_left_for_its_price_when_that_lasts() -> None:
+    auto = Auto()
+    world = World(auto, steady(20), trip=0.02).run(WARM + 30)
+    used = world.levels[-1]
+    prices = auto._prices = Priced(used)  # type: ignore[assignment]
+    for _ in range(5):
+        prices.price = 1.06
+        assert set(world.run(HOLD - 4, used).levels[-(HOLD - 4) :]) == {used}, "noise"
+        prices.price = 1.04
+        world.run(1, used)
+    prices.price = 1.06
+    assert world.run(2 * HOLD, used).levels[-1] != used
+    assert any("would cost 6% more steps" in reason for reason in world.reasons)
 
 
 def test_auto_is_dense_during_warm_up_and_obeys_the_cap() -> None:

@@ -121,9 +121,9 @@ def test_low_rank_costs_less_the_more_rank_it_has_and_a_rank_in_between_in_betwe
     assert prices.of(Level.parse("lowrank:32+int4")) <= 1.05
 
 
-def test_mild_low_rank_waits_for_the_dense_steps_only() -> None:
+def test_mild_low_rank_waits_for_nothing() -> None:
     mild, harsh = Level.parse("lowrank:32+int4"), Level.parse("lowrank:4")
-    assert not allows(DENSE_STEPS - 1, mild)
-    assert allows(DENSE_STEPS, mild)
+    assert allows(0, mild)
+    assert not allows(DENSE_STEPS, harsh)
     assert not allows(WARM_STEPS - 1, harsh)
     assert allows(WARM_STEPS, harsh)

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from gradwire.cli.main import cli as main
 from gradwire.decide.auto import Auto
+from gradwire.decide.ladder import LADDER
 from gradwire.errors import ConfigError, IntegrityError
 from gradwire.exchange.select import FootprintTable
 from gradwire.level import Level
@@ -66,6 +67,14 @@ def test_low_rank_in_groups_of_small_buckets_trains_as_in_one_bucket_and_moves_i
     predicted = FootprintTable(3)(level, many.buckets)
     for one, size in zip(traffic, predicted, strict=True):
         assert 2 * sum(op.nbytes for chunk in one.chunks for op in chunk) == pytest.approx(size.wire_bytes, abs=64)
+
+
+def test_every_rung_costs_its_own_work_and_other_levels_that_of_the_most_similar_rung() -> None:
+    assert {str(rung.level): work_per_element(rung.level) for rung in LADDER} == {
+        str(rung.level): rung.work for rung in LADDER
+    }
+    for level, rung in (("lowrank:8", "lowrank:4"), ("lowrank:64", "lowrank:32+int4"), ("topk:0.02", "topk:0.03+int8")):
+        assert work_per_element(Level.parse(level)) == work_per_element(Level.parse(rung))
 
 
 def test_a_held_bucket_is_encoded_when_it_is_ready_and_decoded_with_its_group() -> None:

@@ -24,6 +24,7 @@ from typing import Any, Final
 import torch
 
 from gradwire.decide.base import Controller
+from gradwire.decide.ladder import LADDER
 from gradwire.decide.registry import make_controller
 from gradwire.level import Level
 from gradwire.network import preset
@@ -43,7 +44,7 @@ from harness.progress.local_peers import PeerSimulation, local_steps_of
 from harness.progress.networks import network_of
 from harness.progress.packing import rounded
 from harness.progress.tasks import task_of
-from harness.progress.torch_hooks import HookWorkers, hook_of
+from harness.progress.torch_hooks import HookWorkers, hook_of, work_of
 
 # Steps whose traffic is alike, as JSON: [numel, chunks] of each bucket, level, hops. Of a local step there is one item
 # only, whether it ends a round, or that and what the end of the round moved.
@@ -57,6 +58,8 @@ OWN_CODE: Final = ("tasks.py", "networks.py")
 TRADED_STEPS: Final = 1.0
 # Of the held-out loss, in the last tenth of a run.
 EVALUATIONS: Final = 5
+# The rung whose work, scaled, is that of a hook.
+CHARGED_AS: Final = next(rung for rung in LADDER if rung.level == Level.parse("lowrank:4"))
 # The level of a fixed number of local steps.
 LOCAL_LEVEL: Final = "int8"
 
@@ -221,7 +224,18 @@ def clock(work: Work) -> dict[str, Any]:
     network = network_of(settings["network"], setup.hosts, setup.steps * settings["compute"], setup.directory)
     times = NetworkTimes(network, setup.wire, seed=settings["seed"])
     timeline = Timeline(times, settings["compute"], random.Random(settings["seed"]))
-    return {"seconds": rounded("seconds", [_timed(timeline, pattern) for pattern in each_of(work.given)])}
+    patterns = _charged(timeline, list(each_of(work.given)), *settings.get("work", ()))
+    return {"seconds": rounded("seconds", [_timed(timeline, pattern) for pattern in patterns])}
+
+
+def _charged(timeline: Timeline, patterns: list[Pattern], work: float = 0.0, free: int = 0) -> list[Pattern]:
+    """Steps of a hook that computes so many nanoseconds per element, after the first `free`: as steps of a rung whose
+    work is scaled to that."""
+    if not work:
+        return patterns
+    timeline.work_scale = work / CHARGED_AS.work
+    as_rung = [[moved, str(CHARGED_AS.level), hops] for moved, _, hops in patterns[free:]]
+    return patterns[:free] + as_rung
 
 
 def _timed(timeline: Timeline, pattern: Pattern) -> float:
@@ -310,7 +324,10 @@ def timing(setup: Setup, task: str, network: str, seed: int, trained: dict[str, 
     compute = task_of(task, setup.steps, setup.directory).compute
     traffic = trained["traffic"]
     moved = hashlib.sha256(json.dumps(traffic).encode()).hexdigest()[:16]
-    return Work(setup.settings("time", network=network, seed=seed, compute=compute, traffic=moved), setup, traffic)
+    settings = setup.settings("time", network=network, seed=seed, compute=compute, traffic=moved)
+    if trained.get("settings", {}).get("kind") == "peer":
+        settings["work"] = list(work_of(trained["settings"]["level"]))
+    return Work(settings, setup, traffic)
 
 
 def setup_of(setup: Setup) -> dict[str, Any]:

@@ -3,8 +3,9 @@
     torch-fp16         fp16_compress_hook: divided by the number of ranks first, cast to half, summed by a ring in half
     torch-powersgd:R   powerSGD_hook at rank R, its defaults except the step at which it starts
 
-In: every rank's gradient of a bucket. Out: the mean that the hook would restore on every rank, and the bytes of each
-all-reduce, one after the other. What the hooks compute is not charged to their time, which favours them.
+In: every rank's gradient of a bucket. Out: the mean that the hook would restore on every rank, the bytes of each
+all-reduce, one after the other, and what the hook computes, in nanoseconds per element: measured and charged as the
+ladder's work of fixed levels is (decide/ladder.py).
 
 PowerSGD (Vogels et al., NeurIPS 2019), with M a rank's gradient and error as a matrix of rows and columns:
 
@@ -34,6 +35,11 @@ TORCH_HOOKS: Final = ("torch-fp16", "torch-powersgd:1", "torch-powersgd:4")
 # Steps of plain all-reduce before PowerSGD starts. torch's default of 1000 is longer than these runs; a user who wants
 # its speed starts it after a few steps, in which the gradient's first, largest changes pass.
 POWERSGD_START: Final = 10
+# Nanoseconds of processor time per element, by `benchmarks/hook.py --ranks 2`: the ladder's fp16 and lowrank:4, which
+# send about as much, plus the difference to them in the CPU column. Four runs: fp16 3.2 to 3.3, PowerSGD 5.9 to 6.5 at
+# rank 1 and 8.0 to 8.6 at rank 4.
+FP16_WORK: Final = 3.3
+POWERSGD_WORK: Final = (5.3, 0.73)  # of any rank, and of each
 # torch's min_compression_rate: how much smaller factors must be for a matrix to be factored.
 WORTH: Final = 2
 
@@ -130,6 +136,15 @@ def hook_of(name: str) -> TorchHook:
     if kind == "torch-powersgd" and rank.isdigit() and int(rank) > 0:
         return PowerSgdHook(int(rank))
     raise ConfigError(f"peers: {name!r} is not torch-fp16 or torch-powersgd:RANK")
+
+
+def work_of(name: str) -> tuple[float, int]:
+    """Nanoseconds that the hook computes per element, and the steps before the first that it does."""
+    hook = hook_of(name)
+    if isinstance(hook, PowerSgdHook):
+        base, each = POWERSGD_WORK
+        return base + each * hook.rank, hook.start
+    return FP16_WORK, 0
 
 
 class HookWorkers(Workers):

@@ -11,7 +11,7 @@
        doubles with every return to an earlier rung, as long as the network does not change
     4. where the prediction of the current rung was wrong, measure other rungs that may be as good, one at a time, and
        keep the best
-    5. where traffic is too small to measure whether the network got faster, send one larger step from time to time,
+    5. where traffic is too small to show whether the network got faster, send one larger step from time to time,
        less and less often
 
 Not permitted are rungs beyond the user's cap, rungs that cost more than `extra_steps` (so that equal epochs give equal
@@ -33,6 +33,7 @@ from gradwire.decide.initial_level import INITIAL_LEVELS
 from gradwire.decide.job_prices import JobPrices
 from gradwire.decide.ladder import LADDER, index_of
 from gradwire.decide.lossiness import at_most
+from gradwire.decide.rate_probe import RateProbe
 from gradwire.decide.summable_controller import summable
 from gradwire.decide.warmup import allows
 from gradwire.level import Level
@@ -42,24 +43,18 @@ from gradwire.units import Rate, Seconds
 # Estimates vary by a few per cent on a steady network: the band between these two prevents flapping between rungs.
 AS_GOOD: Final = 0.03
 WORSE: Final = 0.08
-# A gain of this size is taken at once, others when proposed twice; lossier ones at least HOLD steps after a change.
+# A gain of this size is taken at once, others when proposed twice; lossier ones at least HOLD steps after a change. A
+# rung is left for its price after as many steps.
 AT_ONCE: Final = 0.5
 HOLD: Final = 10
 # A clear difference, where both rungs were measured. Each return to a rung doubles the hold, up to the longest.
 CLEAR: Final = 0.15
 LONGEST_HOLD: Final = 320
 SCALE_GAIN: Final = 0.25
-# Relative standard error of a prediction that is scaled by the model's error at another rung.
-MODEL_ERROR: Final = 0.15
 # A rung that was not measured may take at most this many times the present step at the proven lower bound of the
 # bandwidth; and it is explored only if its prediction is at most this much worse.
 RISK: Final = 2.5
 PROMISING: Final = 0.25
-# Steps without a bandwidth measurement before one step is spent on measuring it, doubled each time up to the longest
-# while the network does not change; and how much longer (as a share) that step may be for each of them.
-PROBE_AFTER: Final = 100
-LONGEST_PROBE: Final = 800
-PROBE_COST: Final = 0.005
 # Prices that reasons state.
 SHOWN_PRICE: Final = 1.005
 # The steps that lossiness may cost where the user allows no trade: what differs between two seeds.
@@ -70,7 +65,7 @@ class Auto:
     """Keeps the current rung, the machine's speed, the prices and the history of rungs, and the accuracy guard."""
 
     def __init__(self, lossiest: Level | None = None, extra_steps: float = EXTRA_STEPS) -> None:
-        self._lossiest, self._extra_steps = lossiest, extra_steps
+        self._lossiest, self._dearest = lossiest, 1 + extra_steps
         self._prices = JobPrices(tuple(rung.level.ratio for rung in LADDER if rung.level.sparse))
         self._current = INITIAL_LEVELS[0]
         self._version = 0
@@ -83,8 +78,9 @@ class Auto:
         self._moved_at, self._hold = -HOLD, HOLD
         self._changes, self._changed_at = 0, -LONGEST_HOLD
         self._exploring = False
+        self._dear_for = 0
         self._visited: set[Level] = set()
-        self._unmeasured_steps, self._probe_after = 0, PROBE_AFTER
+        self._probe = RateProbe()
         self._predictions: list[StepPrediction] = []
 
     def options(self) -> tuple[LevelOption, ...] | None:
@@ -103,7 +99,7 @@ class Auto:
     def _summed(self, level: Level) -> float | None:
         """The price of what trees send in the place of a level; None where that costs more than is permitted."""
         price = self._prices.of(summable(level))
-        return price if price <= 1 + self._extra_steps or level.off else None
+        return price if price <= self._dearest or level.off else None
 
     def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
         self._step += 1
@@ -124,6 +120,7 @@ class Auto:
         self._history.take(index_of(ran), facts)
         predictions = self._predictions = self._predict(job, view, facts, ran)  # 1
         here = predictions[index_of(self._current)]
+        self._dear_for = self._dear_for + 1 if here.price > self._dearest else 0
         if harmed:
             return self._back_off(predictions)
         allowed = [one for one in predictions if self._permitted(one)]
@@ -132,14 +129,14 @@ class Auto:
             return self._move(best.rung.level, f"{self._current} would cost {here.price - 1:.0%} more steps")
         if ran != self._current or not self._measured(here):
             return self._stay(f"measuring {self._current}")
+        self._probe.take(job.wire_bytes(ran), facts.busy, view)
         return self._choose(self._affordable(allowed, here, job, view, facts), here, job, view)
 
     def _choose(self, allowed: list[StepPrediction], here: StepPrediction, job: Job, view: View) -> Decision:
         least = min(p.to_accuracy for p in allowed)
         best = next(p for p in allowed if p.to_accuracy <= (1 + AS_GOOD) * least)  # 2
-        self._unmeasured_steps = self._unmeasured_steps + 1 if view.group.age > 0 else 0
-        if best is here or (self._lossier(best, here) and here.to_accuracy <= (1 + WORSE) * least):  # 3
-            self._proposed = None
+        if best is here or (self._lossier(best, here) and here.to_accuracy <= (1 + self._band) * least):  # 3
+            self._proposed, self._exploring = None, False
             return (
                 self._explore(allowed, here)
                 or self._probe_rate(allowed, here)
@@ -149,10 +146,15 @@ class Auto:
             return self._stay(self._explain(here, job, view))
         return self._move(best.rung.level, self._explain(best, job, view))
 
+    @property
+    def _band(self) -> float:
+        """How much worse than the best a rung is kept; one that is being explored was not chosen yet."""
+        return AS_GOOD if self._exploring else WORSE
+
     def _reset_exploration(self) -> None:
         """Drop the history and explore again after a network change, unless one happened recently (likely noise)."""
         self._history.forget()
-        self._probe_after = PROBE_AFTER
+        self._probe.network_changed()
         if self._step > self._changed_at + LONGEST_HOLD:
             self._visited, self._hold = set(), HOLD
         self._changed_at = self._step
@@ -176,21 +178,12 @@ class Auto:
         return [
             StepPrediction(
                 one.rung,
-                self._blended(index, error * one.step),
+                self._history.blended(index, error * one.step),
                 one.exposed,
                 self._prices.of(job.sends(one.rung.level)),
             )
             for index, one in enumerate(model)
         ]
-
-    def _blended(self, index: int, predicted: float) -> float:
-        """Measured and predicted time of a rung, each with the weight of its certainty: two steps of a noisy network do
-        not outweigh the model, ten of a steady one do."""
-        took = self._history.seconds(index)
-        if took is None:
-            return predicted
-        measured, model = self._history.error(index) ** -2, MODEL_ERROR**-2
-        return (measured * took + model * predicted) / (measured + model)
 
     def _affordable(
         self, allowed: list[StepPrediction], here: StepPrediction, job: Job, view: View, facts: StepFacts
@@ -217,8 +210,9 @@ class Auto:
         if level.off:
             return True
         capped = self._lossiest is not None and not at_most(level, self._lossiest)
-        dear = one.price > 1 + self._extra_steps
-        return not capped and not dear and self._guard.allows(level)
+        # Measured prices vary: a rung in use is too dear when its price has been for some steps.
+        noise = level == self._current and self._dear_for < HOLD
+        return not capped and (one.price <= self._dearest or noise) and self._guard.allows(level)
 
     def _back_off(self, predictions: list[StepPrediction]) -> Decision:
         """After harm: the quickest dense rung that is less lossy than what harmed."""
@@ -261,14 +255,12 @@ class Auto:
         return decision
 
     def _probe_rate(self, allowed: list[StepPrediction], here: StepPrediction) -> Decision | None:  # 5
-        """One step at a less lossy rung, when bandwidth was not measured for so long that extra time is negligible."""
-        if self._unmeasured_steps < self._probe_after:
+        """One step at a less lossy rung, where the network may have got faster and it takes little longer."""
+        longest = self._probe.longest * here.step
+        affordable = [p for p in allowed[: allowed.index(here)] if p.step <= longest]
+        if not self._probe.due or not affordable:
             return None
-        less_lossy = allowed[: allowed.index(here)]
-        affordable = [p for p in less_lossy if p.step <= (1 + PROBE_COST * self._unmeasured_steps) * here.step]
-        if not affordable:
-            return None
-        self._unmeasured_steps, self._probe_after = 0, min(LONGEST_PROBE, 2 * self._probe_after)
+        self._probe.sent()
         level = affordable[0].rung.level
         return Decision(level, f"one step at {level} to measure whether the network got faster", self._version)
 
@@ -276,8 +268,6 @@ class Auto:
         return Decision(self._current, reason, self._version)
 
     def _move(self, level: Level, reason: str) -> Decision:
-        if self._step < self._moved_at + HOLD:
-            self._history.left(index_of(self._current))
         self._visited.add(self._current)
         if level in self._visited:
             self._hold = min(LONGEST_HOLD, 2 * self._hold)

@@ -2,12 +2,13 @@
 
 The last few steps of each rung are kept:
 
-    seconds      a rung's median step time, once two of its steps were measured and they are not too old
-    error        its relative standard error
+    seconds      a rung's median step time, once two of its steps were measured
+    error        its relative standard error, which grows with the steps since then
     model_error  measured time / predicted time of the current rung; predictions of other rungs are scaled by it
+    blended      measured and predicted time, each with the weight of its certainty
 
-After a network change (the View counts them; sense/change_detector.py detects them) everything is dropped. A rung that
-was tried and left again is remembered twice as long each time, so that a steady network is explored ever less often.
+After a network change (the View counts them; sense/change_detector.py detects them) everything is dropped. Until then a
+measurement stays better than the model: what misled the model once would mislead it again.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from gradwire.types import StepFacts
 # Steps kept of each rung (noise averages out; the detector finds changes), and how many are needed for a median.
 KEPT: Final = 15
 ENOUGH: Final = 2
-# Steps after which a rung that was left counts as not measured; doubled each time it is left, up to the longest.
-MEMORY: Final = 200
-LONGEST: Final = 2400
+# Relative standard error of a prediction that is scaled by the model's error at another rung; and what a measurement
+# gains with every step since: after 2,000 it counts as much. Drifts that matter before, the change detector finds.
+MODEL_ERROR: Final = 0.15
+AGEING: Final = MODEL_ERROR / 2000
 # Steps from which their own deviation is used; fewer may all be outliers. The least relative deviation: clocks.
 FEW: Final = 5
 LEAST_SPREAD: Final = 0.02
@@ -40,7 +42,6 @@ class _RungHistory:
     typical: float = 0.0
     floor: float = 0.0
     last: int = 0
-    memory: int = MEMORY
 
     def add(self, facts: StepFacts, step: int) -> None:
         self.seconds.append(facts.seconds)
@@ -66,26 +67,20 @@ class History:
         """Drop everything: the network changed."""
         self._rungs = {}
 
-    def left(self, index: int) -> None:
-        """Note that a rung was tried and left again."""
-        rung = self._rungs.get(index)
-        if rung is not None:
-            rung.memory = min(LONGEST, 2 * rung.memory)
-
     def seconds(self, index: int) -> float | None:
         """The median step time of the rung; None where it is not measured."""
         rung = self._rungs.get(index)
-        if rung is None or len(rung.seconds) < ENOUGH or self._step - rung.last > rung.memory:
-            return None
-        return rung.typical
+        return None if rung is None or len(rung.seconds) < ENOUGH else rung.typical
 
     def error(self, index: int) -> float:
-        """The relative standard error of `seconds`: from the spread of the rung's steps, or a cautious one for few."""
+        """The relative standard error of `seconds`: from the spread of the rung's steps, or a cautious one for few, and
+        from their age."""
         rung = self._rungs[index]
         times = rung.seconds
         middle = rung.typical
         spread = max(abs(took - middle) for took in times) if len(times) < FEW else _deviation(times, middle)
-        return max(spread / middle, LEAST_SPREAD) / math.sqrt(len(times))
+        own = max(spread / middle, LEAST_SPREAD) / math.sqrt(len(times))
+        return math.hypot(own, AGEING * (self._step - rung.last))
 
     def model_error(self, index: int, predicted: float) -> float:
         """Measured / predicted time of the rung's steps; 1 where the model is right or the rung is not measured."""
@@ -93,6 +88,14 @@ class History:
         if measured is None or predicted <= 0 or abs(measured / predicted - 1) <= RIGHT:
             return 1.0
         return measured / predicted
+
+    def blended(self, index: int, predicted: float) -> float:
+        """Two steps of a noisy network do not outweigh the model, ten of a steady one do."""
+        took = self.seconds(index)
+        if took is None:
+            return predicted
+        measured, model = self.error(index) ** -2, MODEL_ERROR**-2
+        return (measured * took + model * predicted) / (measured + model)
 
     @property
     def floor(self) -> float:

@@ -1,8 +1,8 @@
 """Warm-up: which levels a controller may use in the first steps. Pure.
 
 Early gradients are large and turn quickly. What a sparse or low-rank level holds back then arrives late and in bursts,
-and has ruined trainings (an ordinary CNN with SGD 0.05 and momentum 0.9 at 3 %). So the first steps are dense, and the
-share of a sparse level then falls exponentially, as DGC's does, until it is free.
+and has ruined trainings (an ordinary CNN with SGD 0.05 and momentum 0.9 at 3 %). So the first steps are dense or of a
+mild low rank, and the share of a sparse level then falls exponentially, as DGC's does, until it is free.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def least_share(step: int) -> float:
 
 
 def allows(step: int, level: Level) -> bool:
-    """Whether the step may use the level. Low rank has no share that could fall: a mild one waits for the end of the
-    dense steps, others for the end of the warm-up."""
+    """Whether the step may use the level. Low rank has no share that could fall: a mild one waits for nothing, others
+    for the end of the warm-up."""
     least = least_share(step)
     if level.select == "lowrank":
-        return least <= 1.0 if level.rank >= MILD_RANK else least == 0.0
+        return level.rank >= MILD_RANK or least == 0.0
     return not level.sparse or level.ratio >= least
 
 

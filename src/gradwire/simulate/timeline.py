@@ -147,4 +147,4 @@ def work_per_element(level: Level) -> float:
         if rung.level.select == level.select and not rung.level.off and (not dense or rung.level.values == level.values)
     ]
     alike = alike or [rung for rung in LADDER if rung.level.sparse]
-    return min(alike, key=lambda rung: abs(rung.level.ratio - level.ratio)).work
+    return min(alike, key=lambda rung: (abs(rung.level.ratio - level.ratio), abs(rung.level.rank - level.rank))).work
