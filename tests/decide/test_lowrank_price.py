@@ -44,6 +44,7 @@ def test_the_price_of_one_rank_tells_those_of_others() -> None:
     found = [prices.of(rank)[0] for rank in (8, 16, 32, 64, 128)]
     assert found == sorted(found, reverse=True)
     assert found[2] > 1.05 > found[4], "four times the rank leaves too little waiting to count"
+    assert ran(1.0).of(32)[0] > 1.05 > ran(1.0).of(64)[0]
     assert ran(0.02).of(16)[0] < 1.05 < price_by_rank(16)[0], "next to nothing waits: half the rank will do"
     assert prices.of(4) == price_by_rank(4), "no measurement of more rank makes less rank dearer than assumed"
     assert ran(20.0).of(16) == ran(20.0).of(32), "except where more rank is dearer than that"

@@ -30,7 +30,7 @@ from gradwire.level import Level
 BY_RANK: Final = {4: (1.5, 1.2), 8: (1.3, 1.1), 16: (1.1, 1.05), 32: (1.04, 1.03)}
 # An upper envelope of docs/results/lossiness.md, for both: from 1.02 at waiting energies of 0.5 to 1.8 at 6 (a GPT with
 # AdamW). Where the residual is mostly noise of batches a job needs fewer steps than that.
-LINEAR: Final = (0.05, 0.05)
+LINEAR: Final = (0.06, 0.06)
 SQUARE: Final = (0.015, 0.015)
 # Steps at one rank until its residual is full where the price is near 1 (it holds a few steps' gradients), and steps
 # that are averaged until the mean is used.
