@@ -100,7 +100,7 @@ def price(job: str, level: Level, kept: float) -> float:
     """What decide/price.py assumes for a level that keeps this much."""
     kind = 1 if ":sgd" in job else 0
     if level.select == "lowrank":
-        return price_of_waiting(1 / max(kept, LEAST_KEPT) - 1)[kind]
+        return price_of_waiting(1 / max(kept, LEAST_KEPT) - 1)
     rounding = FORMATS.get(level.values, EXACT)[kind]
     return rounding * (1 + (ADAPTIVE, PLAIN)[kind] * math.log(1 / max(kept, LEAST_KEPT))) if level.sparse else rounding
 

@@ -28,16 +28,18 @@ from gradwire.level import Level
 # Prices by rank for optimizers with second moments and for others; ranks in between are interpolated in their
 # logarithm. The format of the factors hardly counts.
 BY_RANK: Final = {4: (1.5, 1.2), 8: (1.3, 1.1), 16: (1.1, 1.05), 32: (1.04, 1.03)}
-# An upper envelope of docs/results/lossiness.md, for both: from 1.02 at waiting energies of 0.5 to 1.8 at 6 (a GPT with
-# AdamW). Where the residual is mostly noise of batches a job needs fewer steps than that.
-LINEAR: Final = (0.06, 0.06)
-SQUARE: Final = (0.015, 0.015)
+# An upper envelope of docs/results/lossiness.md, alike for optimizers with and without second moments: from 1.04 at a
+# waiting energy of 0.6 to 1.8 at 5.5 (GPTs). Where the residual is mostly noise of batches a job needs fewer steps.
+LINEAR: Final = 0.06
+SQUARE: Final = 0.015
 # Steps at one rank until its residual is full where the price is near 1 (it holds a few steps' gradients), and steps
 # that are averaged until the mean is used.
 FILLING: Final = 20
 SETTLED: Final = 10
 # Gain of the average: a mean over about 20 steps.
 GAIN: Final = 0.05
+# Less than that is next to nothing.
+LEAST_FRESH: Final = 1e-4
 # Steps after which a rank that did not run again has no measurement. Measuring it again costs FILLING + SETTLED steps.
 FORGOTTEN: Final = 1000
 
@@ -53,20 +55,18 @@ class Filling(NamedTuple):
     @property
     def waiting(self) -> float:
         """The residual's energy as a multiple of the gradient's."""
-        return 1 / self.fresh - 1
+        return 1 / max(self.fresh, LEAST_FRESH) - 1
 
 
-def price_by_rank(rank: int) -> tuple[float, float]:
-    """Of low rank before it has run, for adaptive optimizers and for others."""
-    ranks, prices = np.log(list(BY_RANK)), list(BY_RANK.values())
-    adaptive, plain = (float(np.interp(math.log(rank), ranks, [price[kind] for price in prices])) for kind in (0, 1))
-    return adaptive, plain
+def price_by_rank(rank: int, adaptive: bool) -> float:
+    """Of low rank before it has run."""
+    prices = [price[0 if adaptive else 1] for price in BY_RANK.values()]
+    return float(np.interp(math.log(rank), np.log(list(BY_RANK)), prices))
 
 
-def price_of_waiting(waiting: float) -> tuple[float, float]:
-    """Of low rank that leaves so much waiting, for adaptive optimizers and for others."""
-    adaptive, plain = (1 + LINEAR[kind] * waiting + SQUARE[kind] * waiting**2 for kind in (0, 1))
-    return adaptive, plain
+def price_of_waiting(waiting: float) -> float:
+    """Of low rank that leaves so much waiting."""
+    return 1 + LINEAR * waiting + SQUARE * waiting**2
 
 
 class LowRankPrices:
@@ -90,15 +90,14 @@ class LowRankPrices:
         fresh = before.fresh + max(GAIN, 1 / steps) * (1 / (1 + residual) - before.fresh)
         self._found[rank] = Filling(fresh, steps, self._step)
 
-    def of(self, rank: int) -> tuple[float, float]:
-        """For adaptive optimizers and for others."""
+    def of(self, rank: int, adaptive: bool) -> float:
+        """How many times more steps low rank of this rank needs than uncompressed training."""
+        prior = price_by_rank(rank, adaptive)
         known = {known: one.waiting for known, one in self._found.items() if one.steps >= SETTLED}
         if not known:
-            return price_by_rank(rank)  # 3
+            return prior  # 3
         nearest = min(known, key=lambda one: abs(math.log(rank / one)))
-        measured = price_of_waiting(known[nearest])
+        waiting = known[nearest]
         if rank >= nearest:  # 2
-            return price_of_waiting(known[nearest] * nearest / rank)
-        assumed, prior = price_of_waiting(known[nearest] * (nearest / rank) ** 2), price_by_rank(rank)
-        adaptive, plain = (min(assumed[kind], max(prior[kind], measured[kind])) for kind in (0, 1))
-        return adaptive, plain
+            return price_of_waiting(waiting * nearest / rank)
+        return min(price_of_waiting(waiting * (nearest / rank) ** 2), max(prior, price_of_waiting(waiting)))

@@ -114,7 +114,7 @@ class PriceList:
         """How many times more steps the level needs than uncompressed training."""
         kind = 0 if self._adaptive else 1
         if level.select == "lowrank":
-            return self._lowrank.of(level.rank)[kind]
+            return self._lowrank.of(level.rank, self._adaptive)
         rounding = FORMATS.get(level.values, EXACT)[kind]
         if not level.sparse:
             return rounding
