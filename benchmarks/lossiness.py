@@ -2,12 +2,12 @@
 
     python benchmarks/lossiness.py [--jobs gpt:adamw:0.001,cnn:sgd:0.05:0.9] [--levels int4,topk:0.1+int8] [--write]
 
-Two workers in one process (gradwire.simulate), real gradients and codecs, no network. For each job the uncompressed
-training first, then each level with the same weights and batches. `slowdown` is how many times more steps a level took
-to the loss that it has after nine tenths of its steps than the uncompressed training, by the trend of the loss without
-the noise that batches add to both (harness/progress/curves.py). `kept` is the share of the energy of gradient +
-residual that a step sent, over the second half of the run. `price` is what decide/price.py makes of it: its constants
-are fitted to this table.
+Two workers in one process (gradwire.simulate), real gradients and codecs, no network. Other models, widths and numbers
+of workers: harness/wide_tasks.py. For each job the uncompressed training first, then each level with the same weights
+and batches. `slowdown` is how many times more steps a level took to the loss that it has after nine tenths of its steps
+than the uncompressed training, by the trend of the loss without the noise that batches add to both
+(harness/progress/curves.py). `kept` is the share of the energy of gradient + residual that a step sent, over the second
+half of the run. `price` is what decide/price.py makes of it: its constants are fitted to this table.
 
 Every run is appended to docs/results/lossiness.json with --write, and the page is written from the whole file.
 """
@@ -23,19 +23,20 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gradwire.decide.price import ADAPTIVE, EXACT, FORMATS, LEAST_KEPT, PLAIN, lowrank_price
+from gradwire.decide.lowrank_price import price_of_waiting
+from gradwire.decide.price import ADAPTIVE, EXACT, FORMATS, LEAST_KEPT, PLAIN
 from gradwire.level import Level
-from gradwire.simulate.tasks import make_task, with_optimizer
+from gradwire.simulate.tasks import with_optimizer
 from gradwire.simulate.workers import BucketTraffic, Workers
 from gradwire.types import Bucket
 from harness.progress.curves import Curve, noise_of
+from harness.wide_tasks import sized_task
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 JOBS = "gpt:adamw:0.001,mlp:adam:0.001,cnn:adam:0.001,gpt:sgd:0.1:0.9,cnn:sgd:0.05:0.9,resnet:sgd:0.1:0.9"
 LEVELS = "int8,int4,int2,lowrank:32+int4,lowrank:4,topk:0.1+int8,topk:0.03+int8,topk:0.01+int8,topk:0.003+int8"
 # The share of the steps after which a level is compared: at the very end a trend knows one side only.
 MEASURED_AT = 0.9
-WORKERS = 2
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,9 @@ class MeasuredWorkers(Workers):
 def train(job: str, level: str, seed: int, steps: int, data: Path | None) -> tuple[list[float], float]:
     """Losses by step, and the energy kept."""
     name, _, optimizer = job.partition(":")
-    task = replace(with_optimizer(make_task(name, data), optimizer), cosine=0)
-    workers = MeasuredWorkers(task, WORKERS, seed=seed)
+    sized = sized_task(name, data)
+    task = replace(with_optimizer(sized.task, optimizer), cosine=0)
+    workers = MeasuredWorkers(task, sized.workers, seed=seed)
     workers.energies = []
     losses: list[float] = []
     while len(losses) < steps and (not losses or math.isfinite(losses[-1])):
@@ -98,7 +100,7 @@ def price(job: str, level: Level, kept: float) -> float:
     """What decide/price.py assumes for a level that keeps this much."""
     kind = 1 if ":sgd" in job else 0
     if level.select == "lowrank":
-        return lowrank_price(level.rank)[kind]
+        return price_of_waiting(1 / max(kept, LEAST_KEPT) - 1)
     rounding = FORMATS.get(level.values, EXACT)[kind]
     return rounding * (1 + (ADAPTIVE, PLAIN)[kind] * math.log(1 / max(kept, LEAST_KEPT))) if level.sparse else rounding
 

@@ -90,3 +90,16 @@ def test_a_held_bucket_is_not_restored_before_its_group_is_sent(world: Sessions)
 
     world.each(one)
     assert early == [False] * (2 * RANKS)
+
+
+def test_every_step_measures_what_low_rank_has_left_waiting(world: Sessions) -> None:
+    """Rank 4 of noise of 700 x 700 sends next to nothing: each step leaves about one gradient more in the residual."""
+    timer, waiting = world.contexts[1].timer, []
+    timer.lap(0.0, 0)
+    for step in range(3):
+        world.step(LEVEL, gradients(step))
+        facts = timer.lap(step + 1.0, 2)
+        assert facts is not None
+        waiting.append(facts.residual)
+    assert waiting[0] == 0.0
+    assert waiting[1:] == pytest.approx([1.0, 2.0], rel=0.1)

@@ -22,6 +22,7 @@ class JobPrices:
     def take(self, ran: Level, facts: StepFacts) -> None:
         """A step ran at this level."""
         self._predicted.take(facts.sample, facts.adaptive)
+        self._predicted.take_residual(ran, facts.residual)
         self._realised.take(facts.loss, ran, self._predicted.of(ran), facts.rate)
 
     @property

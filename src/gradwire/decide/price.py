@@ -14,9 +14,9 @@ its price.
 `sensitivity` depends on the optimizer. Error feedback sends a waiting element in one burst. SGD adds it as it is; an
 optimizer that divides by the root of squared gradients (Adam and its like) takes shorter steps after a burst.
 
-Dense formats round and hold nothing back for long; low rank has no sample, and depends on its rank most. Their prices
-are constants. All constants
-are from `benchmarks/lossiness.py`, which measures steps to the same loss for models, optimizers and levels
+Dense formats round and hold nothing back for long: their prices are constants. A sample does not show what low rank
+leaves out: its price follows from its residual, once it runs (decide/lowrank_price.py). All constants are from
+`benchmarks/lossiness.py`, which measures steps to the same loss for models, optimizers and levels
 (docs/results/lossiness.md).
 """
 
@@ -28,6 +28,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.decide.lowrank_price import LowRankPrices
 from gradwire.decide.shared_mask_trial import SharedMaskEnergy
 from gradwire.level import Level
 
@@ -37,10 +38,7 @@ Sample = NDArray[np.float32]
 # from kept energies of 0.9 (1.06 times the steps) to 0.03 (4 times).
 ADAPTIVE: Final = 1.0
 PLAIN: Final = 0.4
-# Prices of low rank for both, by rank; ranks in between are interpolated in their logarithm. The format of the factors
-# hardly counts.
-LOWRANK: Final = {4: (1.5, 1.2), 8: (1.3, 1.1), 16: (1.1, 1.05), 32: (1.04, 1.03)}
-# Prices of value formats, likewise; others are exact enough to cost nothing.
+# Prices of value formats for both; others are exact enough to cost nothing.
 FORMATS: Final = {"int8": (1.002, 1.001), "int4": (1.02, 1.01), "int2": (1.2, 1.1)}
 EXACT: Final = (1.0, 1.0)
 # Steps of a trial before its value is used; until then share ^ DEMANDING, the least that any gradient measured kept.
@@ -53,13 +51,6 @@ STEADY: Final = 200
 LEAST_KEPT: Final = 1e-4
 # Gain of the average of kept energies: a mean over about 20 steps.
 GAIN: Final = 0.05
-
-
-def lowrank_price(rank: int) -> tuple[float, float]:
-    """Of low rank, for adaptive optimizers and for others."""
-    ranks, prices = np.log(list(LOWRANK)), list(LOWRANK.values())
-    adaptive, plain = (float(np.interp(math.log(rank), ranks, [price[kind] for price in prices])) for kind in (0, 1))
-    return adaptive, plain
 
 
 class SelectionTrial:
@@ -91,6 +82,7 @@ class PriceList:
     def __init__(self, shares: tuple[float, ...]) -> None:
         self._trials = {share: SelectionTrial(share) for share in shares}
         self._shared = SharedMaskEnergy(shares)
+        self._lowrank = LowRankPrices()
         self._turn = self._size = 0
         self._adaptive = True  # the more cautious assumption, until the optimizer is known
 
@@ -108,6 +100,10 @@ class PriceList:
         for trial in trials:
             trial.take(sample)
 
+    def take_residual(self, ran: Level, residual: float) -> None:
+        """A step ran at this level, and its residual had so many times the energy of its gradient."""
+        self._lowrank.take(ran, residual)
+
     @property
     def settled(self) -> bool:
         """Whether prices are those of this job's gradient; a job without samples has no better ones than now."""
@@ -118,7 +114,7 @@ class PriceList:
         """How many times more steps the level needs than uncompressed training."""
         kind = 0 if self._adaptive else 1
         if level.select == "lowrank":
-            return lowrank_price(level.rank)[kind]
+            return self._lowrank.of(level.rank, self._adaptive)
         rounding = FORMATS.get(level.values, EXACT)[kind]
         if not level.sparse:
             return rounding

@@ -134,7 +134,8 @@ class TrainingSimulation:
         facts = merge([seen.facts for seen in timed.observations], own)
         adaptive = self._job.task.optimizer_spec.name != "sgd"
         rate = self.workers.learning_rate
-        facts = replace(facts, level=level, sample=trained.sample, adaptive=adaptive, rate=rate)
+        facts = replace(facts, level=level, sample=trained.sample, residual=trained.residual)
+        facts = replace(facts, adaptive=adaptive, rate=rate)
         if self._job.note_loss:
             facts = replace(facts, loss=trained.loss)
         decision = self._sense_and_decide(timed, facts, self._description) or decision

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from gradwire.compress.base import ChunkSpan
 from gradwire.compress.codec_cache import CodecCache
+from gradwire.compress.energy import energies
 from gradwire.compress.error_feedback import ErrorFeedback
 from gradwire.compress.gradient_sample import GradientSampler
 from gradwire.exchange.buffer_pool import BufferLease, BufferPool
@@ -47,11 +48,13 @@ class BucketTraffic:
 
 @dataclass(frozen=True, slots=True)
 class TrainedStep:
-    """The mean training loss of the workers' batches, what the network carried, and rank 0's sampled gradient."""
+    """The mean training loss of the workers' batches, what the network carried, rank 0's sampled gradient, and the
+    energy of its residual relative to the gradient's."""
 
     loss: float
     traffic: tuple[BucketTraffic, ...]
     sample: NDArray[np.float32] | None
+    residual: float = 0.0
 
 
 class Workers:
@@ -75,10 +78,12 @@ class Workers:
         self._sampler = GradientSampler(sum(parameter.numel() for parameter in self.parameters))
         self._layouts: dict[int, ChunkLayout] = {}
         self._groups: list[FactorGroup] = []
+        self._energies = (0.0, 0.0)
 
     def train(self, level: Level) -> TrainedStep:
         """One step of every worker at this level."""
         self.step += 1
+        self._energies = (0.0, 0.0)
         losses, local = [], []
         for batches in self._batches:
             for own in self.parameters:
@@ -101,7 +106,9 @@ class Workers:
         self.task.before_step(self.parameters)
         self.optimizer.step()
         self._schedule.step()
-        return TrainedStep(sum(losses) / len(losses), traffic, self._sampler.take_step())
+        waits, fresh = self._energies
+        residual = waits / fresh if fresh > 0 else 0.0
+        return TrainedStep(sum(losses) / len(losses), traffic, self._sampler.take_step(), residual)
 
     @property
     def learning_rate(self) -> float:
@@ -141,6 +148,8 @@ class Workers:
             each = all_reduce_bytes(bucket.nbytes, world) // (2 * (world - 1))
             return BucketTraffic(bucket, ((Movement("ring", each),),))
         residuals = [feedback.worker(bucket, gradients[0].device) for feedback in self.feedback]
+        waits, fresh = energies(bucket.step, residuals[0], gradients[0])
+        self._energies = self._energies[0] + waits, self._energies[1] + fresh
         layout = self._layout(bucket, level)
         moved = []
         for start, end in layout.chunks(bucket.numel):
