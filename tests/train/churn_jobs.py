@@ -98,6 +98,30 @@ class Scripted:
         return Decision(Level.parse("int8"), "the test's script", sync_every=next(self._lengths))
 
 
+def train_until_told(rank: int, config: dict[str, Any], folder: str) -> None:
+    """Trains until the file `last` says how many steps the job makes, or until a file says that this rank leaves."""
+    torch.set_num_threads(1)
+    leave, journal = Path(folder) / f"leave-{rank}", Journal(folder, rank)
+    net = SmallNet()
+    model = DistributedDataParallel(net, broadcast_buffers=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    handle = attach(model, config, optimizer=optimizer, sync_every=EVERY)
+    handle.add_sink(journal.outer_step)
+    handle.hand_over(optimizer)
+    if rejoining():
+        journal.add(step=handle.step, digest=digest(net))
+    while handle.step < last_step(folder) and not (handle.step_in_round == 0 and leave.exists()):
+        train_step(model, optimizer, rank, handle.step)
+        journal.add(step=handle.step, digest=digest(net) if handle.step % EVERY == 0 else None)
+        time.sleep(0.05)
+    handle.close()
+
+
+def last_step(folder: str) -> int:
+    last = Path(folder) / "last"
+    return int(last.read_text()) if last.exists() else 100_000
+
+
 def train(rank: int, config: dict[str, Any], folder: str, dies_at: int | None) -> None:
     """Trains until the file `last` says how many steps the job makes; dies before step `dies_at`. A restarted rank
     writes that file soon after it joined."""
