@@ -33,10 +33,10 @@ LENGTHS = (20, 10)
 class SmallNet(nn.Module):
     """With buffers of both kinds: running statistics and a counter."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 64) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.layers = nn.Sequential(nn.Linear(40, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 5))
+        self.layers = nn.Sequential(nn.Linear(40, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, 5))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return self.layers(inputs)  # type: ignore[no-any-return]
@@ -98,11 +98,11 @@ class Scripted:
         return Decision(Level.parse("int8"), "the test's script", sync_every=next(self._lengths))
 
 
-def train_until_told(rank: int, config: dict[str, Any], folder: str) -> None:
+def train_until_told(rank: int, config: dict[str, Any], folder: str, width: int = 64) -> None:
     """Trains until the file `last` says how many steps the job makes, or until a file says that this rank leaves."""
     torch.set_num_threads(1)
     leave, journal = Path(folder) / f"leave-{rank}", Journal(folder, rank)
-    net = SmallNet()
+    net = SmallNet(width)
     model = DistributedDataParallel(net, broadcast_buffers=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     handle = attach(model, config, optimizer=optimizer, sync_every=EVERY)

@@ -25,6 +25,7 @@ from gradwire.sites.failover_store import AskAlive, FailoverStore, unknown
 from gradwire.sites.job_record import VARIABLE, JobRecord, find_job, job_facts, model_name, publish_job
 from gradwire.sites.leader_record import LeaderRecord, broadcast_leader_record
 from gradwire.sites.local_reduce import LocalReducer
+from gradwire.sites.rank_claim import claim_rank, publish_places
 from gradwire.sites.reducer import TreeReducer
 from gradwire.sites.step_resume import StepPosition, StepResume
 from gradwire.sites.topology import SiteTopology
@@ -153,7 +154,9 @@ def publish_rejoin(connection: TreeConnection, context: SiteContext, name: str, 
     drawn = given_secret() is None
     if drawn:
         addresses.share_secret(connection.wire.secret)
+    addresses.show_life(context.rank)
     if context.rank == 0:
+        publish_places(context.store, context.places)
         addresses.publish(0, (own_address(), connection.wire.port))
         leader = msgspec.structs.replace(LeaderRecord.of(connection), secret="")
         publish_job(context.store, name, JobRecord(leader, context.facts, drawn))
@@ -171,7 +174,14 @@ def rejoin_job(context: SiteContext) -> TreeReducer:
     name = model_name(context.group.group_name)
     job = find_job(context.store, name, context.facts, config.transport.connect)
     record, book = job.leader, AddressBook(context.store, name)
-    if job.drawn and given_secret() is None:
+    if job.drawn and given_secret() is not None:
+        raise ConfigError(
+            f"{VARIABLE}: GRADWIRE_SECRET is set here, but the running job was started without one and drew its own; "
+            "unset it"
+        )
+    claim_rank(context.store, context.rank)
+    book.show_life(context.rank)
+    if job.drawn:
         secret = book.request_secret(config.transport.connect)
         book.share_secret(secret)
         record = msgspec.structs.replace(record, secret=secret.hex())

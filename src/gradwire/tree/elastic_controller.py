@@ -159,9 +159,11 @@ class ElasticController:
     def _gave_up(self, seconds: float) -> str:
         rank = self._member.rank
         if self._membership.fresh:
+            known = self._reconnector.failures()
             return (
                 f"rank {rank} could not join within {seconds:.0f} s (planning.rejoin). Check that it reaches all "
                 "other ranks, that GRADWIRE_SECRET is the same, that they still wait, and that the old process is dead"
+                + (f". {known}" if known else "")
             )
         return (
             f"rank {rank} was disconnected for {seconds:.0f} s, longer than planning.rejoin; restart it from the last "
