@@ -94,16 +94,16 @@ def test_a_claim_whose_process_died_before_its_first_sign_is_void(monkeypatch: p
 
 def test_the_lowest_rank_that_is_free_is_taken_and_two_processes_take_two(monkeypatch: pytest.MonkeyPatch) -> None:
     store = HashStore()
-    publish_places(store, 5)
+    publish_places(store, 2, 5)
     alive, dead = Process(monkeypatch, store), Process(monkeypatch, store)
     alive.runs_as(0)
     dead.runs_as(1)
     dead.die()
     try:
-        assert take_free_rank(store, 1.0) == (1, 5)
+        assert take_free_rank(store, 1.0) == (1, 2)
         claim_rank(store, 1)  # it is this process's
         monkeypatch.setattr(rank_claim, "_own_name", lambda: "elsewhere/8")
-        assert take_free_rank(store, 1.0) == (2, 5)
+        assert take_free_rank(store, 1.0) == (2, 3)
     finally:
         alive.die()
 
@@ -112,7 +112,7 @@ def test_where_no_rank_is_free_or_no_job_runs_the_error_says_so(monkeypatch: pyt
     store = HashStore()
     with pytest.raises(LinkError, match=r"no job that takes new processes \(waited 0.1 s\)"):
         take_free_rank(store, 0.1)
-    publish_places(store, 1)
+    publish_places(store, 1, 1)
     alive = Process(monkeypatch, store)
     alive.runs_as(0)
     try:

@@ -156,7 +156,7 @@ def publish_rejoin(connection: TreeConnection, context: SiteContext, name: str, 
         addresses.share_secret(connection.wire.secret)
     addresses.show_life(context.rank)
     if context.rank == 0:
-        publish_places(context.store, context.places)
+        publish_places(context.store, context.group.size(), context.places)
         addresses.publish(0, (own_address(), connection.wire.port))
         leader = msgspec.structs.replace(LeaderRecord.of(connection), secret="")
         publish_job(context.store, name, JobRecord(leader, context.facts, drawn))

@@ -41,9 +41,9 @@ class LifeSigns:
         self._ranks.set(str(self._rank), f"{_own_name()} {self._count}")
 
 
-def publish_places(store: Store, places: int) -> None:
-    """How many ranks the job may have, for processes that take any free one."""
-    _ranks(store).set("places", str(places))
+def publish_places(store: Store, world_size: int, places: int) -> None:
+    """How many ranks the job has at its start and may have, for processes that take any free one."""
+    _ranks(store).set("places", f"{world_size} {places}")
 
 
 def claim_rank(store: Store, rank: int) -> None:
@@ -64,7 +64,8 @@ def claim_rank(store: Store, rank: int) -> None:
 
 
 def take_free_rank(store: Store, patience: float) -> tuple[int, int]:
-    """The lowest rank that no live process has and nobody else claimed, and how many ranks the job may have."""
+    """The lowest rank that no live process has and nobody else claimed, and a world size that it fits in: that of the
+    start, or one more than the rank."""
     ranks, deadline = _ranks(store), time.monotonic() + patience
     while not ranks.check(["places"]):
         if time.monotonic() > deadline:
@@ -73,12 +74,12 @@ def take_free_rank(store: Store, patience: float) -> tuple[int, int]:
                 "planning.elastic, and this process with the address of its store"
             )
         time.sleep(POLL)
-    places = _number(ranks.get("places"))
+    world_size, places = _numbers(ranks.get("places"))
     before = [_sign(ranks, rank) for rank in range(places)]
     time.sleep(SILENCE)
     for rank, seen in enumerate(before):
         if _sign(ranks, rank) == seen and _claim(ranks, rank, seen):
-            return rank, places
+            return rank, max(world_size, rank + 1)
     raise LinkError(f"all {places} ranks of the job are in use; a job with more places has a higher planning.max_ranks")
 
 
@@ -92,10 +93,11 @@ def _sign(ranks: Store, rank: int) -> str:
     return ranks.get(str(rank)).decode(errors="replace")[:200] if ranks.check([str(rank)]) else ""
 
 
-def _number(text: bytes) -> int:
+def _numbers(text: bytes) -> tuple[int, int]:
     """Anyone can write to the store."""
     try:
-        return min(int(text), 1 << 16)
+        world_size, places = map(int, text.split())
+        return world_size, min(places, 1 << 16)
     except ValueError as error:
         raise LinkError("torch's store has no number of places; does another program write to it?") from error
 
