@@ -102,6 +102,10 @@ def test_an_error_names_its_setting(given: object, environment: dict[str, str], 
             {"plan": "auto", "planning": {"elastic": True}},
             "planning.elastic: ranks can be lost and rejoin only ",
         ),
+        (
+            {"plan": "star", "planning": {"max_ranks": 4}},
+            "planning.max_ranks: 4 lets ranks join while the job runs, which needs a planner's name in plan",
+        ),
         (0.01, "config: 0.01 is not a configuration; give a level as text "),
         (["int8"], "config: ['int8'] is not a configuration; "),
         (Config(level=5), "level: 5 is not valid; it must be text"),  # type: ignore[arg-type]

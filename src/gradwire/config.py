@@ -79,8 +79,14 @@ class PlanningConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     elastic: bool = False
     # Seconds for which a disconnected rank tries to rejoin, where `Handle.hand_over` was called; 0: never.
     rejoin: Annotated[float, msgspec.Meta(ge=0)] = 300.0
+    # Ranks that the job may have at most: those beyond the ranks of the start may join later. 0: none may.
+    max_ranks: Count = 0
     # Send pieces by side routes where the plan has any and the direct link is busy.
     side: bool = True
+
+    def places(self, world_size: int) -> int:
+        """How many ranks a job may have that starts with so many."""
+        return max(self.max_ranks, world_size)
 
 
 OUTER_KINDS = ("nesterov", "average")
@@ -203,6 +209,11 @@ def checked(config: Config) -> Config:
         raise ConfigError(
             "planning.elastic: ranks can be lost and rejoin only where a plan is in force from the first step on, and "
             'plan is "auto"; name a planner, as in plan = "loadaware", or set planning.elastic to false'
+        )
+    if config.planning.max_ranks and not (config.planner and config.planning.elastic and config.planning.rejoin):
+        raise ConfigError(
+            f"planning.max_ranks: {config.planning.max_ranks} lets ranks join while the job runs, which needs a "
+            "planner's name in plan, planning.elastic = true and planning.rejoin above 0; set them, or leave it out"
         )
     if config.planner and config.compress.momentum:
         raise ConfigError(

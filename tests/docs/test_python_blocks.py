@@ -49,7 +49,8 @@ def test_the_readme_trains(alone: None) -> None:
 def test_a_job_with_rejoining_ranks_trains(alone: None) -> None:
     model = DistributedDataParallel(nn.Linear(4, 4))
     names = {"torch": torch, "gradwire": gradwire, "model": model, "steps": 5, "batch": lambda: torch.ones(2, 4)}
-    assert evaluate("docs/howto/faults.md", names) == 2
+    names |= {"DistributedDataParallel": DistributedDataParallel, "net": nn.Linear(4, 4)}
+    assert evaluate("docs/howto/faults.md", names) == 3
 
 
 def test_a_job_with_local_steps_trains(alone: None) -> None:

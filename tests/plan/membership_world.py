@@ -42,6 +42,8 @@ class Trouble:
     proposals: int = 4
     # Whether dead members are restarted, without state.
     restart: bool = False
+    # New members that connect and ask, as a process does that joins a running job; `joins` are admitted unasked.
+    grows: int = 0
 
 
 @dataclass
@@ -78,6 +80,8 @@ class JobWorld:
             self.later(self.draw.uniform(0, horizon), "leave", ())
         for place in range(self.trouble.joins):
             self.later(self.draw.uniform(0, horizon), "join", (self.trouble.members + place,))
+        for place in range(self.trouble.grows):
+            self.later(self.draw.uniform(0, horizon), "grow", (self.trouble.members + place,))
 
     def add(self, rank: int, members: tuple[int, ...]) -> None:
         self.members[rank] = Member(rank, members, star_plan(members, 1), star_plan, stride=64)
@@ -175,9 +179,15 @@ class JobWorld:
     def on_restart(self, rank: int) -> None:
         """Another process replaces a dead one; its connections are made one by one."""
         self.dead.discard(rank)
+        self.connect(rank, tuple(other for other in range(self.trouble.members) if other != rank))
+
+    def on_grow(self, rank: int) -> None:
+        """A process joins as a member that was not there at the start."""
+        self.connect(rank, self.group()[0].members)
+
+    def connect(self, rank: int, others: tuple[int, ...]) -> None:
         self.was_cut.add(rank)
-        self.add(rank, tuple(other for other in range(self.trouble.members) if other != rank))
-        self.members[rank].membership.connected.clear()
+        self.add(rank, others)
         self.on_heal(rank)
 
     def pick(self) -> int | None:

@@ -22,6 +22,12 @@ TROUBLES = {
     "disconnected, dead and left": (Trouble(members=6, cuts=1, deaths=1, leaves=1, rejoin=True), 0.5),
     "taken for dead and rejoined": (Trouble(members=4, deaths=0, suspicions=2, rejoin=True), 0.5),
     "killed and restarted": (Trouble(members=4, deaths=2, restart=True, rejoin=True), 0.5),
+    "members join": (Trouble(members=3, deaths=0, grows=2, rejoin=True), 0.5),
+    "members join, are disconnected and leave": (
+        Trouble(members=4, deaths=0, grows=2, cuts=2, leaves=1, rejoin=True),
+        0.5,
+    ),
+    "members join, die and are restarted": (Trouble(members=4, deaths=2, grows=2, restart=True, rejoin=True), 0.5),
     "members leave in order": (Trouble(members=4, deaths=0, leaves=2), 0.5),
     "calm": (Trouble(members=4, deaths=0, loss=0.0, double=0.0, delay=0.02, proposals=2, steps=20), 0.6),
 }

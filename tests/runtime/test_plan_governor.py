@@ -24,6 +24,7 @@ class PlanLevels:
         self.level: Level | None = OFF
         self.used_level: Level | None = None
         self.is_coordinator = True
+        self.world_size: int | None = None
 
     def request_level(self, decision: Decision) -> None:
         """The proposal is ignored."""
@@ -34,9 +35,11 @@ class ReportedLevels:
 
     def __init__(self) -> None:
         self.levels: list[Level | None] = []
+        self.world_sizes: list[int] = []
 
     def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
         self.levels.append(facts.level)
+        self.world_sizes.append(job.world_size)
         return Decision(OFF, "unchanged")
 
 
@@ -61,6 +64,19 @@ def test_a_step_is_reported_with_the_level_that_its_trees_used(used: Level | Non
     assert set(levels) == {str(reported)}
     assert controller.levels
     assert set(controller.levels) == {reported}
+
+
+def test_the_controller_knows_how_many_ranks_take_part_now() -> None:
+    clock, timer, trees, controller = ManualClock(), StepTimer(), PlanLevels(), ReportedLevels()
+    context = governor_context(timer, clock, footprint)
+    governor = PlanGovernor(context, controller, Decision(OFF, "start"), trees)  # type: ignore[arg-type]
+    for step, members in enumerate((None, None, 5, 3)):
+        clock.time += 1.0
+        trees.world_size = members
+        governor.begin_step(bucket(step))
+        timer.bucket_ready(clock.time, 4000)
+        timer.operation(clock.time, clock.time + 0.1, 1000)
+    assert controller.world_sizes == [context.world_size, 5, 3]
 
 
 class LongRounds(ReportedLevels):

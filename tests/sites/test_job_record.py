@@ -38,11 +38,21 @@ def test_a_job_with_another_cap_is_not_joined() -> None:
         find_job(store, "0", facts_of(resolve(ours)), 0.2)
 
 
-def test_a_job_does_not_grow_and_says_what_to_do_instead() -> None:
+def test_a_job_does_not_grow_beyond_its_places_and_says_what_to_do_instead() -> None:
     store, leader = HashStore(), LeaderRecord(kind="ltp", secret="", addresses={}, plan="")
-    publish_job(store, "0", JobRecord(leader, job_facts(resolve(CONFIG), 4), drawn=True))
+    publish_job(store, "0", JobRecord(leader, job_facts(resolve(CONFIG), 4, 10), drawn=True))
     with pytest.raises(ConfigError, match=r"WORLD_SIZE is '5' here and '4' in the running job.*start again with all"):
-        find_job(store, "0", job_facts(resolve(CONFIG), 5), 0.2)
+        find_job(store, "0", job_facts(resolve(CONFIG), 5, 10), 0.2)
+    growing = resolve({**CONFIG, "planning": {"elastic": True, "max_ranks": 8}})
+    with pytest.raises(ConfigError, match=r"planning.max_ranks is '8' here and '0' in the running job.*with all"):
+        find_job(store, "0", job_facts(growing, 8, 10), 0.2)
+
+
+def test_a_job_with_another_model_is_not_joined() -> None:
+    store, leader = HashStore(), LeaderRecord(kind="ltp", secret="", addresses={}, plan="")
+    publish_job(store, "0", JobRecord(leader, job_facts(resolve(CONFIG), 4, 10), drawn=True))
+    with pytest.raises(ConfigError, match=r"model's trained values is '11' here and '10' in the running job; give"):
+        find_job(store, "0", job_facts(resolve(CONFIG), 4, 11), 0.2)
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"leader": 3, "facts": {}}', "\xff"])

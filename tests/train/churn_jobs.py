@@ -33,10 +33,10 @@ LENGTHS = (20, 10)
 class SmallNet(nn.Module):
     """With buffers of both kinds: running statistics and a counter."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 64) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.layers = nn.Sequential(nn.Linear(40, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 5))
+        self.layers = nn.Sequential(nn.Linear(40, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, 5))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return self.layers(inputs)  # type: ignore[no-any-return]
@@ -96,6 +96,30 @@ class Scripted:
 
     def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
         return Decision(Level.parse("int8"), "the test's script", sync_every=next(self._lengths))
+
+
+def train_until_told(rank: int, config: dict[str, Any], folder: str, width: int = 64) -> None:
+    """Trains until the file `last` says how many steps the job makes, or until a file says that this rank leaves."""
+    torch.set_num_threads(1)
+    leave, journal = Path(folder) / f"leave-{rank}", Journal(folder, rank)
+    net = SmallNet(width)
+    model = DistributedDataParallel(net, broadcast_buffers=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    handle = attach(model, config, optimizer=optimizer, sync_every=EVERY)
+    handle.add_sink(journal.outer_step)
+    handle.hand_over(optimizer)
+    if rejoining():
+        journal.add(step=handle.step, digest=digest(net))
+    while handle.step < last_step(folder) and not (handle.step_in_round == 0 and leave.exists()):
+        train_step(model, optimizer, rank, handle.step)
+        journal.add(step=handle.step, digest=digest(net) if handle.step % EVERY == 0 else None)
+        time.sleep(0.05)
+    handle.close()
+
+
+def last_step(folder: str) -> int:
+    last = Path(folder) / "last"
+    return int(last.read_text()) if last.exists() else 100_000
 
 
 def train(rank: int, config: dict[str, Any], folder: str, dies_at: int | None) -> None:

@@ -107,6 +107,7 @@ class PeriodController:
             for errors in self._errors.values():
                 errors.clear()
         self._price = self._price or PeriodPrice(job.world_size)
+        self._price.world_size = job.world_size
         self._price.take(facts.divergence, facts.adaptive)
         self._adaptive = facts.adaptive is not False
         if facts.seconds > 0:

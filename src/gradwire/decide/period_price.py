@@ -59,10 +59,10 @@ def cosine_of(divergence: RoundNorms, world_size: int) -> float:
 
 
 class PeriodPrice:
-    """The price for one job; `take` what every round showed."""
+    """The price for one job; `take` what every round showed. `world_size` may change: ranks are lost and join."""
 
     def __init__(self, world_size: int) -> None:
-        self._world_size = world_size
+        self.world_size = world_size
         self._adaptive = True  # the more cautious assumption, until the optimizer is known
         self._rounds = 0
         self.factor = 1.0
@@ -73,10 +73,10 @@ class PeriodPrice:
         if divergence is None or not math.isfinite(divergence.own) or divergence.own <= 0:
             return
         usual = usual_cosine(divergence.steps, self._adaptive)
-        found = (1 - cosine_of(divergence, self._world_size)) / (1 - usual)
+        found = (1 - cosine_of(divergence, self.world_size)) / (1 - usual)
         found = min(max(found, LEAST_FACTOR), GREATEST_FACTOR)
         self._rounds += 1
         self.factor += max(GAIN, 1 / (self._rounds + 1)) * (found - self.factor)
 
     def of(self, sync_every: int) -> float:
-        return prior_price(sync_every, self._world_size, self._adaptive, self.factor)
+        return prior_price(sync_every, self.world_size, self._adaptive, self.factor)

@@ -130,7 +130,8 @@ def outer_parts(
         average, meter = BufferAverage(buffers, group, timeout), DivergenceMeter(group, timeout)
     else:
         mean = TreeMean(built.reducer, len(weights.buckets))
-        shared = TreeRound(mean, built.session, group.rank(), group.size())
+        places = config.planning.places(group.size())
+        shared = TreeRound(mean, built.session, group.rank(), places)
         average, meter = TreeBuffers(shared, buffers, group, timeout), TreeDivergence(shared, group, timeout)
     reporter = OuterReporter(built.event_bus, MonotonicClock())
     return OuterParts(built.session, weights, outer, average, meter, reporter, config.fragment_progress)

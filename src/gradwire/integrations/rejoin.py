@@ -8,8 +8,11 @@
 
 It does what torch's function does. When a rank died, start it again with the same RANK, WORLD_SIZE, MASTER_ADDR and
 MASTER_PORT, and with GRADWIRE_REJOIN=1: then it waits for no other rank, `attach` finds the running job, and the others
-send it their weights, optimizer state and step with its first backward. If GRADWIRE_STORE names a store
-(`gradwire store`), the ranks use it instead of MASTER_ADDR and none of them serves one: any rank may die, even rank 0.
+send it their weights, optimizer state and step with its first backward. With GRADWIRE_REJOIN=any it takes the lowest
+rank that is free, of those that died or that `planning.max_ranks` left empty, and ignores RANK and WORLD_SIZE.
+
+If GRADWIRE_STORE names a store (`gradwire store`), the ranks use it instead of MASTER_ADDR and none of them serves one:
+any rank may die, even rank 0.
 """
 
 from __future__ import annotations
@@ -25,19 +28,25 @@ from torch.distributed.rendezvous import rendezvous
 from gradwire.errors import ConfigError, LinkError
 from gradwire.sites import placeholder_group
 from gradwire.sites.job_record import VARIABLE
+from gradwire.sites.rank_claim import take_free_rank
 
 STORE: Final = "GRADWIRE_STORE"
+ANY_RANK: Final = "any"
 # How long to wait for torch's store.
 STORE_TIMEOUT: Final = timedelta(seconds=60)
 
 
 def rejoining() -> bool:
-    """Whether this process replaces one that died."""
+    """Whether this process joins a running job: it replaces one that died, or is one more."""
     return os.environ.get(VARIABLE, "") not in ("", "0")
 
 
 def init_process_group(backend: str | None = None, init_method: str | None = None, **options: Any) -> None:
-    """Like torch's function, with the same arguments; with GRADWIRE_REJOIN=1, join a job that is running already."""
+    """Like torch's function, with the same arguments; with GRADWIRE_REJOIN=1 or any, join a job that is running
+    already."""
+    any_rank = os.environ.get(VARIABLE) == ANY_RANK
+    if any_rank:
+        options |= {"rank": 1, "world_size": 2}  # not 0, which would serve a store; the store says which are free
     if init_method is None and options.get("store") is None and os.environ.get(STORE):
         options |= _own_store(options)
     if not rejoining():
@@ -50,10 +59,25 @@ def init_process_group(backend: str | None = None, init_method: str | None = Non
         timeout = options.get("timeout") or STORE_TIMEOUT
         found, rank, size = _connect_store(init_method or "env://", rank, size, timeout)
         store = PrefixStore("default_pg", found)  # torch adds this prefix to a store that it connects itself
-    if not 0 <= rank < size:
-        raise ConfigError(f"{VARIABLE}: RANK is {rank} and WORLD_SIZE {size}; give this process the lost rank's RANK")
     placeholder_group.register()
+    if any_rank:
+        rank, size = _free_rank(store)
+    if not 0 <= rank < size:
+        raise ConfigError(
+            f"{VARIABLE}: RANK is {rank} and WORLD_SIZE {size}; give this process the lost rank's RANK, or "
+            f"{VARIABLE}={ANY_RANK}"
+        )
     dist.init_process_group(placeholder_group.NAME, store=store, rank=rank, world_size=size)
+
+
+def _free_rank(store: Store) -> tuple[int, int]:
+    """A rank of the job and its number of ranks. torch gives every default group its own part of a store, so a group of
+    this process alone shows which part is the job's."""
+    dist.init_process_group(placeholder_group.NAME, store=store, rank=0, world_size=1)
+    try:
+        return take_free_rank(dist.distributed_c10d._get_default_store(), STORE_TIMEOUT.total_seconds())
+    finally:
+        dist.destroy_process_group()
 
 
 def _own_store(options: dict[str, Any]) -> dict[str, Any]:

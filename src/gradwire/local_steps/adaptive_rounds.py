@@ -103,9 +103,10 @@ class AdaptiveRounds(Rounds):
 
     def _norms(self) -> RoundNorms | None:
         """Squared norms of a typical rank's change and of the mean; None where there is nothing to compare."""
-        found, world_size = self.exchange.found, self.buffers.group.size()
+        found = self.exchange.found
         if found is None or found.alignment is None:
             return None
+        world_size = len(found.ranks) or self.buffers.group.size()
         own = found.norm**2
         return RoundNorms(self._round_steps, own, own * (1 + (world_size - 1) * found.alignment) / world_size)
 

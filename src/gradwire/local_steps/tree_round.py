@@ -1,7 +1,7 @@
 """Tree round: what ranks average beside the weights of a round, where those go along a plan's trees.
 
-    ranks     each rank has a value of its own, 1 on that rank and 0 on the others: in the mean, 1 / n for each of the n
-              ranks that took part
+    ranks     each rank that the job may have has a value of its own, 1 on that rank and 0 on the others: in the mean,
+              1 / n for each of the n ranks that took part
     sketch    of the pseudo-gradient, for the divergence
     vote      for the number of local steps of the next round (local_steps/period_vote.py), where gradwire chooses it
     buffers   floating-point values, and the digits of integers
@@ -29,9 +29,9 @@ from gradwire.runtime.session import Session
 class TreeRound:
     """`begin` and then `buffers`, `sums`, `votes` and `ranks`, of one exchange."""
 
-    def __init__(self, mean: TreeMean, session: Session, rank: int, world_size: int) -> None:
+    def __init__(self, mean: TreeMean, session: Session, rank: int, places: int) -> None:
         self._mean, self._session = mean, session
-        self._own = torch.zeros(world_size)
+        self._own = torch.zeros(places)
         self._own[rank] = 1.0
         # What is sent for buffers with the next exchange.
         self.outgoing: list[Tensor] = []

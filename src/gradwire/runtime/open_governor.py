@@ -64,17 +64,18 @@ def _unit(config: Config) -> str:
 def open_governor(context: BuildContext, connections: Connections, governor: GovernorContext) -> Governor:
     """The plan's level, a controller with pulses, or a fixed level. All ranks call this at the same point."""
     config, world_size, reducer = context.config, context.world_size, connections.reducer
+    places = config.planning.places(world_size)
     if reducer is not None and (decided_by_plan(config) or config.voted_rounds):
         first = initial_level(None, lambda _: 0, config.cap)
         if not is_controller(config.level):
-            first = Fixed(Level.parse(config.level), world_size).at(0)
+            first = Fixed(Level.parse(config.level), places).at(0)
         if config.voted_rounds:
             first = replace(first, sync_every=PERIODS[0])
         return PlanGovernor(governor, _controller(config), first, reducer)
     if (is_controller(config.level) or config.sync_every == AUTO_PERIOD) and world_size > 1:
         return _open_adaptive(context, connections, governor)
     level = Level() if is_controller(config.level) else Level.parse(config.level)
-    return FixedGovernor(Fixed(level, world_size, config.warmup), governor)
+    return FixedGovernor(Fixed(level, places, config.warmup), governor)
 
 
 def _open_adaptive(context: BuildContext, connections: Connections, governor: GovernorContext) -> AdaptiveGovernor:

@@ -102,7 +102,7 @@ class PlanGovernor:
         view = self._estimator.update([StepObservation(facts, self._ready)], [], now)
         facts = replace(merge([facts], facts), level=self._used)
         buckets = tuple(bucket for _, bucket in sorted(self._buckets.items()))
-        job = Job(context.world_size, buckets, context.footprint)
+        job = Job(self._reducer.world_size or context.world_size, buckets, context.footprint)
         plain = predict(LADDER[0], job, view, facts, self._used, scale=1.0)
         self._proposal = sendable(self._controller.decide(job, view, facts, now))
         self._guard_reporter.report(now, step, self._proposal)

@@ -2,7 +2,7 @@
 
 In: a process that takes the place of a lost one publishes its address. Out: `addresses`, in which the others find it.
 They read the store on a thread of their own, because a store may not answer. The same thread gives the secret of a job
-that drew its own to such a process.
+that drew its own to such a process, and signs of life of this one.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import msgspec
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from gradwire.errors import LinkError
+from gradwire.sites.rank_claim import LifeSigns
 from gradwire.transport.bootstrap.rendezvous import RankAddress, check_address
 from gradwire.transport.bootstrap.secret_exchange import SecretAnswers, request_secret
 
@@ -30,10 +31,12 @@ class AddressBook:
 
     def __init__(self, store: Store, name: str) -> None:
         self.addresses: dict[int, tuple[str, int]] = {}
-        self._store = PrefixStore(f"gradwire/addresses/{name}", store.clone() if hasattr(store, "clone") else store)
+        self._job_store = store.clone() if hasattr(store, "clone") else store
+        self._store = PrefixStore(f"gradwire/addresses/{name}", self._job_store)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._answers: SecretAnswers | None = None
+        self._signs: LifeSigns | None = None
 
     def publish(self, member: int, address: tuple[str, int]) -> None:
         self._store.set(str(member), msgspec.json.encode(address).decode())
@@ -41,6 +44,11 @@ class AddressBook:
     def share_secret(self, secret: bytes) -> None:
         """Give the secret to processes that rejoin, from the start of `watch` on."""
         self._answers = SecretAnswers(self._store, secret)
+
+    def show_life(self, rank: int) -> None:
+        """Let other processes know that this one runs as `rank` of the job: now, and from the start of `watch` on."""
+        self._signs = LifeSigns(self._job_store, rank)
+        self._signs.give()
 
     def request_secret(self, timeout: float) -> bytes:
         """The secret of the running job, from a member that shares it."""
@@ -71,5 +79,7 @@ class AddressBook:
                 self.read(list(missing()))
                 if self._answers is not None:
                     self._answers.answer()
+                if self._signs is not None:
+                    self._signs.give()
             except RuntimeError:
                 return

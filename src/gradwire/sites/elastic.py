@@ -2,10 +2,10 @@
 
     enable_failover   a site of several ranks is rebuilt without a rank that died, if need be under a new leader
     publish_rejoin    sites of one rank: torch's store has what a process needs that replaces a dead one
-    rejoin_job        this process replaces a dead one
+    rejoin_job        this process replaces a dead one, or joins at a place that is empty (`planning.max_ranks`)
 
-In all of them a rank that takes the place of another one connects like a member that was disconnected and rejoins: it
-receives the plan and the replica state from the others.
+In all of them the process connects like a member that was disconnected and rejoins: it receives the plan and the
+replica state from the others.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from gradwire.sites.failover_store import AskAlive, FailoverStore, unknown
 from gradwire.sites.job_record import VARIABLE, JobRecord, find_job, job_facts, model_name, publish_job
 from gradwire.sites.leader_record import LeaderRecord, broadcast_leader_record
 from gradwire.sites.local_reduce import LocalReducer
+from gradwire.sites.rank_claim import claim_rank, publish_places
 from gradwire.sites.reducer import TreeReducer
 from gradwire.sites.step_resume import StepPosition, StepResume
 from gradwire.sites.topology import SiteTopology
@@ -72,6 +73,16 @@ class SiteContext:
     def member(self) -> int:
         """The number of this rank's site in the plan between sites."""
         return self.sites.groups.index(self.own_ranks)
+
+    @property
+    def places(self) -> int:
+        """How many ranks the job may have."""
+        return self.config.planning.places(self.group.size())
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What must be the same in a process that joins."""
+        return job_facts(self.config, self.places, self.numel)
 
     @property
     def store(self) -> Store:
@@ -139,35 +150,44 @@ class SiteRebuild:
 
 
 def publish_rejoin(connection: TreeConnection, context: SiteContext, name: str, addresses: AddressBook) -> None:
-    """Let a rank that dies be replaced: a restarted process finds in the store what it needs to know."""
+    """Let a rank that dies be replaced, and ranks join: a new process finds in the store what it needs to know."""
     drawn = given_secret() is None
     if drawn:
         addresses.share_secret(connection.wire.secret)
+    addresses.show_life(context.rank)
     if context.rank == 0:
+        publish_places(context.store, context.group.size(), context.places)
         addresses.publish(0, (own_address(), connection.wire.port))
         leader = msgspec.structs.replace(LeaderRecord.of(connection), secret="")
-        publish_job(context.store, name, JobRecord(leader, job_facts(context.config, context.group.size()), drawn))
+        publish_job(context.store, name, JobRecord(leader, context.facts, drawn))
 
 
 def rejoin_job(context: SiteContext) -> TreeReducer:
-    """This process replaces a dead one."""
-    config, size = context.config, context.group.size()
+    """This process replaces a dead one, or is another rank of a job that may grow."""
+    config = context.config
     if not config.plan or not config.planning.elastic:
         raise ConfigError(
-            f"{VARIABLE}: only a job with a plan and planning.elastic takes a restarted rank; set both as in the job"
+            f"{VARIABLE}: only a job with a plan and planning.elastic takes a new process; set both as in the job"
         )
     if config.compress.warmup:
         raise ConfigError(f"{VARIABLE}: compress.warmup counts steps that this rank has not made; set it to 0")
     name = model_name(context.group.group_name)
-    job = find_job(context.store, name, job_facts(config, size), config.transport.connect)
+    job = find_job(context.store, name, context.facts, config.transport.connect)
     record, book = job.leader, AddressBook(context.store, name)
-    if job.drawn and given_secret() is None:
+    if job.drawn and given_secret() is not None:
+        raise ConfigError(
+            f"{VARIABLE}: GRADWIRE_SECRET is set here, but the running job was started without one and drew its own; "
+            "unset it"
+        )
+    claim_rank(context.store, context.rank)
+    book.show_life(context.rank)
+    if job.drawn:
         secret = book.request_secret(config.transport.connect)
         book.share_secret(secret)
         record = msgspec.structs.replace(record, secret=secret.hex())
-    book.read(range(size))
+    book.read(range(context.places))
     addresses = record.addresses | book.addresses
-    missing = set(range(size)) - addresses.keys() - {context.rank}
+    missing = set(read_plan(record.plan).trees[0].parents) - addresses.keys() - {context.rank}
     if missing:
         raise LinkError(
             f"{VARIABLE}: torch's store has no address of ranks {sorted(missing)}; restart the whole job from a "
@@ -175,15 +195,17 @@ def rejoin_job(context: SiteContext) -> TreeReducer:
         )
     addresses.pop(context.rank, None)
     # Any plan will do for the start: this rank receives the one in force when it rejoins.
-    plan = context.tree.plan(context.tree.known_network(size), 1)
-    connection = replace_member(context, msgspec.structs.replace(record, addresses=addresses), plan, book)
+    network = context.tree.known_network(context.places).only(sorted({*addresses, context.rank}))
+    record = msgspec.structs.replace(record, addresses=addresses)
+    connection = replace_member(context, record, context.tree.plan(network, 1), book)
     return TreeReducer(connection, None, book)
 
 
 def replace_member(
     context: SiteContext, record: LeaderRecord, plan: Plan, addresses: AddressBook, votes: bool = False
 ) -> TreeConnection:
-    """Connect this rank in the place of a dead one, as a member that the others lost and that rejoins."""
+    """Connect this rank in the place of a dead one, or in an empty one, as a member that the others lost and that
+    rejoins."""
     config, member = context.config, context.member
     secret = given_secret() or bytes.fromhex(record.secret)
     if not secret:
@@ -195,13 +217,13 @@ def replace_member(
     if wire is None:
         raise LinkError(f"rank {context.rank} cannot listen: {own.error}")
     ranks = [context.rank if one == member else leader for one, leader in enumerate(context.sites.leaders)]
-    others = [one for one in range(len(ranks)) if one != member]
     try:
         wire.addresses.update(record.addresses)
         addresses.publish(member, (own.address, own.port))
         place = TreeMembership(
-            number=member, members=others, plan=plan, ranks=ranks, addresses=addresses.addresses, votes=votes
-        )
+            number=member, members=sorted(record.addresses.keys() - {member}), plan=plan, ranks=ranks,
+            addresses=addresses.addresses, votes=votes,
+        )  # fmt: skip
         return connect_tree(context.tree, wire, place)
     except BaseException:
         wire.close()

@@ -28,9 +28,10 @@ FILES: Final = ("net", "sites")
 
 
 PLACES: Final = "WORLD_SIZE"
+MOST: Final = "planning.max_ranks"
 GROW: Final = (
-    "a job has as many places as ranks at its start, and a new process takes the place of a lost one. To train with "
-    "more ranks, save handle.state_dict() and start again with all of them"
+    "a new process takes the place of a lost rank, or one that planning.max_ranks left empty at the start: give this "
+    "rank the same. To train with more ranks than that, save handle.state_dict() and start again with all of them"
 )
 
 
@@ -70,9 +71,10 @@ def facts_of(config: Config) -> dict[str, str]:
     return {"gradwire's version": gradwire.__version__, **{name: str(value) for name, value in settings.items()}}
 
 
-def job_facts(config: Config, world_size: int) -> dict[str, str]:
-    """These, and how many ranks the job had at the start: as many places it has."""
-    return {**facts_of(config), PLACES: str(world_size)}
+def job_facts(config: Config, places: int, numel: int) -> dict[str, str]:
+    """These, how many places the job has, and the size of its model."""
+    model = {"the number of the model's trained values": str(numel)}
+    return {**facts_of(config), PLACES: str(places), **model}
 
 
 def publish_job(store: Store, name: str, record: JobRecord) -> None:
@@ -102,7 +104,7 @@ def find_job(store: Store, name: str, facts: dict[str, str], patience: float) ->
         ) from error
     for what, theirs in record.facts.items():
         if facts.get(what) != theirs:
-            fix = GROW if what == PLACES else "give this rank the same"
+            fix = GROW if what in (PLACES, MOST) else "give this rank the same"
             own = facts.get(what)
             raise ConfigError(f"{VARIABLE}: {what} is {own!r} here and {theirs!r} in the running job; {fix}")
     return record

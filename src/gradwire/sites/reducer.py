@@ -78,6 +78,13 @@ class TreeReducer:
             self.connection.request_level(str(decision.level), decision.reason)
 
     @property
+    def world_size(self) -> int | None:
+        """How many ranks take part now; None where sites have several ranks, which other sites do not know."""
+        if self.connection is None or self.site is not None:
+            return None
+        return len(self.connection.executor.member.members)
+
+    @property
     def energy_ratio(self) -> float:
         """Energy of what this rank encodes, relative to its own gradient. A member encodes the sum of its subtree, so
         its residual is larger by as much."""

@@ -7,6 +7,7 @@ import torch.distributed as dist
 from gradwire.clock import Clock
 from gradwire.config import Config
 from gradwire.decide.registry import is_controller
+from gradwire.errors import ConfigError
 from gradwire.events import Sink
 from gradwire.level import Level
 from gradwire.sites.address_book import AddressBook
@@ -32,23 +33,38 @@ def open_reducer(
     ask_alive: AskAlive = unknown,
 ) -> TreeReducer | None:
     """None without a plan or without peers. Every rank of the group calls this at the same point."""
-    events, single = EventContext(clock, sink), SiteTopology.single(group.size())
+    events, single = EventContext(clock, sink), SiteTopology.single(config.planning.places(group.size()))
     if isinstance(group, PlaceholderGroup):
         return rejoin_job(SiteContext(config, group, single, numel, events))
-    if not config.planner or group.size() == 1:
+    check_may_grow(config.planning.max_ranks, group.size())
+    if not config.planner or len(single.groups) == 1:
         return None
     if not is_controller(config.level):
         check_summable(Level.parse(config.level))
     sites = find_sites(StoreExchange.for_group(group, "sites", config.transport.timeout), config.planning.sites)
     if sites is None:
         return _open_single(SiteContext(config, group, single, numel, events))
+    if config.planning.max_ranks > group.size():
+        raise ConfigError(
+            f"planning.max_ranks: {config.planning.max_ranks} lets ranks join, each as a site of its own, but sites of "
+            "several ranks are set; unset GRADWIRE_SITE and planning.sites, or leave max_ranks out"
+        )
     return _open_site(SiteContext(config, group, sites, numel, events, ask_alive))
+
+
+def check_may_grow(max_ranks: int, world_size: int) -> None:
+    """ConfigError where `planning.max_ranks` is no number of ranks that a job can grow to from this one."""
+    if max_ranks and max_ranks < world_size:
+        raise ConfigError(
+            f"planning.max_ranks: {max_ranks} is less than the {world_size} ranks of the start; set it to the most "
+            "ranks that the job may have, or leave it out"
+        )
 
 
 def _open_single(context: SiteContext) -> TreeReducer:
     """Every rank is a site of its own."""
     config, group = context.config, context.group
-    ranks = range(group.size())
+    ranks = range(context.places)
     if not config.planning.elastic:
         return TreeReducer(open_tree(context.tree, group, ranks), None)
     name = model_name(group.group_name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,8 @@ from gradwire.tree.step_snapshot import StepSnapshot
 class TreeParts:
     """What an executor is built from. Without `planning` its first plan and members never change.
 
-    `addresses` are those of members whose process was replaced; its owner may add to it at any time.
+    `addresses` are those of members whose process was replaced, or that joined; its owner may add to it at any time.
+    `empty` are the numbers of members that may join.
     """
 
     wire: Any
@@ -36,12 +37,14 @@ class TreeParts:
     listener: MembershipListener = field(default_factory=MembershipListener)
     addresses: Mapping[int, tuple[str, int]] = field(default_factory=dict)
     planning: tuple[KnownNetwork, PlanManagerConfig] | None = None
+    empty: Collection[int] = ()
 
 
 def build_executor(parts: TreeParts) -> TreeExecutor:
     config, member, listener = parts.config, parts.member, parts.listener
     # Elastic plans need the last step of a member that leaves. Its Leave message has it, a closed connection does not.
     frame_io = FrameIO(parts.wire, parts.clock, config.timeout, allow_leaving=not config.elastic)
+    frame_io.left |= set(parts.empty)  # as if another process had been there and left
     channel = ControlChannel(frame_io)
     snapshot = StepSnapshot() if config.elastic else None
     runner = StepRunner(member, frame_io, PendingRequests(snapshot), config)

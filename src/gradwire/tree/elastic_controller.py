@@ -34,7 +34,8 @@ class ElasticController:
         self._frame_io = channel.frame_io
         self._reconnector, self._listener, self._rejoin = reconnector, listener, rejoin
         self._rejoin_state = RejoinState(channel, runner.member, snapshot)
-        self._peers = set(self._member.members) - {self._member.rank}
+        # All that may ever be there: the first members, and those at places that are empty now.
+        self._others = (set(self._member.members) | self._frame_io.left) - {self._member.rank}
         self._halted = False
         self._waiting_since: float | None = None
 
@@ -49,9 +50,10 @@ class ElasticController:
         return not self._halted
 
     def connect(self) -> None:
-        """As a process that replaces a lost one: connect to all members and ask to join."""
-        self._frame_io.disconnected |= self._peers
-        for peer in self._peers:
+        """As a process that replaces a lost one, or joins: connect to all members and ask to be included."""
+        peers = set(self._member.members)
+        self._frame_io.disconnected |= peers
+        for peer in peers:
             self._reconnector.reconnect(peer, self._frame_io.now() + self._rejoin)
 
     def set_replica_state(self, state: TransferableState) -> None:
@@ -103,9 +105,10 @@ class ElasticController:
         member, membership = self._member, self._membership
         # A replica state is replaced only while its training waits here for a whole step.
         membership.rejoin.ready = self._snapshot.closed
-        for peer in self._reconnector.moved(self._frame_io.left - set(member.members)):
-            # It left or stopped, and a new process replaces it.
+        for peer in self._reconnector.moved((self._frame_io.left | self._frame_io.disconnected) - set(member.members)):
+            # A new process is there: it replaces one that left, stopped or was lost, or it joins the job.
             self._frame_io.left.discard(peer)
+            self._frame_io.disconnected.add(peer)
             membership.replaced(peer)
             self._reconnector.reconnect(peer, now + self._rejoin)
         for peer in self._reconnector.poll(now):
@@ -145,7 +148,7 @@ class ElasticController:
             member.require_quorum()
         elif since is not None and not closing:
             self._waiting_since = since
-            if self._peers <= self._frame_io.left:
+            if self._others <= self._frame_io.left:
                 raise LinkError(
                     f"the others ended the job while rank {member.rank} was disconnected; its weights are older than "
                     "theirs, use another rank's"
@@ -156,9 +159,11 @@ class ElasticController:
     def _gave_up(self, seconds: float) -> str:
         rank = self._member.rank
         if self._membership.fresh:
+            known = self._reconnector.failures()
             return (
                 f"rank {rank} could not join within {seconds:.0f} s (planning.rejoin). Check that it reaches all "
                 "other ranks, that GRADWIRE_SECRET is the same, that they still wait, and that the old process is dead"
+                + (f". {known}" if known else "")
             )
         return (
             f"rank {rank} was disconnected for {seconds:.0f} s, longer than planning.rejoin; restart it from the last "

@@ -19,6 +19,8 @@ class Reconnector:
         # Current addresses of peers whose process was replaced; the owner of the mapping may add to it at any time.
         self._addresses = addresses if addresses is not None else {}
         self._until: dict[int, float] = {}
+        # Why the last attempt failed, by peer, as the wire calls it.
+        self._failures: dict[int, str] = {}
 
     def reconnect(self, peer: int, until: float) -> None:
         """Start to connect to this peer; give up at `until`."""
@@ -36,11 +38,18 @@ class Reconnector:
             state = self._wire.connection_state(peer)
             if state == "connected":
                 connected.append(peer)
+                self._failures.pop(peer, None)
+            elif state != "waiting":
+                self._failures[peer] = state
             if state == "connected" or now > until:
                 del self._until[peer]
             elif state != "waiting":
                 self._wire.reconnect(peer)
         return connected
+
+    def failures(self) -> str:
+        """Why peers could not be connected, in words; empty where nothing is known."""
+        return "; ".join(f"rank {peer} {self._wire.explain(why)}" for peer, why in sorted(self._failures.items()))
 
     def moved(self, peers: Iterable[int]) -> list[int]:
         """Those of these peers whose address changed, because another process replaced theirs."""

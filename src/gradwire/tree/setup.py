@@ -100,7 +100,9 @@ class TreeContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeMembership:
-    """One rank's place in a plan: its member number, the first members and plan, and the rank of each member.
+    """One rank's place in a plan: its member number, the first members and plan, and the rank of each place.
+
+    A place without a member at the start is empty: a process may join there later.
 
     A member that is not among `members` replaces a lost process and asks to join; with `votes` it counts for a quorum,
     because the lost process is known to be dead. `addresses` are those of members whose process was replaced; its owner
@@ -121,9 +123,10 @@ def open_tree(
     ranks: Sequence[int],
     addresses: Mapping[int, tuple[str, int]] | None = None,
 ) -> TreeConnection:
-    """Connect this rank as a member of the plan over `group`, whose members are these ranks of the job."""
+    """Connect this rank as a member of the plan over `group`, whose members are the first of these ranks of the job;
+    the others may join later."""
     config, events, size = context.config, context.events, group.size()
-    matrix = context.known_network(size)
+    matrix = context.known_network(len(ranks)).only(range(size))
     level = str(initial_level(None, lambda _: 0, config.cap).level) if decided_by_plan(config) else ""
     exchange = StoreExchange.for_group(group, "plan", config.transport.timeout)
     plan = first_plan(exchange, lambda: replace(context.plan(matrix, 1), level=level))
@@ -174,6 +177,7 @@ def connect_tree(context: TreeContext, wire: NativeWire, place: TreeMembership) 
     parts = TreeParts(
         wire=wire, member=member, config=executor_config(config), clock=events.clock, listener=listener,
         addresses=place.addresses, planning=(network, plan_manager_config(context)),
+        empty=set(range(len(place.ranks))) - {*place.members, place.number},
     )  # fmt: skip
     executor = build_executor(parts)
     if not member.membership.fresh and member.coordinator == member.rank:
@@ -203,7 +207,8 @@ def known_network(config: PlanningConfig, world_size: int) -> Matrix:
     matrix = from_json(Path(config.net)).matrix
     if matrix.size != world_size:
         raise ConfigError(
-            f"planning.net: {config.net} has {matrix.size} sites for {world_size} ranks; it needs one site per rank"
+            f"planning.net: {config.net} has {matrix.size} sites for {world_size} ranks; it needs one site per rank, "
+            "also for those that planning.max_ranks allows to join"
         )
     return matrix
 
