@@ -22,7 +22,8 @@ namespace gradwire::emulator {
 namespace {
 
 constexpr uint32_t kControl = UINT32_MAX;
-constexpr int kEvents = 64;  // per poll; the rest is reported by the next one
+constexpr uint32_t kLargest = 40 + 65535;  // IPv6 does not count its header in a packet's length
+constexpr int kEvents = 64;                // per poll; the rest is reported by the next one
 // Under load, a short sleep collects packets and saves half of the processor time; 150 us is what a run of
 // segments is allowed anyway (Link::kRunSeconds). With little traffic each packet is taken at once: exact delays.
 constexpr Nanoseconds kRest = 150'000, kWindow = 1'000'000;
@@ -53,7 +54,7 @@ Loop::Loop(Engine& engine, std::vector<HostDevice> hosts)
     : engine_(engine),
       hosts_(std::move(hosts)),
       drains_(hosts_.size(), monotonic_now()),
-      buffer_(sizeof(OffloadHeader) + 65536),
+      buffer_(sizeof(OffloadHeader) + kLargest),
       poll_(epoll_create1(EPOLL_CLOEXEC)),
       schedule_(open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC)) {
   const auto watch = [this](int fd, uint32_t id) {

@@ -3,8 +3,8 @@
 #include <time.h>
 
 #include <array>
+#include <map>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "emulator/drain_clock.h"
@@ -19,7 +19,7 @@ constexpr std::array<int, 7> kLatenessBounds = {50, 100, 250, 500, 1000, 5000, 2
 
 struct LoopCounters {
   uint64_t received = 0, sent = 0;  // super-packets
-  uint64_t unroutable = 0;          // broadcast, multicast, IPv6, unknown address
+  uint64_t unroutable = 0;          // broadcast, multicast, unknown address
   uint64_t write_errors = 0, wakeups = 0;
   std::array<uint64_t, kLatenessBounds.size() + 1> lateness{};
   Nanoseconds lateness_max = 0;
@@ -53,7 +53,7 @@ class Loop {
 
   Engine& engine_;
   std::vector<HostDevice> hosts_;
-  std::unordered_map<uint32_t, uint16_t> by_address_;
+  std::map<HostAddress, uint16_t> by_address_;
   LoopCounters counters_;
   DrainClock drains_;
   std::vector<uint8_t> buffer_;

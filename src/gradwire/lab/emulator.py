@@ -65,6 +65,8 @@ class Emulator:
             reason = reply.removeprefix("error ")
             if "congestion" in reason:
                 raise ConfigError(f"{reason.partition(';')[0]}; this machine has {', '.join(congestion_controls())}")
+            if reason.startswith("ipv6"):
+                raise ConfigError(f"{reason}; this machine's kernel has no IPv6: run the network without ipv6")
             if reason.startswith("tcp_"):
                 raise ConfigError(
                     f"dilate: this machine refuses the setting {reason}; run as root, or without dilation"
@@ -87,7 +89,7 @@ class Emulator:
         return [str(self._program), "launch", network, user, str(self.hosts_file or "-"), "--"]
 
     def address(self, index: int) -> str:
-        return address(index)
+        return address(index, self.network.ipv6)
 
     def env(self, index: int) -> dict[str, str]:
         return {}

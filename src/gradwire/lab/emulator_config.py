@@ -8,14 +8,16 @@ from collections.abc import Mapping
 from gradwire.errors import ConfigError
 from gradwire.network import Burst, Change, LinkSpec, Network, RateTrace, dilated, routes
 
-PREFIX = 16
+PREFIX, PREFIX6 = 16, 64
 MAX_HOSTS = 200
 # Time constant of a link's jitter in seconds: the delay of packets further apart is nearly independent.
 JITTER_MEMORY = 0.05
 
 
-def address(index: int) -> str:
-    """A host's address in 10.77.0.0/16, which exists only inside namespaces: all labs can use the same."""
+def address(index: int, ipv6: bool = False) -> str:
+    """A host's address in 10.77.0.0/16 or fd77::/64, which exist only inside namespaces: all labs can use the same."""
+    if ipv6:
+        return f"fd77::{index + 1:x}"
     return f"10.77.{index // 250}.{index % 250 + 1}"
 
 
@@ -31,8 +33,10 @@ def compile_network(network: Network, factor: float = 1.0, settings: Mapping[str
     extra = "".join(f" {name}={value}" for name, value in (settings or {}).items())
     stretched = dilated(network, factor)
     index_of = {host.name: index for index, host in enumerate(network.hosts)}
+    prefix = PREFIX6 if network.ipv6 else PREFIX
     lines = [
-        f"host {host.name} {address(i)} {PREFIX} {network.mtu_of(host.name)} {network.congestion_of(host)}{extra}"
+        f"host {host.name} {address(i, network.ipv6)} {prefix} {network.mtu_of(host.name)} "
+        f"{network.congestion_of(host)}{extra}"
         for i, host in enumerate(network.hosts)
     ]
     memory = "" if factor == 1 else f" jitter_memory={_ns(JITTER_MEMORY * factor)}"

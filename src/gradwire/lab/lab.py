@@ -141,8 +141,9 @@ class Lab:
 
     def _hosts_text(self) -> str:
         lines = [f"{self.emulator.address(index)} {host.name}" for index, host in enumerate(self.network.hosts)]
-        mapped = [f"::ffff:{line}" for line in lines]  # torch's store looks these up
-        return "\n".join(["127.0.0.1 localhost", *lines, *mapped]) + "\n"
+        if not self.network.ipv6:
+            lines += [f"::ffff:{line}" for line in lines]  # torch's store looks these up
+        return "\n".join(["127.0.0.1 localhost", "::1 localhost", *lines]) + "\n"
 
     def address(self, host: str) -> str:
         return self.emulator.address(self._index(host))

@@ -29,6 +29,8 @@ class LoopbackLab:
     unprivileged = False
 
     def __init__(self, network: Network) -> None:
+        if network.ipv6:
+            raise ConfigError("ipv6: loopback mode has IPv4 only; run as root for a real network, or without ipv6")
         self.network = network
         self.hosts_file: Path | None = None
         self.pid = 0

@@ -11,6 +11,7 @@ between = ["a", "r1"]
 rtt_ms = [[0, 20], [20, 0]]
 rate_mbit = [[0, 100], [50, 0]]
 dilate = 4                                 # the lab stretches time by this factor
+ipv6 = true                                # the lab's hosts have IPv6 addresses instead of IPv4 ones
 [[change]]                                 # at = "10s", link = "a->b" | "a-b" | "*", new values
 [[cross]]                                  # from, to, start, stop, flows, congestion, protocol, rate
 """
@@ -86,6 +87,7 @@ def parse_network(text: str, name: str = "network", base: Path | None = None, ho
         overhead=fields.take("overhead", int, 38),
         seed=fields.take("seed", int, 1),
         dilate=_dilate(fields),
+        ipv6=fields.take("ipv6", bool, False),
     )
     fields.finish()
     routes(network)

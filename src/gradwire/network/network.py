@@ -14,6 +14,8 @@ from gradwire.errors import ConfigError
 from gradwire.network.link_spec import ETHERNET_OVERHEAD, ZERO_SECONDS, Burst, LinkSpec
 from gradwire.units import Bytes, Rate, Seconds
 
+# The least that every IPv6 link carries (RFC 8200).
+LEAST_MTU6 = 1280
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.]{0,30}$")
 SWITCH = "switch"
 Protocol = Literal["tcp", "udp"]
@@ -116,6 +118,7 @@ class Network:
     """The whole network; `congestion` is TCP's default on its hosts, `seed` fixes all random draws of its links.
 
     `dilate` is the factor by which the lab stretches time when it runs the network; all values here are undilated.
+    With `ipv6`, hosts of the lab have IPv6 addresses and no IPv4 address: most software prefers IPv4 where it has both.
     """
 
     name: str
@@ -129,6 +132,7 @@ class Network:
     seed: int = 1
     about: str = ""
     dilate: float = 1.0
+    ipv6: bool = False
 
     def __post_init__(self) -> None:
         self._check_names()
@@ -161,6 +165,10 @@ class Network:
             if link.name in seen:
                 raise ConfigError(f"link {link.name}: given twice; remove one of them")
             seen.add(link.name)
+            if self.ipv6 and link.spec.mtu < LEAST_MTU6:
+                raise ConfigError(
+                    f"link {link.name}: mtu {link.spec.mtu} is too small for ipv6; use {LEAST_MTU6} or more, or IPv4"
+                )
 
     def _check_traffic(self) -> None:
         nodes = {host.name for host in self.hosts}
