@@ -128,7 +128,7 @@ HostDevice open_host(const HostConfig& config) {
   configure_interface(config);
   choose_congestion(config.congestion, guard.home(), host.network);
   apply_settings(config.settings);
-  host.address = parse_address(config);
+  host.address = parse_address(config.address);
   return host;
 }
 

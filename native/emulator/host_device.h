@@ -13,6 +13,7 @@ namespace gradwire::emulator {
 struct HostConfig {
   std::string name, address, congestion;  // address: IPv4 or IPv6; congestion may be "-": the kernel's default
   int prefix = 16, mtu = 1500;
+  bool default_route = false;              // also to addresses outside of the prefix
   std::vector<std::string> settings = {};  // "name=value" below /proc/sys/net/ipv4 of its namespace
 };
 

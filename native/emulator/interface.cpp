@@ -5,6 +5,7 @@
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
 #include <net/if.h>
+#include <net/route.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -39,6 +40,15 @@ void bring_up(int control, const char* name) {
   if (ioctl(control, SIOCGIFFLAGS, &value) != 0) fail(std::string("SIOCGIFFLAGS ") + name);
   value.ifr_flags |= IFF_UP | IFF_RUNNING;
   if (ioctl(control, SIOCSIFFLAGS, &value) != 0) fail(std::string("SIOCSIFFLAGS ") + name);
+}
+
+void add_default_route(int control) {
+  rtentry route{};
+  for (sockaddr* end : {&route.rt_dst, &route.rt_genmask}) end->sa_family = AF_INET;
+  std::string device = kInterface;
+  route.rt_dev = device.data();
+  route.rt_flags = RTF_UP;
+  if (ioctl(control, SIOCADDRT, &route) != 0) fail("SIOCADDRT");
 }
 
 // By netlink, because the ioctl for it requires root outside of the namespace.
@@ -114,12 +124,12 @@ ifreq interface_request(const char* name) {
   return value;
 }
 
-HostAddress parse_address(const HostConfig& config) {
+HostAddress parse_address(const std::string& text) {
   HostAddress address{};
   uint8_t v4[4];
-  if (inet_pton(AF_INET, config.address.c_str(), v4) == 1) return mapped(v4);
-  if (inet_pton(AF_INET6, config.address.c_str(), address.data()) == 1) return address;
-  throw std::runtime_error("host " + config.name + ": '" + config.address + "' is not an IP address");
+  if (inet_pton(AF_INET, text.c_str(), v4) == 1) return mapped(v4);
+  if (inet_pton(AF_INET6, text.c_str(), address.data()) == 1) return address;
+  throw std::runtime_error("'" + text + "' is not an IP address");
 }
 
 // What a kernel sends by itself (solicitations, reports of multicast groups) would be traffic that nobody asked for. So
@@ -135,13 +145,14 @@ void configure_interface(const HostConfig& config) {
   const int control = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (control < 0) fail("socket");
   bring_up(control, "lo");
-  const HostAddress address = parse_address(config);
+  const HostAddress address = parse_address(config.address);
   if (!is_v6(config)) assign_v4(control, address, config.prefix);
   ifreq value = interface_request(kInterface);
   value.ifr_mtu = config.mtu;
   if (ioctl(control, SIOCSIFMTU, &value) != 0) fail("MTU " + std::to_string(config.mtu));
   set_ring(kRingPackets);
   bring_up(control, kInterface);
+  if (config.default_route) add_default_route(control);
   close(control);
   if (is_v6(config)) assign_v6(address, config.prefix);
 }

@@ -12,7 +12,7 @@ namespace gradwire::emulator {
 // Before the device is made.
 void choose_family(const HostConfig& config);
 void configure_interface(const HostConfig& config);
-HostAddress parse_address(const HostConfig& config);
+HostAddress parse_address(const std::string& text);
 
 ifreq interface_request(const char* name);
 bool write_file(const std::string& path, const std::string& text);

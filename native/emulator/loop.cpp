@@ -79,6 +79,19 @@ Loop::~Loop() {
   }
 }
 
+void Loop::translate(uint32_t host, NatConfig config) {
+  by_address_.erase(hosts_[host].address);
+  by_address_[config.outside] = static_cast<uint16_t>(host);
+  nats_.insert_or_assign(host, Nat(std::move(config)));
+}
+
+bool Loop::forget_mappings(uint32_t host) {
+  const auto found = nats_.find(host);
+  if (found == nats_.end()) return false;
+  found->second.forget();
+  return true;
+}
+
 void Loop::run(const OnLine& on_line) {
   while (true) {
     engine_.advance(monotonic_now(), [this](PacketPtr packet) { deliver(std::move(packet)); });
@@ -177,6 +190,10 @@ void Loop::read_device(uint32_t host) {
     std::memcpy(&offload, buffer_.data(), sizeof offload);
     const auto length = static_cast<uint32_t>(count - static_cast<ssize_t>(sizeof offload));
     auto packet = std::make_unique<Packet>(buffer_.data() + sizeof offload, length, offload);
+    if (const auto nat = nats_.find(host); nat != nats_.end() && !nat->second.outbound(now, *packet)) {
+      ++counters_.nat_drops;
+      continue;
+    }
     const auto target = packet->valid() ? by_address_.find(packet->destination()) : by_address_.end();
     if (target == by_address_.end()) {
       ++counters_.unroutable;
@@ -192,6 +209,11 @@ void Loop::read_device(uint32_t host) {
 }
 
 void Loop::deliver(PacketPtr packet) {
+  if (const auto nat = nats_.find(packet->target_host);
+      nat != nats_.end() && !nat->second.inbound(packet->due, *packet)) {
+    ++counters_.nat_drops;
+    return;
+  }
   OffloadHeader offload = packet->offload();
   iovec parts[2] = {{&offload, sizeof offload}, {const_cast<uint8_t*>(packet->data()), packet->length()}};
   if (writev(hosts_[packet->target_host].device, parts, 2) < 0) ++counters_.write_errors;

@@ -5,7 +5,8 @@
 namespace gradwire::emulator {
 namespace {
 
-constexpr uint8_t kTcp = 6, kUdp = 17;
+constexpr uint8_t kIcmp = 1, kTcp = 6, kUdp = 17;
+constexpr uint8_t kEchoReply = 0, kEcho = 8;
 constexpr uint32_t kHeader6 = 40;      // of IPv6, without extensions
 constexpr uint8_t kNeedsChecksum = 1;  // VIRTIO_NET_HDR_F_NEEDS_CSUM
 constexpr uint8_t kFinPush = 0x09, kCongestionReduced = 0x80;
@@ -29,6 +30,9 @@ uint32_t sum16(const uint8_t* p, uint32_t bytes) {
   for (uint32_t i = 0; i + 1 < bytes; i += 2) sum += load16(p + i);
   return sum;
 }
+
+// The folded sum after a word that it covers has changed (RFC 1624, equation 3).
+uint32_t corrected(uint32_t sum, uint32_t old, uint32_t value) { return fold(sum + (~old & 0xffff) + value); }
 
 // Bytes of the IP header at the begin of a packet; 0 when there is no whole one.
 uint32_t header_bytes(const std::vector<uint8_t>& bytes) {
@@ -80,6 +84,52 @@ HostAddress Packet::destination() const {
   HostAddress address;
   std::copy_n(bytes_.data() + 24, address.size(), address.begin());
   return address;
+}
+
+std::optional<Flow> Packet::flow() const {
+  constexpr uint32_t kFragment = 0x3fff;  // its offset, or more fragments
+  const uint8_t* ip = bytes_.data();
+  if (!valid() || v6() || (load16(ip + 6) & kFragment)) return {};
+  const uint8_t kind = protocol();
+  if (length() < ip_bytes_ + (kind == kTcp ? 20 : 8)) return {};
+  const uint8_t* transport = ip + ip_bytes_;
+  const bool echo = kind == kIcmp && (transport[0] == kEcho || transport[0] == kEchoReply);
+  if (kind != kTcp && kind != kUdp && !echo) return {};
+  const auto port = [&](uint32_t at) { return static_cast<uint16_t>(load16(transport + at)); };
+  return Flow{kind, mapped(ip + 12), mapped(ip + 16), port(echo ? 4 : 0), port(echo ? 4 : 2)};
+}
+
+void Packet::set_source(const HostAddress& address, uint16_t port) {
+  set_end(12, protocol() == kIcmp ? 4 : 0, address, port);
+}
+
+void Packet::set_destination(const HostAddress& address, uint16_t port) {
+  set_end(16, protocol() == kIcmp ? 4 : 2, address, port);
+}
+
+// A checksum that the receiving kernel completes covers the addresses so far; one of ICMP never does.
+void Packet::set_end(uint32_t address_at, uint32_t port_at, const HostAddress& address, uint16_t port) {
+  uint8_t* ip = bytes_.data();
+  uint8_t* transport = ip + ip_bytes_;
+  const uint8_t kind = protocol();
+  uint8_t* field = transport + (kind == kIcmp ? 2 : kind == kTcp ? 16 : 6);
+  const bool partial = offload_.flags & kNeedsChecksum;
+  const bool none = kind == kUdp && !partial && load16(field) == 0;
+  uint32_t header = ~load16(ip + 10) & 0xffff;
+  uint32_t sum = (partial ? load16(field) : ~load16(field)) & 0xffff;
+  for (uint32_t i = 0; i < 4; i += 2) {
+    const uint32_t old = load16(ip + address_at + i), value = load16(address.data() + 12 + i);
+    header = corrected(header, old, value);
+    if (kind != kIcmp) sum = corrected(sum, old, value);
+    store16(ip + address_at + i, value);
+  }
+  if (!partial) sum = corrected(sum, load16(transport + port_at), port);
+  store16(transport + port_at, port);
+  store16(ip + 10, ~header & 0xffff);
+  if (none) return;
+  uint32_t result = partial ? sum : ~sum & 0xffff;
+  if (kind == kUdp && !partial && result == 0) result = 0xffff;
+  store16(field, result);
 }
 
 uint32_t Packet::segment_bytes(uint32_t index) const {

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace gradwire::emulator {
@@ -23,6 +24,13 @@ struct OffloadHeader {
   uint16_t header_length = 0, gso_size = 0, checksum_start = 0, checksum_offset = 0;
 };
 
+// Both ends of an IPv4 packet of TCP, UDP or an ICMP echo, whose identifier stands for both ports.
+struct Flow {
+  uint8_t protocol = 0;
+  HostAddress source{}, destination{};
+  uint16_t source_port = 0, destination_port = 0;
+};
+
 class Packet {
  public:
   Packet(const uint8_t* data, uint32_t length, OffloadHeader offload);
@@ -35,6 +43,11 @@ class Packet {
   // protocol than TCP and UDP, or with IPv6 extension headers.
   bool valid() const { return segments_ > 0; }
   HostAddress destination() const;
+  // None for what has no ports, other ICMP messages, fragments and IPv6.
+  std::optional<Flow> flow() const;
+  // Only for packets that have a flow; both are v4-mapped. Checksums are corrected (RFC 1624).
+  void set_source(const HostAddress& address, uint16_t port);
+  void set_destination(const HostAddress& address, uint16_t port);
   uint32_t segments() const { return segments_; }
   // Bytes of IP packet number `index` on the wire, link overhead not included.
   uint32_t segment_bytes(uint32_t index) const;
@@ -54,6 +67,7 @@ class Packet {
   bool v6() const { return bytes_[0] >> 4 == 6; }
   uint8_t protocol() const { return bytes_[v6() ? 6 : 9]; }
   void rewrite_headers(uint32_t first, bool keeps_tail);
+  void set_end(uint32_t address_at, uint32_t port_at, const HostAddress& address, uint16_t port);
 
   std::vector<uint8_t> bytes_;
   OffloadHeader offload_;

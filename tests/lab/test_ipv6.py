@@ -82,5 +82,5 @@ def test_what_ipv6_cannot_have_is_refused() -> None:
     links = tuple(replace(link, spec=replace(link.spec, mtu=1000)) for link in pair().links)
     with pytest.raises(ConfigError, match=r"link a->b: mtu 1000 is too small for ipv6; use 1280 or more"):
         replace(pair(), links=links, ipv6=True)
-    with pytest.raises(ConfigError, match="loopback mode has IPv4 only"), Lab(pair6(), mode="loopback"):
+    with pytest.raises(ConfigError, match="ipv6: loopback mode has none"), Lab(pair6(), mode="loopback"):
         pass

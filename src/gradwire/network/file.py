@@ -28,6 +28,7 @@ from gradwire.errors import ConfigError
 from gradwire.network.dilate import checked_factor
 from gradwire.network.fields import Fields, read_spec
 from gradwire.network.link_spec import LinkSpec
+from gradwire.network.nat import NAT_KINDS, TIMEOUT, Nat, parse_ports
 from gradwire.network.network import (
     CHANGEABLE,
     SWITCH,
@@ -138,9 +139,24 @@ def _host(fields: Fields) -> Host:
         rank=fields.take("rank", bool, True),
         congestion=fields.take("congestion", str, None),
         forwards=fields.take("forwards", bool, False),
+        nat=_nat(fields),
     )
     fields.finish()
     return host
+
+
+def _nat(host: Fields) -> Nat | None:
+    fields = host.table("nat")
+    if fields is None:
+        return None
+    with _inside(fields.where):
+        nat = Nat(
+            kind=fields.choice("kind", NAT_KINDS, "port-restricted"),
+            timeout=fields.take("timeout", parse_seconds, TIMEOUT),
+            forward=fields.take("forward", parse_ports, ()),
+        )
+    fields.finish()
+    return nat
 
 
 def _directions(fields: Fields, first: str, second: str) -> tuple[LinkSpec, LinkSpec]:

@@ -12,6 +12,7 @@ from typing import Literal
 
 from gradwire.errors import ConfigError
 from gradwire.network.link_spec import ETHERNET_OVERHEAD, ZERO_SECONDS, Burst, LinkSpec
+from gradwire.network.nat import Nat
 from gradwire.units import Bytes, Rate, Seconds
 
 # The least that every IPv6 link carries (RFC 8200).
@@ -25,12 +26,16 @@ CHANGEABLE = ("delay", "jitter", "loss", "burst", "queue", "reorder", "reorder_b
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A machine. Hosts with `rank` run the training script; the others only send cross traffic."""
+    """A machine. Hosts with `rank` run the training script; the others only send cross traffic.
+
+    With `nat` it is behind a router that translates its address.
+    """
 
     name: str
     rank: bool = True
     congestion: str | None = None
     forwards: bool = False
+    nat: Nat | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +153,8 @@ class Network:
             raise ConfigError(f"name {twice[0]!r} is used for more than one host or router; give each its own name")
         if len(self.ranks) < 1:
             raise ConfigError("hosts: a network needs at least one host that runs a rank")
+        if self.ipv6 and (behind := next((host.name for host in self.hosts if host.nat), None)):
+            raise ConfigError(f"host {behind}: nat translates IPv4 only; leave out nat or ipv6")
         if not 0 <= self.overhead <= 200:
             raise ConfigError(f"overhead: must be 0..200 bytes per packet, but it is {self.overhead}; Ethernet has 38")
         if not 0 <= self.seed < 2**32:

@@ -28,7 +28,7 @@ from gradwire.sites.local_reduce import LocalReducer
 from gradwire.sites.reducer import TreeReducer
 from gradwire.sites.step_resume import StepPosition, StepResume
 from gradwire.sites.topology import SiteTopology
-from gradwire.transport.bootstrap.address import own_address
+from gradwire.transport.bootstrap.address import published_address
 from gradwire.transport.bootstrap.rendezvous import listen
 from gradwire.transport.bootstrap.secret import given_secret
 from gradwire.transport.carrier import ltp_opener, tcp_opener
@@ -144,7 +144,7 @@ def publish_rejoin(connection: TreeConnection, context: SiteContext, name: str, 
     if drawn:
         addresses.share_secret(connection.wire.secret)
     if context.rank == 0:
-        addresses.publish(0, (own_address(), connection.wire.port))
+        addresses.publish(0, (published_address(), connection.wire.port))
         leader = msgspec.structs.replace(LeaderRecord.of(connection), secret="")
         publish_job(context.store, name, JobRecord(leader, job_facts(context.config, context.group.size()), drawn))
 
