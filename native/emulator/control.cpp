@@ -8,6 +8,8 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "emulator/interface.h"
+
 namespace gradwire::emulator {
 namespace {
 
@@ -49,6 +51,22 @@ std::vector<std::string> from(const std::vector<std::string>& words, size_t firs
   return {words.begin() + static_cast<ptrdiff_t>(first), words.end()};
 }
 
+NatKind parse_kind(const std::string& word) {
+  static const std::map<std::string, NatKind> kinds = {{"full-cone", NatKind::kFullCone},
+                                                       {"port-restricted", NatKind::kPortRestricted},
+                                                       {"symmetric", NatKind::kSymmetric}};
+  const auto found = kinds.find(word);
+  if (found == kinds.end()) throw std::runtime_error("unknown kind of NAT '" + word + "'");
+  return found->second;
+}
+
+NatConfig parse_nat(const std::vector<std::string>& words, const HostConfig& host) {
+  NatConfig nat{parse_kind(words[2]), parse_address(host.address), parse_address(words[3]),
+                static_cast<Nanoseconds>(whole(words[4])), whole(words[5])};
+  for (const std::string& word : from(words, 6)) nat.forwarded.push_back(static_cast<uint16_t>(whole(word)));
+  return nat;
+}
+
 RateStep parse_step(const std::string& word) {
   const size_t colon = word.find(':');
   if (colon == std::string::npos) throw std::runtime_error("'" + word + "' is not AT:RATE");
@@ -85,7 +103,11 @@ void Description::apply(const std::string& line) {
   const std::string& verb = words[0];
   if (verb == "host" && words.size() >= 6) {
     const auto prefix = static_cast<int>(whole(words[3])), mtu = static_cast<int>(whole(words[4]));
-    hosts_.push_back({words[1], words[2], words[5], prefix, mtu, from(words, 6)});
+    hosts_.push_back({words[1], words[2], words[5], prefix, mtu, false, from(words, 6)});
+  } else if (verb == "nat" && words.size() >= 6 && whole(words[1]) < hosts_.size()) {
+    const auto host = static_cast<uint32_t>(whole(words[1]));
+    for (HostConfig& each : hosts_) each.default_route = true;  // packets to private addresses leave the others, too
+    nats_[host] = parse_nat(words, hosts_[host]);
   } else if (verb == "link" && words.size() >= 3) {
     LinkLine link{{}, whole(words[1]), static_cast<uint32_t>(whole(words[2]))};
     parse_values(from(words, 3))(link.values);
@@ -139,8 +161,8 @@ std::string stats_json(const Engine& engine, const Loop& loop, bool realtime) {
   for (uint64_t bin : count.lateness) packets += bin;
   std::ostringstream out;
   out << "{\"received\":" << count.received << ",\"sent\":" << count.sent << ",\"unroutable\":" << count.unroutable
-      << ",\"write_errors\":" << count.write_errors << ",\"wakeups\":" << count.wakeups
-      << ",\"cpu_seconds\":" << seconds(usage.ru_utime) + seconds(usage.ru_stime)
+      << ",\"nat_drops\":" << count.nat_drops << ",\"write_errors\":" << count.write_errors
+      << ",\"wakeups\":" << count.wakeups << ",\"cpu_seconds\":" << seconds(usage.ru_utime) + seconds(usage.ru_stime)
       << ",\"realtime\":" << (realtime ? "true" : "false") << ",\"lateness_bounds_us\":[";
   for (size_t i = 0; i < kLatenessBounds.size(); ++i) out << (i ? "," : "") << kLatenessBounds[i];
   out << "],\"lateness\":[";

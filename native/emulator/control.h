@@ -1,13 +1,16 @@
 // The emulator's plain-text commands, one a line, sent by gradwire.lab over standard input and output.
 //
 //   host NAME ADDRESS PREFIX MTU CONGESTION [setting=value...], settings below /proc/sys/net/ipv4
+//   nat HOST full-cone|port-restricted|symmetric PUBLIC_ADDRESS TIMEOUT_NS SEED [PORT...], PORTs are forwarded
 //   link SEED OVERHEAD key=value...                   (numbered in order, from 0)
 //   trace LINK PERIOD_NS AT_NS:RATE...             route SOURCE TARGET LINK...
 //   change AT_NS LINK key=value...                 start       -> "ok user|root FD FD ..." (namespaces, one a host)
 //   begin    restart traces and schedule           set LINK key=value...
 //   stats    -> one line of JSON                   stop
+//   forget HOST    the mappings of its NAT
 // Keys are those of LinkValues; rates in bytes per second, times in nanoseconds, "inf" for no limit.
 #pragma once
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,6 +26,7 @@ class Description {
  public:
   void apply(const std::string& line);
   const std::vector<HostConfig>& hosts() const { return hosts_; }
+  const std::map<uint32_t, NatConfig>& nats() const { return nats_; }
   std::unique_ptr<Engine> build() const;
 
  private:
@@ -41,6 +45,7 @@ class Description {
     std::vector<uint32_t> links;
   };
   std::vector<HostConfig> hosts_;
+  std::map<uint32_t, NatConfig> nats_;
   std::vector<LinkLine> links_;
   std::vector<TraceLine> traces_;
   std::vector<RouteLine> routes_;

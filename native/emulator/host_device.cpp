@@ -1,10 +1,7 @@
 #include "emulator/host_device.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/if_tun.h>
-#include <linux/netlink.h>
-#include <linux/rtnetlink.h>
 #include <net/if.h>
 #include <sched.h>
 #include <sys/file.h>
@@ -18,6 +15,7 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "emulator/interface.h"
 #include "emulator/packet.h"
 
 #ifndef TUN_F_USO4
@@ -27,21 +25,6 @@
 
 namespace gradwire::emulator {
 namespace {
-
-// The ring must hold what a host may send between two reads: 2000 super-packets are far beyond any send buffer.
-constexpr int kRingPackets = 2000;
-
-[[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what + ": " + std::strerror(errno)); }
-
-bool write_file(const std::string& path, const std::string& text) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
-  if (fd < 0) return false;
-  const bool done = write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  const int error = errno;
-  close(fd);
-  errno = error;
-  return done;
-}
 
 std::string read_file(const std::string& path) {
   std::ifstream in(path);
@@ -68,73 +51,6 @@ class NamespaceGuard {
  private:
   int home_;
 };
-
-ifreq request(const char* name) {
-  ifreq value{};
-  std::strncpy(value.ifr_name, name, IFNAMSIZ - 1);
-  return value;
-}
-
-void set_address(ifreq& value, in_addr_t address) {
-  auto* place = reinterpret_cast<sockaddr_in*>(&value.ifr_addr);
-  place->sin_family = AF_INET;
-  place->sin_addr.s_addr = address;
-}
-
-void bring_up(int control, const char* name) {
-  ifreq value = request(name);
-  if (ioctl(control, SIOCGIFFLAGS, &value) != 0) fail(std::string("SIOCGIFFLAGS ") + name);
-  value.ifr_flags |= IFF_UP | IFF_RUNNING;
-  if (ioctl(control, SIOCSIFFLAGS, &value) != 0) fail(std::string("SIOCSIFFLAGS ") + name);
-}
-
-// By netlink, because the ioctl for it requires root outside of the namespace.
-void set_ring(uint32_t packets) {
-  struct {
-    nlmsghdr header{};
-    ifinfomsg interface{};
-    rtattr attribute{};
-    uint32_t value = 0;
-  } message;
-  message.header.nlmsg_len = sizeof message;
-  message.header.nlmsg_type = RTM_NEWLINK;
-  message.header.nlmsg_flags = NLM_F_REQUEST | NLM_F_ACK;
-  message.interface.ifi_index = static_cast<int>(if_nametoindex(kInterface));
-  message.attribute.rta_type = IFLA_TXQLEN;
-  message.attribute.rta_len = RTA_LENGTH(sizeof(uint32_t));
-  message.value = packets;
-  struct {
-    nlmsghdr header{};
-    nlmsgerr error{};
-  } answer;
-  const int netlink = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
-  const bool sent = netlink >= 0 && send(netlink, &message, sizeof message, 0) == sizeof message;
-  const bool answered = sent && recv(netlink, &answer, sizeof answer, 0) >= static_cast<ssize_t>(sizeof answer);
-  if (netlink >= 0) close(netlink);
-  errno = answered ? -answer.error.error : EPERM;
-  if (errno != 0) fail("length of the device's ring");
-}
-
-void configure(const HostConfig& config) {
-  const int control = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (control < 0) fail("socket");
-  bring_up(control, "lo");
-  ifreq value = request(kInterface);
-  in_addr address{};
-  if (inet_pton(AF_INET, config.address.c_str(), &address) != 1) {
-    throw std::runtime_error("host " + config.name + ": '" + config.address + "' is not an IPv4 address");
-  }
-  set_address(value, address.s_addr);
-  if (ioctl(control, SIOCSIFADDR, &value) != 0) fail("SIOCSIFADDR");
-  set_address(value, htonl(~0u << (32 - config.prefix)));
-  if (ioctl(control, SIOCSIFNETMASK, &value) != 0) fail("SIOCSIFNETMASK");
-  value = request(kInterface);
-  value.ifr_mtu = config.mtu;
-  if (ioctl(control, SIOCSIFMTU, &value) != 0) fail("MTU " + std::to_string(config.mtu));
-  set_ring(kRingPackets);
-  bring_up(control, kInterface);
-  close(control);
-}
 
 // A namespace accepts only congestion controls that the machine allows to all users; root may allow one for the time it
 // takes to choose it. The lock keeps two labs from restoring each other's list.
@@ -171,12 +87,12 @@ void apply_settings(const std::vector<std::string>& settings) {
 int open_device(bool& segmentation) {
   const int fd = open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) fail("open /dev/net/tun");
-  ifreq value = request(kInterface);
+  ifreq value = interface_request(kInterface);
   value.ifr_flags = IFF_TUN | IFF_NO_PI | IFF_VNET_HDR;
   if (ioctl(fd, TUNSETIFF, &value) != 0) fail("TUNSETIFF");
   int header = sizeof(OffloadHeader);
   if (ioctl(fd, TUNSETVNETHDRSZ, &header) != 0) fail("TUNSETVNETHDRSZ");
-  const unsigned tcp = TUN_F_CSUM | TUN_F_TSO4;
+  const unsigned tcp = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6;
   segmentation = ioctl(fd, TUNSETOFFLOAD, tcp | TUN_F_USO4 | TUN_F_USO6) == 0 || ioctl(fd, TUNSETOFFLOAD, tcp) == 0;
   return fd;
 }
@@ -205,16 +121,14 @@ HostDevice open_host(const HostConfig& config) {
   if (unshare(CLONE_NEWNET) != 0) fail("a new network namespace");
   host.network = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
   if (host.network < 0) fail("open /proc/self/ns/net");
-  write_file("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");  // no router solicitations on the device
+  choose_family(config);
   const std::string gid = std::to_string(getgid());
   write_file("/proc/sys/net/ipv4/ping_group_range", gid + " " + gid);  // ping works without root
   host.device = open_device(host.segmentation);
-  configure(config);
+  configure_interface(config);
   choose_congestion(config.congestion, guard.home(), host.network);
   apply_settings(config.settings);
-  in_addr address{};
-  inet_pton(AF_INET, config.address.c_str(), &address);
-  host.address = ntohl(address.s_addr);
+  host.address = parse_address(config.address);
   return host;
 }
 

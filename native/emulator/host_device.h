@@ -6,18 +6,21 @@
 #include <string>
 #include <vector>
 
+#include "emulator/packet.h"
+
 namespace gradwire::emulator {
 
 struct HostConfig {
-  std::string name, address, congestion;  // congestion may be "-": the kernel's default
+  std::string name, address, congestion;  // address: IPv4 or IPv6; congestion may be "-": the kernel's default
   int prefix = 16, mtu = 1500;
+  bool default_route = false;              // also to addresses outside of the prefix
   std::vector<std::string> settings = {};  // "name=value" below /proc/sys/net/ipv4 of its namespace
 };
 
 struct HostDevice {
   int device = -1;   // the TUN device, non-blocking
   int network = -1;  // the namespace
-  uint32_t address = 0;
+  HostAddress address{};
   bool segmentation = false;  // the kernel hands over super-packets
 };
 

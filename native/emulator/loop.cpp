@@ -22,7 +22,8 @@ namespace gradwire::emulator {
 namespace {
 
 constexpr uint32_t kControl = UINT32_MAX;
-constexpr int kEvents = 64;  // per poll; the rest is reported by the next one
+constexpr uint32_t kLargest = 40 + 65535;  // IPv6 does not count its header in a packet's length
+constexpr int kEvents = 64;                // per poll; the rest is reported by the next one
 // Under load, a short sleep collects packets and saves half of the processor time; 150 us is what a run of
 // segments is allowed anyway (Link::kRunSeconds). With little traffic each packet is taken at once: exact delays.
 constexpr Nanoseconds kRest = 150'000, kWindow = 1'000'000;
@@ -53,7 +54,7 @@ Loop::Loop(Engine& engine, std::vector<HostDevice> hosts)
     : engine_(engine),
       hosts_(std::move(hosts)),
       drains_(hosts_.size(), monotonic_now()),
-      buffer_(sizeof(OffloadHeader) + 65536),
+      buffer_(sizeof(OffloadHeader) + kLargest),
       poll_(epoll_create1(EPOLL_CLOEXEC)),
       schedule_(open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC)) {
   const auto watch = [this](int fd, uint32_t id) {
@@ -76,6 +77,19 @@ Loop::~Loop() {
     close(host.device);
     close(host.network);
   }
+}
+
+void Loop::translate(uint32_t host, NatConfig config) {
+  by_address_.erase(hosts_[host].address);
+  by_address_[config.outside] = static_cast<uint16_t>(host);
+  nats_.insert_or_assign(host, Nat(std::move(config)));
+}
+
+bool Loop::forget_mappings(uint32_t host) {
+  const auto found = nats_.find(host);
+  if (found == nats_.end()) return false;
+  found->second.forget();
+  return true;
 }
 
 void Loop::run(const OnLine& on_line) {
@@ -176,6 +190,10 @@ void Loop::read_device(uint32_t host) {
     std::memcpy(&offload, buffer_.data(), sizeof offload);
     const auto length = static_cast<uint32_t>(count - static_cast<ssize_t>(sizeof offload));
     auto packet = std::make_unique<Packet>(buffer_.data() + sizeof offload, length, offload);
+    if (const auto nat = nats_.find(host); nat != nats_.end() && !nat->second.outbound(now, *packet)) {
+      ++counters_.nat_drops;
+      continue;
+    }
     const auto target = packet->valid() ? by_address_.find(packet->destination()) : by_address_.end();
     if (target == by_address_.end()) {
       ++counters_.unroutable;
@@ -191,6 +209,11 @@ void Loop::read_device(uint32_t host) {
 }
 
 void Loop::deliver(PacketPtr packet) {
+  if (const auto nat = nats_.find(packet->target_host);
+      nat != nats_.end() && !nat->second.inbound(packet->due, *packet)) {
+    ++counters_.nat_drops;
+    return;
+  }
   OffloadHeader offload = packet->offload();
   iovec parts[2] = {{&offload, sizeof offload}, {const_cast<uint8_t*>(packet->data()), packet->length()}};
   if (writev(hosts_[packet->target_host].device, parts, 2) < 0) ++counters_.write_errors;

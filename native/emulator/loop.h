@@ -3,13 +3,14 @@
 #include <time.h>
 
 #include <array>
+#include <map>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "emulator/drain_clock.h"
 #include "emulator/engine.h"
 #include "emulator/host_device.h"
+#include "emulator/nat.h"
 
 namespace gradwire::emulator {
 
@@ -19,7 +20,8 @@ constexpr std::array<int, 7> kLatenessBounds = {50, 100, 250, 500, 1000, 5000, 2
 
 struct LoopCounters {
   uint64_t received = 0, sent = 0;  // super-packets
-  uint64_t unroutable = 0;          // broadcast, multicast, IPv6, unknown address
+  uint64_t unroutable = 0;          // broadcast, multicast, unknown address
+  uint64_t nat_drops = 0;           // without a mapping, or of a kind that no NAT translates
   uint64_t write_errors = 0, wakeups = 0;
   std::array<uint64_t, kLatenessBounds.size() + 1> lateness{};
   Nanoseconds lateness_max = 0;
@@ -38,6 +40,10 @@ class Loop {
   // Runs until `on_line` returns false or standard input ends (the parent has ended).
   using OnLine = std::function<bool(const std::string&)>;
   void run(const OnLine& on_line);
+  // Puts a host behind a NAT: its own address is `config.inside`, the others reach it at `config.outside`.
+  void translate(uint32_t host, NatConfig config);
+  // False for a host without a NAT.
+  bool forget_mappings(uint32_t host);
   const LoopCounters& counters() const { return counters_; }
   const std::vector<HostDevice>& hosts() const { return hosts_; }
 
@@ -53,7 +59,8 @@ class Loop {
 
   Engine& engine_;
   std::vector<HostDevice> hosts_;
-  std::unordered_map<uint32_t, uint16_t> by_address_;
+  std::map<HostAddress, uint16_t> by_address_;
+  std::map<uint32_t, Nat> nats_;
   LoopCounters counters_;
   DrainClock drains_;
   std::vector<uint8_t> buffer_;

@@ -50,6 +50,7 @@ int emulate() {
     ready += " " + std::to_string(hosts.back().network);
   }
   Loop loop(*engine, std::move(hosts));
+  for (const auto& [host, nat] : description.nats()) loop.translate(host, nat);
   const bool realtime = raise_priority();
   engine->begin(monotonic_now());
   print(ready);
@@ -62,6 +63,9 @@ int emulate() {
         print(stats_json(*engine, loop, realtime));
       } else if (line == "begin") {
         engine->begin(monotonic_now());
+        print("ok");
+      } else if (words.size() == 2 && words[0] == "forget" &&
+                 loop.forget_mappings(static_cast<uint32_t>(std::stoul(words[1])))) {
         print("ok");
       } else if (words.size() > 2 && words[0] == "set" && std::stoul(words[1]) < engine->links()) {
         const auto link = static_cast<uint32_t>(std::stoul(words[1]));

@@ -65,9 +65,10 @@ Peer* Endpoint::greeting_peer(std::uint32_t connection) {
 }
 
 void Endpoint::send_greeting(Time now, Peer& peer) {
-  if (peer.initiator)
+  if (peer.initiator) {
     pending_datagrams_.push_back({peer.address, handshake_.sealed(peer.hello)});
-  else
+    if (peer.knocked_from) pending_datagrams_.push_back({*peer.knocked_from, handshake_.sealed(peer.hello)});
+  } else
     pending_datagrams_.push_back({peer.address, handshake_.sealed(Knock{self_.rank, peer.rank, self_.epoch})});
   peer.greeted_at = now;
   peer.greeting_at =

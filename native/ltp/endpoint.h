@@ -70,7 +70,7 @@ class Endpoint {
 
   void on_hello(Time now, const Address& from, Bytes datagram);
   void on_retry(Time now, Bytes datagram);
-  void on_accept(Time now, Bytes datagram);
+  void on_accept(Time now, const Address& from, Bytes datagram);
   void on_refuse(Time now, Bytes datagram);
   void on_reset(Time now, const Address& from, Bytes datagram);
   void on_knock(Time now, const Address& from, Bytes datagram);

@@ -35,7 +35,7 @@ void Endpoint::handle_datagram(Time now, const Address& from, MutableBytes datag
     case Kind::sealed: return on_sealed(now, from, datagram);
     case Kind::hello: return on_hello(now, from, datagram);
     case Kind::retry: return on_retry(now, datagram);
-    case Kind::accept: return on_accept(now, datagram);
+    case Kind::accept: return on_accept(now, from, datagram);
     case Kind::refuse: return on_refuse(now, datagram);
     case Kind::reset: return on_reset(now, from, datagram);
     case Kind::knock: return on_knock(now, from, datagram);
@@ -205,7 +205,8 @@ void Endpoint::on_retry(Time now, Bytes datagram) {
   if (first || now - peer->greeted_at >= kKnockAnswer) send_greeting(now, *peer);
 }
 
-void Endpoint::on_accept(Time now, Bytes datagram) {
+// ACCEPT is bound to our nonce: it comes from the peer, wherever it was sent from.
+void Endpoint::on_accept(Time now, const Address& from, Bytes datagram) {
   Accept answer;
   if (!parse(datagram, answer)) {
     ++counters_.malformed;
@@ -230,6 +231,7 @@ void Endpoint::on_accept(Time now, Bytes datagram) {
   begin.peer_credit = answer.credit;
   begin.largest_datagram = std::min(answer.largest_datagram, settings_.largest_datagram);
   begin.rtt = round_trip(now - peer->asked_at);
+  peer->address = from;
   start(now, *peer, begin);
 }
 
@@ -283,7 +285,11 @@ void Endpoint::on_knock(Time now, const Address& from, Bytes datagram) {
   if (knock.peer_rank != self_.rank || found == peers_.end() || !found->second.initiator) return;
   Peer& peer = found->second;
   if (peer.state == Peer::State::greeting) {
-    if (peer.address == from && now - peer.greeted_at >= kKnockAnswer) send_greeting(now, peer);
+    // A responder behind a NAT is reached only where its KNOCK came from. Anybody may repeat a KNOCK from elsewhere:
+    // that address then gets HELLOs, no more often than the peer does and only until the connection exists or has
+    // failed.
+    if (peer.address != from) peer.knocked_from = from;
+    if (now - peer.greeted_at >= kKnockAnswer) send_greeting(now, peer);
     return;
   }
   if (!peer.connection || peer.connection->start().epoch == knock.epoch) return;

@@ -23,7 +23,8 @@ struct Peer {
   Hello hello;
   std::optional<EphemeralKey> key;  // the initiator's, until ACCEPT
   Time greeting_at = 0, greeted_at = 0, deadline = 0;
-  Time asked_at = 0;  // when the first HELLO with a cookie was sent: an ACCEPT may answer any of them
+  std::optional<Address> knocked_from;  // where a responder's KNOCK came from, if not from `address`
+  Time asked_at = 0;                    // when the first HELLO with a cookie was sent: an ACCEPT may answer any of them
   int greetings = 0;
   Failure hint = Failure::none;  // what to report if the deadline passes
 

@@ -90,9 +90,53 @@ void nobody_else_can_redirect_a_connection() {
   CHECK(to_attacker > 0 && to_attacker * 100 < injected);
 }
 
+// The address that the initiator was given leads nowhere, whichever side is behind the NAT.
+void a_peer_behind_a_nat_is_reached_where_its_packets_come_from() {
+  for (std::uint32_t hidden : {0u, 1u}) {
+    World world(4);
+    Host *a = &world.add(0), *b = &world.add(1);
+    world.link(0, 1, {});
+    world.translated[hidden] = Moving::elsewhere(false);
+    world.connect(*a, *b);
+    CHECK(world.run(kSecond, [&] { return connected(*a, 1) && connected(*b, 0); }));
+    std::vector<std::uint8_t> source = random_bytes(kSize, 4), target(kSize);
+    a->endpoint->post(world.now, 1, {2, target.data(), kSize, 9, 0, 0});
+    b->endpoint->send(world.now, 0, {1, source.data(), kSize, 9, 4, 0, kWhole, {}, 3});
+    CHECK(world.run(20 * kSecond, [&] { return find_event(*a, EventType::received, 2) != nullptr; }));
+    CHECK(target == source && a->endpoint->counters().moves + b->endpoint->counters().moves == 0);
+  }
+}
+
+// An attacker repeats a KNOCK a thousand times a second from the address of a third party, while the peer is not
+// reached.
+void repeated_knocks_send_little_to_a_third_party() {
+  World world(5);
+  Host *a = &world.add(0), *b = &world.add(1);
+  world.link(0, 1, {});
+  world.capture = true;
+  world.drop = [](std::uint32_t, Bytes) { return true; };
+  world.connect(*a, *b);
+  world.run(100 * kMillisecond);
+  const Address third = Moving::elsewhere(false);
+  std::uint64_t to_third = 0;
+  world.watch = [&](std::uint32_t, const Transmit& run) { to_third += run.to == third ? run.size : 0; };
+  Datagram knock;
+  for (auto& captured : world.tape)
+    if (captured.from == 1 && captured.bytes[0] % 16 == 6) knock = captured.bytes;
+  CHECK(!knock.empty());
+  for (int i = 0; i < 5000; ++i) {
+    world.inject(0, third, knock);
+    world.run(kMillisecond);
+  }
+  std::printf("%llu bytes a second to a third party\n", static_cast<unsigned long long>(to_third / 5));
+  CHECK(to_third > 0 && to_third <= 5 * 25 * 1200);
+}
+
 }  // namespace
 
 int main() {
+  a_peer_behind_a_nat_is_reached_where_its_packets_come_from();
+  repeated_knocks_send_little_to_a_third_party();
   a_sender_whose_address_changes_goes_on();
   a_receiver_whose_address_changes_goes_on();
   nobody_else_can_redirect_a_connection();

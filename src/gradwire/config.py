@@ -374,7 +374,7 @@ OTHER_VARIABLES = frozenset(
     PREFIX + name
     for name in (
         *("CONFIG", "ISA", "HOST", "SITE", "BACKEND", "CI", "LAB", "LAB_START", "LAB_PID"),
-        *("IFNAME", "PORTS", "SECRET", "SECRET_FILE", "WIRE", "DASHBOARD_TOKEN", "RUNTIME_DIR", "REJOIN"),
+        *("IFNAME", "PORTS", "ADVERTISE", "SECRET", "SECRET_FILE", "WIRE", "DASHBOARD_TOKEN", "RUNTIME_DIR", "REJOIN"),
         *("PACE_BYTES", "STORE", "ANNOUNCE", "CUDA", "BACKEND_BASE", "DILATE", "DILATE_ORIGIN"),
     )
 )

@@ -6,7 +6,7 @@ import pytest
 
 from gradwire.errors import ConfigError
 from gradwire.lab.emulator_config import MAX_HOSTS, address, compile_network
-from gradwire.network import Burst, Change, LinkSpec, Network, RateTrace, preset
+from gradwire.network import Burst, Change, Host, LinkSpec, Nat, Network, RateTrace, preset
 from gradwire.network.network import as_hosts, both
 from gradwire.units import Bytes, Rate, Seconds
 
@@ -41,6 +41,14 @@ def test_reordering_and_duplication_reach_the_emulator() -> None:
     lines = compile_network(Network("x", as_hosts("ab"), both("a", "b", spec, spec), changes=(change,)))
     assert "reorder=0.02 reorder_by=3000000 duplicate=0.01" in lines[2]
     assert "change 1000000000 0 reorder=0.5 duplicate=0.25 reorder_by=10000000" in lines
+
+
+def test_a_host_behind_a_nat_has_a_private_address_and_its_mappings_are_dilated() -> None:
+    hosts = (Host("a"), Host("b", nat=Nat("symmetric", Seconds(30), (29500, 29600))))
+    network = Network("x", hosts, both("a", "b", LinkSpec()), seed=2)
+    lines = compile_network(network, factor=2)
+    assert lines[:2] == ["host a 10.77.0.1 16 1500 cubic", "host b 192.168.2.2 24 1500 cubic"]
+    assert lines[2] == "nat 1 symmetric 10.77.0.2 60000000000 2000007 29500 29600"
 
 
 def test_an_empty_change_and_too_many_hosts_are_refused() -> None:

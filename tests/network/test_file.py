@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gradwire.errors import ConfigError
-from gradwire.network import load_network, parse_network
+from gradwire.network import Nat, load_network, parse_network
 from gradwire.units import Seconds
 
 GOOD = """
@@ -79,6 +79,15 @@ def test_reordering_and_duplication_are_read_for_links_and_changes() -> None:
     assert network.changes[0].applied(down).reorder == 0.01
 
 
+def test_addresses_of_hosts_are_read() -> None:
+    text = '[[host]]\nname = "a"\nnat = { kind = "symmetric", timeout = "5s", forward = [80, "90-92"] }\n'
+    text += '[[host]]\nname = "b"\nnat = {}\n[[host]]\nname = "c"\n[access]\nrate = "10mbit"\n'
+    hosts = parse_network(text).hosts
+    assert [host.nat for host in hosts] == [Nat("symmetric", Seconds(5), (80, 90, 91, 92)), Nat(), None]
+    assert not parse_network(STAR).ipv6
+    assert parse_network("ipv6 = true\n" + STAR).ipv6
+
+
 def test_a_star_with_slow_uplinks() -> None:
     network = parse_network('hosts = 3\n[access]\nrate = "100mbit"\nup = { rate = "10mbit" }')
     specs = {link.name: link.spec for link in network.links}
@@ -107,6 +116,7 @@ def test_a_wrong_trace_is_named_with_its_setting_and_file(tmp_path: Path) -> Non
         parse_network('hosts = 2\n[access]\ntrace = "back.txt"\n', "net", tmp_path)
 
 
+NAT = '[[host]]\nname = "a"\nnat = {{ {} }}\n'
 STAR = 'hosts = 2\n[access]\nrate = "10mbit"\n'
 
 
@@ -139,6 +149,17 @@ STAR = 'hosts = 2\n[access]\nrate = "10mbit"\n'
         ('hosts = ["a", "b"]\n[[link]]\nbetween = ["a"]', r"between: must name two ends"),
         ("hosts = 2\nlink = 3\n", r"link: must be a list of tables"),
         ("hosts = 2\nrouters = 3\n", r"net.routers: must be a list of names, but it is 3"),
+        (
+            NAT.format('kind = "cone"'),
+            r"host\[0\].nat.kind: 'cone' is not one of full-cone, port-restricted, symmetric",
+        ),
+        (NAT.format('timeout = "0s"'), r"host\[0\].nat: nat.timeout: must be positive"),
+        (NAT.format("forward = [0]"), r"nat.forward: 0 is not a port"),
+        (NAT.format("forward = 29500"), r"nat.forward: must be a list of ports, but it is 29500"),
+        (NAT.format('forward = ["9-8"]'), r"nat.forward: '9-8' is neither a port nor a range"),
+        (NAT.format('forward = ["1-2000"]'), r"nat.forward: 2000 ports are too many"),
+        (NAT.format("ports = []"), r"host\[0\].nat.ports: unknown field"),
+        ("ipv6 = true\n" + NAT.format(""), "host a: nat translates IPv4 only; leave out nat or ipv6"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(text: str, says: str) -> None:

@@ -13,8 +13,8 @@ import pytest
 from torch.distributed import HashStore, PrefixStore, Store
 
 from gradwire.errors import ConfigError, LinkError, NoAnswerError
-from gradwire.transport.bootstrap.address import interface_address, own_address, port_range, route_to
-from gradwire.transport.bootstrap.rendezvous import rendezvous
+from gradwire.transport.bootstrap.address import interface_address, own_address, port_range, published_address, route_to
+from gradwire.transport.bootstrap.rendezvous import RankAddress, _advice, rendezvous
 from gradwire.transport.bootstrap.secret import (
     given_secret,
     job_secret,
@@ -238,6 +238,32 @@ def test_without_an_interface_the_route_to_the_master_decides() -> None:
     assert own_address({"MASTER_ADDR": "::1"}) == "::1"
     spread = {"MASTER_ADDR": "127.0.0.1", "LOCAL_WORLD_SIZE": "1", "WORLD_SIZE": "2"}
     assert own_address(spread) == (route_to("192.0.2.1") or route_to("2001:db8::1") or "127.0.0.1")
+
+
+def test_an_advertised_address_is_published_and_not_listened_on() -> None:
+    store = HashStore()
+    environment = {**LOCAL, "GRADWIRE_ADVERTISE": "127.0.0.2"}
+    ends = together(2, lambda rank: wire(store, rank, 2, environment if rank else LOCAL, connect_timeout=0.5))
+    # Nobody listens at 127.0.0.2, and rank 1 asks from where it does listen: rank 0 answers there.
+    try:
+        assert ends[0].addresses[1][0] == "127.0.0.2"
+        assert ends[0].connection_state(1) == "connected"
+    finally:
+        for end in ends:
+            end.close()
+
+
+@pytest.mark.parametrize("text", ["no such name", "::1", "127.0.0.1:29600"])
+def test_a_wrong_advertised_address_is_named(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"GRADWIRE_ADVERTISE: .* the public address of this host's router"):
+        published_address({**LOCAL, "GRADWIRE_ADVERTISE": text})
+
+
+def test_a_private_address_without_an_answer_may_be_behind_a_nat() -> None:
+    own, far = RankAddress("203.0.113.9", 29600), RankAddress("192.168.1.2", 29600)
+    said = _advice(own, [own, far, RankAddress("198.51.100.7", 29600)])
+    assert "if rank 1 (192.168.1.2) is behind a NAT, forward that range of TCP and UDP ports to it" in said
+    assert "NAT" not in _advice(far, [own, far])
 
 
 @pytest.mark.parametrize("text", ["high", "0-5", "9-5", "5-70000", "-"])

@@ -40,6 +40,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   packet.destination();
   std::uint64_t whole = wire_bytes(packet);
   require(whole >= packet.length());
+  if (packet.flow()) {
+    Packet translated = packet;
+    HostAddress address = packet.destination();
+    translated.set_source(address, 4242);
+    translated.set_destination(address, 2424);
+    auto flow = translated.flow();
+    require(flow && flow->source == address && flow->destination == address && translated.length() == packet.length());
+  }
   if (packet.segments() < 2) return 0;
   std::uint32_t first = data[10] % packet.segments();
   std::uint32_t last = first + 1 + data[11] % (packet.segments() - first);

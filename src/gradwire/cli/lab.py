@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -59,8 +60,15 @@ def dilate_option(command: click.Command) -> click.Command:
     return command
 
 
+def ipv6_option(command: click.Command) -> click.Command:
+    text = "Hosts have IPv6 addresses, and no IPv4 address."
+    command.params.insert(0, click.Option(["--ipv6"], is_flag=True, help=text))
+    return command
+
+
 @network_options
 @dilate_option
+@ipv6_option
 @lab.command(cls=LabCommand, context_settings={"allow_interspersed_args": False})
 @click.option("--congestion", help="TCP congestion control of every host: cubic, bbr, reno.")
 @click.option("--timeout", type=float, help="End all ranks after this many seconds (exit code 124).")
@@ -76,6 +84,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     net: str,
     hosts: int | None,
     dilate: float | None,
+    ipv6: bool,
     congestion: str | None,
     timeout: float | None,
     port: int | None,
@@ -89,7 +98,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
 
     The exit code is that of the first host to fail.
     """
-    network = _adjusted(load_network(net, hosts), congestion, seed)
+    network = _adjusted(_with_ipv6(load_network(net, hosts), ipv6), congestion, seed)
     names = [host.name for host in network.hosts]
     width = max(map(len, names))
     styled = {name: click.style(name.rjust(width), fg=_COLORS[i % len(_COLORS)]) for i, name in enumerate(names)}
@@ -141,9 +150,11 @@ def _plain_number(value: object) -> float | int:
     return float(value)
 
 
-def _adjusted(network: Network, congestion: str | None, seed: int | None) -> Network:
-    from dataclasses import replace
+def _with_ipv6(network: Network, ipv6: bool) -> Network:
+    return replace(network, ipv6=True) if ipv6 else network
 
+
+def _adjusted(network: Network, congestion: str | None, seed: int | None) -> Network:
     if congestion:
         hosts = tuple(replace(host, congestion=None) for host in network.hosts)
         network = replace(network, congestion=congestion, hosts=hosts)
@@ -214,17 +225,20 @@ def show(net: str, hosts: int | None, svg: str | None, as_json: bool) -> None:
 
 @network_options
 @dilate_option
+@ipv6_option
 @lab.command(cls=LabCommand)
 @click.option("--pairs", type=click.IntRange(1), default=4, show_default=True, help="Number of host pairs to measure.")
 @click.option(
     "--seconds", type=click.FloatRange(1, 60), default=3.0, show_default=True, help="Length of each iperf3 run."
 )
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def check(net: str, hosts: int | None, dilate: float | None, pairs: int, seconds: float, as_json: bool) -> int:
+def check(
+    net: str, hosts: int | None, dilate: float | None, ipv6: bool, pairs: int, seconds: float, as_json: bool
+) -> int:
     """Measure a network with ping and iperf3: expected against measured. Exit code 1 if a value is out of tolerance."""
     from gradwire.lab.measure import measure
 
-    network = load_network(net, hosts)
+    network = _with_ipv6(load_network(net, hosts), ipv6)
     leave_cleanly()
     names = [host.name for host in network.ranks]
     chosen = [(a, b) for step in range(1, len(names)) for a, b in zip(names, names[step:] + names[:step], strict=True)]

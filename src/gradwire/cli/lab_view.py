@@ -42,7 +42,8 @@ def _label(network: Network, name: str) -> str:
     if host is None:
         return f"[bold]{name}[/]"
     role = f"rank {ranks.index(name)}" if name in ranks else "traffic only"
-    return f"[cyan]{name}[/] [dim]{role}, {network.congestion_of(host)}[/]"
+    nat = f", behind a {host.nat.kind} NAT" if host.nat else ""
+    return f"[cyan]{name}[/] [dim]{role}, {network.congestion_of(host)}{nat}[/]"
 
 
 def _tree(network: Network) -> Tree:

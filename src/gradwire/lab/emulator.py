@@ -16,7 +16,7 @@ import msgspec
 
 from gradwire.errors import ConfigError, IntegrityError
 from gradwire.lab.dilation import Dilation
-from gradwire.lab.emulator_config import address, change_values, compile_network, matching_links
+from gradwire.lab.emulator_config import address, change_values, compile_network, matching_links, own_address
 from gradwire.lab.program import installed_program
 from gradwire.lab.stats import EmulatorStats
 from gradwire.network import Change, Network
@@ -65,6 +65,8 @@ class Emulator:
             reason = reply.removeprefix("error ")
             if "congestion" in reason:
                 raise ConfigError(f"{reason.partition(';')[0]}; this machine has {', '.join(congestion_controls())}")
+            if reason.startswith("ipv6"):
+                raise ConfigError(f"{reason}; this machine's kernel has no IPv6: run the network without ipv6")
             if reason.startswith("tcp_"):
                 raise ConfigError(
                     f"dilate: this machine refuses the setting {reason}; run as root, or without dilation"
@@ -87,7 +89,15 @@ class Emulator:
         return [str(self._program), "launch", network, user, str(self.hosts_file or "-"), "--"]
 
     def address(self, index: int) -> str:
-        return address(index)
+        return address(index, self.network.ipv6)
+
+    def own_address(self, index: int) -> str:
+        """The address of the host's own interface, which is not `address` behind a NAT."""
+        return own_address(self.network, index)
+
+    def forget_mappings(self, index: int) -> None:
+        """Restart the router in front of a host."""
+        self._command(f"forget {index}")
 
     def env(self, index: int) -> dict[str, str]:
         return {}

@@ -6,17 +6,25 @@ import math
 from collections.abc import Mapping
 
 from gradwire.errors import ConfigError
-from gradwire.network import Burst, Change, LinkSpec, Network, RateTrace, dilated, routes
+from gradwire.network import Burst, Change, Host, LinkSpec, Nat, Network, RateTrace, dilated, routes
 
-PREFIX = 16
+PREFIX, PREFIX6, PREFIX_BEHIND_NAT = 16, 64, 24
 MAX_HOSTS = 200
 # Time constant of a link's jitter in seconds: the delay of packets further apart is nearly independent.
 JITTER_MEMORY = 0.05
 
 
-def address(index: int) -> str:
-    """A host's address in 10.77.0.0/16, which exists only inside namespaces: all labs can use the same."""
+def address(index: int, ipv6: bool = False) -> str:
+    """A host's address in 10.77.0.0/16 or fd77::/64, which exist only inside namespaces: all labs can use the same."""
+    if ipv6:
+        return f"fd77::{index + 1:x}"
     return f"10.77.{index // 250}.{index % 250 + 1}"
+
+
+def own_address(network: Network, index: int) -> str:
+    """The address of a host's interface: behind a NAT a private one, else the one at which the others reach it."""
+    behind_nat = network.hosts[index].nat is not None
+    return f"192.168.{index + 1}.2" if behind_nat else address(index, network.ipv6)
 
 
 def compile_network(network: Network, factor: float = 1.0, settings: Mapping[str, int] | None = None) -> list[str]:
@@ -32,8 +40,14 @@ def compile_network(network: Network, factor: float = 1.0, settings: Mapping[str
     stretched = dilated(network, factor)
     index_of = {host.name: index for index, host in enumerate(network.hosts)}
     lines = [
-        f"host {host.name} {address(i)} {PREFIX} {network.mtu_of(host.name)} {network.congestion_of(host)}{extra}"
+        f"host {host.name} {own_address(network, i)} {_prefix(network, host)} {network.mtu_of(host.name)} "
+        f"{network.congestion_of(host)}{extra}"
         for i, host in enumerate(network.hosts)
+    ]
+    lines += [
+        f"nat {i} {_nat(host.nat, address(i), factor, network.seed * 1_000_003 + i)}"
+        for i, host in enumerate(network.hosts)
+        if host.nat
     ]
     memory = "" if factor == 1 else f" jitter_memory={_ns(JITTER_MEMORY * factor)}"
     for index, link in enumerate(stretched.links):
@@ -89,6 +103,15 @@ def change_values(change: Change) -> str:
     if not parts:
         raise ConfigError(f"change at {float(change.at):g} s on {change.link!r}: changes nothing; give it a value")
     return " ".join(parts)
+
+
+def _prefix(network: Network, host: Host) -> int:
+    return PREFIX_BEHIND_NAT if host.nat else PREFIX6 if network.ipv6 else PREFIX
+
+
+def _nat(nat: Nat, public: str, factor: float, seed: int) -> str:
+    parts = [nat.kind, public, _ns(float(nat.timeout) * factor), seed, *nat.forward]
+    return " ".join(map(str, parts))
 
 
 def _burst(burst: Burst | None) -> list[str]:

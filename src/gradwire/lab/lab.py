@@ -141,11 +141,22 @@ class Lab:
 
     def _hosts_text(self) -> str:
         lines = [f"{self.emulator.address(index)} {host.name}" for index, host in enumerate(self.network.hosts)]
-        mapped = [f"::ffff:{line}" for line in lines]  # torch's store looks these up
-        return "\n".join(["127.0.0.1 localhost", *lines, *mapped]) + "\n"
+        lines += [
+            f"{self.emulator.own_address(i)} {host.name}.lan" for i, host in enumerate(self.network.hosts) if host.nat
+        ]
+        if not self.network.ipv6:
+            lines += [f"::ffff:{line}" for line in lines]  # torch's store looks these up
+        return "\n".join(["127.0.0.1 localhost", "::1 localhost", *lines]) + "\n"
 
     def address(self, host: str) -> str:
         return self.emulator.address(self._index(host))
+
+    def forget_mappings(self, host: str) -> None:
+        """Restart the router in front of a host: its NAT forgets all mappings but forwarded ports."""
+        index = self._index(host)
+        if self.network.hosts[index].nat is None:
+            raise ConfigError(f"nat: {host} is behind none; give it one: nat = {{ kind = 'symmetric' }}")
+        self.emulator.forget_mappings(index)
 
     def apply(self, change: Change) -> None:
         """Change links now (`change.at` is ignored); lasts until the next change, also across runs."""
@@ -161,6 +172,7 @@ class Lab:
     def rank_env(self, rank: int, port: int = 29500) -> dict[str, str]:
         """torchrun's variables for one process per host, and the interface for every library."""
         ranks = self.network.ranks
+        first = ranks[0].name
         interface = self.emulator.interface
         return {
             "RANK": str(rank),
@@ -168,7 +180,8 @@ class Lab:
             "LOCAL_RANK": "0",
             "LOCAL_WORLD_SIZE": "1",
             "GROUP_RANK": str(rank),
-            "MASTER_ADDR": self.address(ranks[0].name),
+            # A host behind a NAT does not reach itself at its public address.
+            "MASTER_ADDR": self.emulator.own_address(self._index(first)) if rank == 0 else self.address(first),
             "MASTER_PORT": str(port),
             "GLOO_SOCKET_IFNAME": interface,
             "NCCL_SOCKET_IFNAME": interface,

@@ -29,6 +29,9 @@ class LoopbackLab:
     unprivileged = False
 
     def __init__(self, network: Network) -> None:
+        for setting, used in (("ipv6", network.ipv6), ("nat", any(host.nat for host in network.hosts))):
+            if used:
+                raise ConfigError(f"{setting}: loopback mode has none; run as root for a real network, or leave it out")
         self.network = network
         self.hosts_file: Path | None = None
         self.pid = 0
@@ -37,6 +40,12 @@ class LoopbackLab:
 
     def address(self, index: int) -> str:
         return "127.0.0.1"
+
+    def own_address(self, index: int) -> str:
+        return self.address(index)
+
+    def forget_mappings(self, index: int) -> None:
+        raise ConfigError("nat: loopback mode has none; run as root for a real network")
 
     def env(self, index: int) -> dict[str, str]:
         """The pacer's variables: the rate of the slowest route from this host."""

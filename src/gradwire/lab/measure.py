@@ -20,7 +20,8 @@ from gradwire.lab.lab import Lab
 from gradwire.lab.process import HostResult, ProcessWatcher
 from gradwire.network import LinkSpec, routes
 
-IP_TCP_HEADERS = 52
+# Bytes of IP and TCP headers in a data packet, with TCP's timestamps.
+IP_TCP_HEADERS, IP6_TCP_HEADERS = 52, 72
 RATE_TOLERANCE = 0.03
 DELAY_TOLERANCE_MS, DELAY_SHARE = 0.5, 0.02
 PORT = 5201
@@ -105,11 +106,11 @@ def path_specs(lab: Lab, source: str, target: str) -> list[LinkSpec]:
     return [lab.network.links[index].spec for index in routes(lab.network)[source, target]]
 
 
-def wanted_mbit(specs: Sequence[LinkSpec], overhead: int) -> float:
+def wanted_mbit(specs: Sequence[LinkSpec], overhead: int, headers: int = IP_TCP_HEADERS) -> float:
     """TCP's goodput if the slowest link is full."""
     wire = min(spec.mean_rate.mbit for spec in specs)
     mtu = min(spec.mtu for spec in specs)
-    return wire * (mtu - IP_TCP_HEADERS) / (mtu + overhead)
+    return wire * (mtu - headers) / (mtu + overhead)
 
 
 def measure(lab: Lab, source: str, target: str, seconds: float = 3.0) -> Measurement:
@@ -124,7 +125,8 @@ def measure(lab: Lab, source: str, target: str, seconds: float = 3.0) -> Measure
     loss = 1 - math.prod(1 - spec.mean_loss for spec in forward)
     # TCP treats reordered packets as lost and slows down.
     steady = not (loss or lab.network.cross or any(spec.trace or spec.reorder or spec.duplicate for spec in forward))
-    wanted = wanted_mbit(forward, lab.network.overhead)
+    headers = IP6_TCP_HEADERS if lab.network.ipv6 else IP_TCP_HEADERS
+    wanted = wanted_mbit(forward, lab.network.overhead, headers)
     # The first second is left out: it is TCP's slow start.
     options = ["-O", str(math.ceil(factor))]
     got = tcp_mbit(lab, source, target, *options, seconds=seconds * factor) * factor

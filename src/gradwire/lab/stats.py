@@ -47,6 +47,7 @@ class EmulatorStats(msgspec.Struct, frozen=True):
     lateness_mean_us: float
     device_drops: list[int]
     links: list[LinkStats]
+    nat_drops: int = 0  # packets to a host behind a NAT that no mapping admits, and what no NAT translates
     dilate: float = 1.0  # the lab's factor; the times here are the machine's, `problems` states undilated ones
     limits: str = ""  # what this lab does not emulate
 
@@ -58,6 +59,7 @@ class EmulatorStats(msgspec.Struct, frozen=True):
             unroutable=self.unroutable - before.unroutable,
             write_errors=self.write_errors - before.write_errors,
             wakeups=self.wakeups - before.wakeups,
+            nat_drops=self.nat_drops - before.nat_drops,
             cpu_seconds=self.cpu_seconds - before.cpu_seconds,
             lateness=[a - b for a, b in zip(self.lateness, before.lateness, strict=True)],
             device_drops=[a - b for a, b in zip(self.device_drops, before.device_drops, strict=True)],

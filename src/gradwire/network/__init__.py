@@ -4,6 +4,7 @@ from gradwire.network.dilate import dilated
 from gradwire.network.draw import to_svg
 from gradwire.network.file import load_network, parse_network
 from gradwire.network.link_spec import Burst, LinkSpec
+from gradwire.network.nat import Nat
 from gradwire.network.network import Change, CrossTraffic, Host, Link, Network
 from gradwire.network.presets import PRESETS, preset
 from gradwire.network.rate_trace import RateTrace, load_trace
@@ -17,6 +18,7 @@ __all__ = [
     "Host",
     "Link",
     "LinkSpec",
+    "Nat",
     "Network",
     "RateTrace",
     "Routes",

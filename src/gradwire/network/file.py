@@ -11,6 +11,7 @@ between = ["a", "r1"]
 rtt_ms = [[0, 20], [20, 0]]
 rate_mbit = [[0, 100], [50, 0]]
 dilate = 4                                 # the lab stretches time by this factor
+ipv6 = true                                # the lab's hosts have IPv6 addresses instead of IPv4 ones
 [[change]]                                 # at = "10s", link = "a->b" | "a-b" | "*", new values
 [[cross]]                                  # from, to, start, stop, flows, congestion, protocol, rate
 """
@@ -27,6 +28,7 @@ from gradwire.errors import ConfigError
 from gradwire.network.dilate import checked_factor
 from gradwire.network.fields import Fields, read_spec
 from gradwire.network.link_spec import LinkSpec
+from gradwire.network.nat import NAT_KINDS, TIMEOUT, Nat, parse_ports
 from gradwire.network.network import (
     CHANGEABLE,
     SWITCH,
@@ -86,6 +88,7 @@ def parse_network(text: str, name: str = "network", base: Path | None = None, ho
         overhead=fields.take("overhead", int, 38),
         seed=fields.take("seed", int, 1),
         dilate=_dilate(fields),
+        ipv6=fields.take("ipv6", bool, False),
     )
     fields.finish()
     routes(network)
@@ -136,9 +139,24 @@ def _host(fields: Fields) -> Host:
         rank=fields.take("rank", bool, True),
         congestion=fields.take("congestion", str, None),
         forwards=fields.take("forwards", bool, False),
+        nat=_nat(fields),
     )
     fields.finish()
     return host
+
+
+def _nat(host: Fields) -> Nat | None:
+    fields = host.table("nat")
+    if fields is None:
+        return None
+    with _inside(fields.where):
+        nat = Nat(
+            kind=fields.choice("kind", NAT_KINDS, "port-restricted"),
+            timeout=fields.take("timeout", parse_seconds, TIMEOUT),
+            forward=fields.take("forward", parse_ports, ()),
+        )
+    fields.finish()
+    return nat
 
 
 def _directions(fields: Fields, first: str, second: str) -> tuple[LinkSpec, LinkSpec]:

@@ -12,8 +12,11 @@ from typing import Literal
 
 from gradwire.errors import ConfigError
 from gradwire.network.link_spec import ETHERNET_OVERHEAD, ZERO_SECONDS, Burst, LinkSpec
+from gradwire.network.nat import Nat
 from gradwire.units import Bytes, Rate, Seconds
 
+# The least that every IPv6 link carries (RFC 8200).
+LEAST_MTU6 = 1280
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.]{0,30}$")
 SWITCH = "switch"
 Protocol = Literal["tcp", "udp"]
@@ -23,12 +26,16 @@ CHANGEABLE = ("delay", "jitter", "loss", "burst", "queue", "reorder", "reorder_b
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A machine. Hosts with `rank` run the training script; the others only send cross traffic."""
+    """A machine. Hosts with `rank` run the training script; the others only send cross traffic.
+
+    With `nat` it is behind a router that translates its address.
+    """
 
     name: str
     rank: bool = True
     congestion: str | None = None
     forwards: bool = False
+    nat: Nat | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +123,7 @@ class Network:
     """The whole network; `congestion` is TCP's default on its hosts, `seed` fixes all random draws of its links.
 
     `dilate` is the factor by which the lab stretches time when it runs the network; all values here are undilated.
+    With `ipv6`, hosts of the lab have IPv6 addresses and no IPv4 address: most software prefers IPv4 where it has both.
     """
 
     name: str
@@ -129,6 +137,7 @@ class Network:
     seed: int = 1
     about: str = ""
     dilate: float = 1.0
+    ipv6: bool = False
 
     def __post_init__(self) -> None:
         self._check_names()
@@ -144,6 +153,8 @@ class Network:
             raise ConfigError(f"name {twice[0]!r} is used for more than one host or router; give each its own name")
         if len(self.ranks) < 1:
             raise ConfigError("hosts: a network needs at least one host that runs a rank")
+        if self.ipv6 and (behind := next((host.name for host in self.hosts if host.nat), None)):
+            raise ConfigError(f"host {behind}: nat translates IPv4 only; leave out nat or ipv6")
         if not 0 <= self.overhead <= 200:
             raise ConfigError(f"overhead: must be 0..200 bytes per packet, but it is {self.overhead}; Ethernet has 38")
         if not 0 <= self.seed < 2**32:
@@ -161,6 +172,10 @@ class Network:
             if link.name in seen:
                 raise ConfigError(f"link {link.name}: given twice; remove one of them")
             seen.add(link.name)
+            if self.ipv6 and link.spec.mtu < LEAST_MTU6:
+                raise ConfigError(
+                    f"link {link.name}: mtu {link.spec.mtu} is too small for ipv6; use {LEAST_MTU6} or more, or IPv4"
+                )
 
     def _check_traffic(self) -> None:
         nodes = {host.name for host in self.hosts}

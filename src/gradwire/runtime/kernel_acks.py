@@ -12,7 +12,7 @@ from gradwire.errors import GradwireError
 from gradwire.runtime.ack_source import AckSource
 from gradwire.runtime.tcp_sockets import TcpSockets, own_addresses, slow_start_after_idle
 from gradwire.sense.tcp_links import TcpLinks
-from gradwire.transport.bootstrap.address import own_address
+from gradwire.transport.bootstrap.address import own_address, published_address
 from gradwire.transport.bootstrap.store_exchange import StoreExchange
 
 
@@ -21,7 +21,7 @@ def kernel_acks(group: dist.ProcessGroup, timeout: float) -> AckSource:
     nothing is known of the sockets, and steps and pulses give the estimates."""
     try:
         exchange = StoreExchange.for_group(group, "addresses", timeout)
-        everyone = exchange.gather("addresses", [*own_addresses(), own_address()], list[str])
+        everyone = exchange.gather("addresses", [*own_addresses(), own_address(), published_address()], list[str])
     except (GradwireError, RuntimeError):
         return AckSource()
     others = {rank: addresses for rank, addresses in enumerate(everyone) if rank != group.rank()}

@@ -29,7 +29,7 @@ from gradwire.sites.rank_claim import claim_rank, publish_places
 from gradwire.sites.reducer import TreeReducer
 from gradwire.sites.step_resume import StepPosition, StepResume
 from gradwire.sites.topology import SiteTopology
-from gradwire.transport.bootstrap.address import own_address
+from gradwire.transport.bootstrap.address import published_address
 from gradwire.transport.bootstrap.rendezvous import listen
 from gradwire.transport.bootstrap.secret import given_secret
 from gradwire.transport.carrier import ltp_opener, tcp_opener
@@ -157,7 +157,7 @@ def publish_rejoin(connection: TreeConnection, context: SiteContext, name: str, 
     addresses.show_life(context.rank)
     if context.rank == 0:
         publish_places(context.store, context.group.size(), context.places)
-        addresses.publish(0, (own_address(), connection.wire.port))
+        addresses.publish(0, (published_address(), connection.wire.port))
         leader = msgspec.structs.replace(LeaderRecord.of(connection), secret="")
         publish_job(context.store, name, JobRecord(leader, context.facts, drawn))
 

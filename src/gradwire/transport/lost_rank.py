@@ -32,7 +32,7 @@ import msgspec
 
 from gradwire.errors import ConfigError, LinkError
 from gradwire.fork import void_in_child
-from gradwire.transport.bootstrap.address import own_address, port_range
+from gradwire.transport.bootstrap.address import own_address, port_range, published_address
 from gradwire.transport.bootstrap.store_exchange import StoreExchange
 
 # A live host answers within a round trip, and a lost first packet is sent again after one second.
@@ -118,12 +118,12 @@ class LostRankFinder:
 
     def open(self, exchange: StoreExchange, host: str) -> None:
         """Every rank calls this at the same point."""
-        self._listener = _listen()
         own = ListenAddress(host)
-        if self._listener is not None:
+        if (listening := _listen()) is not None:
+            self._listener, address = listening
             weakref.finalize(self, self._listener.close)
             void_in_child(self, LostRankFinder.close)
-            own = ListenAddress(host, *self._listener.getsockname()[:2])
+            own = ListenAddress(host, address, self._listener.getsockname()[1])
         exchange.publish("lost-rank", own)
         if exchange.rank == 0:
             addresses = exchange.read_all("lost-rank", ListenAddress)
@@ -237,10 +237,13 @@ def _received(listener: socket.socket, token: str) -> ProbeResult | None:
     return None
 
 
-def _listen() -> socket.socket | None:
-    """A socket whose connections the kernel accepts; None where no port is free: then no probe reaches this rank."""
+def _listen() -> tuple[socket.socket, str] | None:
+    """A socket whose connections the kernel accepts, and the address at which the others reach it.
+
+    None where no port is free: then no probe reaches this rank.
+    """
     try:
-        address, ports = own_address(), port_range()
+        address, published, ports = own_address(), published_address(), port_range()
     except ConfigError:
         return None
     for port in ports:
@@ -252,5 +255,5 @@ def _listen() -> socket.socket | None:
             listener.close()
             continue
         listener.setblocking(False)
-        return listener
+        return listener, published
     return None

@@ -4,12 +4,14 @@
     2. the address from which MASTER_ADDR is reached
     3. the address of the default route, else loopback
 
-Nothing is sent: a connected UDP socket only looks at the routing table.
+Where the others reach it at another address, behind a NAT, GRADWIRE_ADVERTISE names that one. Nothing is sent: a
+connected UDP socket only looks at the routing table.
 """
 
 from __future__ import annotations
 
 import fcntl
+import ipaddress
 import os
 import socket
 import struct
@@ -22,12 +24,32 @@ from gradwire.errors import ConfigError
 LOOPBACK: Final = "127.0.0.1"
 # Addresses reserved for documentation: no host has them, any default route leads to them.
 _FAR: Final = ("192.0.2.1", "2001:db8::1")
+_PRIVATE: Final = tuple(map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")))
 _SIOCGIFADDR: Final = 0x8915
 _DISCARD: Final = 9
+ADVERTISE: Final = "GRADWIRE_ADVERTISE"
+
+
+def published_address(environment: Mapping[str, str] | None = None) -> str:
+    """The address at which the other ranks reach this host: GRADWIRE_ADVERTISE (an address or a name), else its own."""
+    given = (os.environ if environment is None else environment).get(ADVERTISE, "")
+    own = own_address(environment)
+    if not given:
+        return own
+    family = socket.AF_INET6 if ":" in own else socket.AF_INET
+    try:
+        found = socket.getaddrinfo(given, None, family, socket.SOCK_DGRAM)
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(
+            f"{ADVERTISE}: {given!r} is neither an address like {own}, on which this rank listens, nor a name that has "
+            f"one ({error}); write the public address of this host's router, without a port: the ports of "
+            "GRADWIRE_PORTS are forwarded under the same numbers"
+        ) from error
+    return str(found[0][4][0])
 
 
 def own_address(environment: Mapping[str, str] | None = None) -> str:
-    """The address to listen on and to publish to the other ranks."""
+    """The address to listen on."""
     environment = os.environ if environment is None else environment
     for variable in ("GRADWIRE_IFNAME", "GLOO_SOCKET_IFNAME"):
         if names := environment.get(variable):
@@ -91,6 +113,12 @@ def _interface_address6(name: str) -> str | None:
         if interface == name and scope in ("00", "10"):  # global, or the loopback host
             return socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))
     return None
+
+
+def is_private(address: str) -> bool:
+    """Whether an address is one of a private network, behind a NAT if at all connected to others (RFC 1918, 6598)."""
+    parsed = ipaddress.ip_address(address)
+    return parsed.version == 4 and any(parsed in network for network in _PRIVATE)
 
 
 def _is_loopback(address: str) -> bool:

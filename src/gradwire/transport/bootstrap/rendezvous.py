@@ -1,7 +1,8 @@
 """Rendezvous: connects the ranks of a group by a wire, or raises the same error on all of them.
 
     1. open an endpoint on this host's address, at a port of the allowed range
-    2. publish host and port through torch's store, read those of the others
+    2. publish address and port through torch's store, read those of the others; GRADWIRE_ADVERTISE names the address
+       where it is not this host's own
     3. connect to every peer
     4. publish whether that worked, read whether it did for the others
 
@@ -13,12 +14,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Final, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
 from gradwire.errors import ConfigError, LinkError, NoAnswerError
-from gradwire.transport.bootstrap.address import own_address, port_range
+from gradwire.transport.bootstrap.address import ADVERTISE, is_private, own_address, port_range, published_address
 from gradwire.transport.bootstrap.store_exchange import StoreExchange
 
 
@@ -48,6 +49,8 @@ class SharesHost(Protocol):
         ...
 
 
+# Ranks that an error lists by number.
+_NAMED: Final = 4
 W = TypeVar("W", bound=Connecting)
 # Address and port to listen on (port 0: any) -> endpoint; ConfigError when it cannot listen there.
 Open = Callable[[str, int], W]
@@ -92,6 +95,7 @@ def listen(make: Open[W], environment: Mapping[str, str] | None) -> tuple[W | No
     error = ""
     try:
         host, ports = own_address(environment), port_range(environment)
+        published = published_address(environment)
     except ConfigError as mistake:
         return None, RankAddress(error=str(mistake))
     for port in ports:
@@ -100,7 +104,8 @@ def listen(make: Open[W], environment: Mapping[str, str] | None) -> tuple[W | No
         except ConfigError as mistake:
             error = str(mistake)
         else:
-            return wire, RankAddress(host, wire.port, *(wire.local_address() if isinstance(wire, SharesHost) else ()))
+            near = wire.local_address() if isinstance(wire, SharesHost) else ()
+            return wire, RankAddress(published, wire.port, *near)
     if len(ports) > 1:
         error = f"GRADWIRE_PORTS: none of the {len(ports)} ports is free on {host}; the last error: {error}"
     return None, RankAddress(error=error)
@@ -155,5 +160,18 @@ def _advice(own: RankAddress, addresses: list[RankAddress]) -> str:
         return f"A rank listens on {loop[0]}, which other hosts cannot reach; name its interface with GRADWIRE_IFNAME"
     return (
         f"If {own.address} is the wrong network, name the interface with GRADWIRE_IFNAME; if a firewall is "
-        "in between, open a range of ports and name it with GRADWIRE_PORTS=lo-hi"
+        f"in between, open a range of ports and name it with GRADWIRE_PORTS=lo-hi{_nat_advice(own, addresses)}"
+    )
+
+
+def _nat_advice(own: RankAddress, addresses: list[RankAddress]) -> str:
+    """For ranks with a private address, which others reach only inside of its network."""
+    private = [(rank, at) for rank, at in enumerate(addresses) if at != own and is_private(at.address)]
+    if not private:
+        return ""
+    behind = ", ".join(f"{rank} ({at.address})" for rank, at in private[:_NAMED])
+    more = ", ..." if len(private) > _NAMED else ""
+    return (
+        f"; if rank {behind}{more} is behind a NAT, forward that range of TCP and UDP ports to it and name its public "
+        f"address there with {ADVERTISE}"
     )
