@@ -10,9 +10,12 @@ import pytest
 from numpy.typing import NDArray
 
 from gradwire.plan.job import ReductionJob
+from gradwire.plan.matrix import Matrix
 from gradwire.plan.measured_network import MeasuredNetwork
+from gradwire.plan.membership.replan import predicted_seconds
 from gradwire.plan.model.matrix_io import netstorm9
 from gradwire.plan.model.routes import Routes
+from gradwire.plan.planners.registry import make_plan
 from gradwire.plan.route_choice import WORTH, LevelJob, RouteChoice, choose_routes
 from gradwire.types import LinkFacts
 
@@ -132,6 +135,32 @@ def test_the_bad_link_between_two_regions_is_hardly_used() -> None:
     over_it = [tree.share for tree in choice.plan.trees if {(0, 1), (1, 0)} & set(tree.parents.items())]
     assert sum(over_it) < 0.15
     assert choice.reason.endswith("rank 0 sends to rank 1 at 5 Mbit/s")
+
+
+@pytest.mark.parametrize("seen", [0.1, 0.3, 0.9])
+def test_a_bad_link_is_hardly_used_although_the_others_were_never_filled(seen: float) -> None:
+    """Good links showed a part of what they carry: as little as four times, or less than twice the bad one's rate."""
+    good, floors = 20 * MBIT, np.full((4, 4), 20 * MBIT * seen)
+    rate = np.full((4, 4), good)
+    rate[0, 1] = rate[1, 0] = 0.5 * MBIT
+    floors[0, 1] = floors[1, 0] = 0.0
+    choice = choose_routes(measured(rate, 0.04, floors=floors), JOBS, ALONE[:4])
+    assert choice.plan is not None, choice.reason
+    real = Matrix.of(rate, 0.04)
+    best = make_plan(real, JOB, "loadaware")
+    assert predicted_seconds(real, choice.plan, JOB) < 1.3 * best.predicted
+
+
+def test_ranks_are_limited_by_their_line_only_where_all_of_their_links_were_filled() -> None:
+    floors = np.zeros((3, 3))
+    floors[0, 1] = 2 * MBIT
+    network = measured(np.full((3, 3), 10 * MBIT), 0.02, 15 * MBIT, floors)
+    known = network.bounds()
+    assert known.up.tolist() == [np.inf, 15 * MBIT, 15 * MBIT]
+    assert known.confidence[0, 1] < 1 == known.confidence[1, 0]
+    assert network.hopeful().rate[0, 1] > 4 * known.rate[0, 1] == 4 * 2 * MBIT
+    assert network.hopeful().rate[1, 0] == 10 * MBIT
+    assert network.cautious().up[0] == 12 * MBIT
 
 
 def test_the_rank_on_wifi_sums_nothing_for_others() -> None:

@@ -13,6 +13,8 @@ seconds of each level as a flat exchange and along trees, the best plan, and the
        time.
     5. It is worth trying if its best level takes at most WORTH of the time of the flat exchange's best level: trees
        cannot sum every level, and where indices are agreed on first a sum travels twice, so the best levels differ.
+    6. Of links that were never filled only lower bounds are known. Another plan is made as if they carried far more,
+       and of the two the one is taken that is least wrong in either case, if it is worth trying where they do not.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ import numpy as np
 from gradwire.plan.job import ReductionJob
 from gradwire.plan.matrix import Matrix
 from gradwire.plan.measured_network import MeasuredNetwork
+from gradwire.plan.membership.replan import predicted_seconds
 from gradwire.plan.model.processor import processor_seconds
+from gradwire.plan.plan_regret import least_regret
 from gradwire.plan.planners.registry import make_plan
 from gradwire.types import Plan
 from gradwire.units import Rate, Seconds
@@ -98,7 +102,19 @@ def choose_routes(network: MeasuredNetwork, jobs: Sequence[LevelJob], sites: Seq
     if planned > WORTH * now:  # 5
         return RouteChoice(now, planned, None, f"trees would not be clearly better: {compared}", levels)
     plan = way.plan if best == planned_for else way.plan_for(cautious, best)
+    if network.known < network.size * (network.size - 1):  # 6
+        plan = _robust(network, plan, way.plan_for(network.hopeful(), best), best, WORTH * now / planned)
     return RouteChoice(now, planned, plan, f"{compared}: {_slowest(network)}", levels)
+
+
+def _robust(network: MeasuredNetwork, plan: Plan, hopeful: Plan, job: ReductionJob, most: float) -> Plan:
+    """A plan for lower bounds, or one for more, which may take `most` times as long where the bounds are all there
+    is."""
+    cautious = network.cautious()
+    seconds = predicted_seconds(cautious, hopeful, job)
+    if seconds > most * predicted_seconds(cautious, plan, job):
+        return plan
+    return least_regret((plan, replace(hopeful, predicted=seconds)), (cautious, network.hopeful()), job)
 
 
 @dataclass(frozen=True, slots=True)

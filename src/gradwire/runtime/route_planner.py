@@ -158,7 +158,7 @@ class RoutePlanner:
                 log.debug("no plan could be made: %s", error)
                 return
             if choice.plan is not None:
-                self.proposal = RouteProposal(choice.plan, network.cautious(), sites, wire)
+                self.proposal = RouteProposal(choice.plan, network.bounds(), sites, wire)
             flat = {one: seconds.flat for one, seconds in zip(levels, choice.levels, strict=True)}
             trees = {summable(one): seconds.trees for one, seconds in zip(levels, choice.levels, strict=True)}
             work = {summable(one): seconds.work for one, seconds in zip(levels, choice.levels, strict=True)}

@@ -16,7 +16,8 @@ from gradwire.plan.membership.link_estimates import LEAST_BYTES, KnownNetwork, L
 from gradwire.plan.membership.replan import ReplanConfig, Replanner
 from gradwire.simulate.transfer import Pair
 from gradwire.simulate.tree_times import TreeTimes
-from gradwire.tree.plan_manager import CHECK, STALE
+from gradwire.tree.link_monitor import BUSY
+from gradwire.tree.plan_manager import CHECK, REPORT, STALE
 from gradwire.types import Plan
 
 
@@ -38,8 +39,8 @@ class SimulatedReplanner:
             return None
         self._checked = now
         self._probe(times, now)
-        plan, _ = self._replanner.consider(self._network.matrix(self._members, now), self._job, now)
-        return plan
+        matrix, news = self._network.matrix(self._members, now), self._network.links.news
+        return self._replanner.consider(matrix, self._job, now, news)[0]
 
     def _report(self, times: TreeTimes, now: float) -> None:
         """Links of trees; short messages add up."""
@@ -57,7 +58,8 @@ class SimulatedReplanner:
     def _probe(self, times: TreeTimes, now: float) -> None:
         for pair in self._network.links.to_probe(self._members, now, STALE):
             self._network.links.probe_requested(*pair, now)
-            self._observe(pair, times.probe(pair, now, LEAST_BYTES), times, now, busy=True)
+            rate = times.probe(pair, now, LEAST_BYTES)
+            self._observe(pair, rate, times, now, busy=BUSY * rate * REPORT <= LEAST_BYTES)
 
     def _observe(self, pair: Pair, rate: float, times: TreeTimes, now: float, *, busy: bool) -> None:
         trip = times.flows[pair].round_trip
