@@ -16,7 +16,8 @@ from gradwire.plan.membership.replan import predicted_seconds
 from gradwire.plan.model.matrix_io import netstorm9
 from gradwire.plan.model.routes import Routes
 from gradwire.plan.planners.registry import make_plan
-from gradwire.plan.route_choice import WORTH, LevelJob, RouteChoice, choose_routes
+from gradwire.plan.route_choice import HOPED, WORTH, RouteChoice, choose_routes
+from gradwire.plan.tree_forecast import LevelJob
 from gradwire.types import LinkFacts
 
 MBIT = 1e6 / 8
@@ -149,6 +150,31 @@ def test_a_bad_link_is_hardly_used_although_the_others_were_never_filled(seen: f
     real = Matrix.of(rate, 0.04)
     best = make_plan(real, JOB, "loadaware")
     assert predicted_seconds(real, choice.plan, JOB) < 1.3 * best.predicted
+
+
+SMALL = ReductionJob(340_000, 128 << 10, ratio=0.14)  # 85,000 values at int4: latencies count as much as bytes
+
+
+def one_slow_way(least: float) -> MeasuredNetwork:
+    """Of every four links one is slow; the others carry 20 Mbit/s, of which `least` was seen, and were never filled."""
+    rate, floors = np.full((4, 4), 20 * MBIT), np.full((4, 4), 20 * MBIT * least)
+    for rank in range(4):
+        rate[rank, (rank + 3) % 4], floors[rank, (rank + 3) % 4] = 1 * MBIT, 0.0
+    return measured(rate, 0.04, floors=floors)
+
+
+def test_trees_over_links_that_were_never_filled_are_tried_where_they_may_be_far_better() -> None:
+    """With what was seen they would take about as long as the flat exchange, with more a fraction of it."""
+    jobs = (LevelJob(SMALL, SMALL),)
+    choice = choose_routes(one_slow_way(0.3), jobs, ALONE[:4])
+    assert choice.plan is not None, choice.reason
+    assert "if links carry more than was seen" in choice.reason
+    assert choice.planned < HOPED * choice.flat
+    network = one_slow_way(0.3)
+    real = Matrix.of(np.where(np.isfinite(network.rate), 1 * MBIT, 20 * MBIT), 0.04)
+    assert predicted_seconds(real, choice.plan, SMALL) < HOPED * choice.flat
+    worse = choose_routes(one_slow_way(0.12), jobs, ALONE[:4])
+    assert worse.plan is None, "clearly slower if the bounds are all there is"
 
 
 def test_ranks_are_limited_by_their_line_only_where_all_of_their_links_were_filled() -> None:

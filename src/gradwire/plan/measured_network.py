@@ -1,10 +1,9 @@
 """MeasuredNetwork: what a running job knows of the links between its ranks, as bounds for predictions.
 
 In: reports of ranks about their links. Out: two matrices. Of a link that was never filled only a lower bound of its
-rate is known. So a way to sum that is in use is predicted on the `optimistic` matrix, where such links limit nothing,
-and one that is not in use on the `cautious` matrix, where they carry no more than was seen: a difference between the
-two predictions does not come from links that nobody measured. A plan also has to suit what is not known: the `hopeful`
-matrix is for comparing plans, where a link that showed no limit has one far above what was seen (plan/plan_regret.py).
+rate is known. So a way to sum that is in use is predicted on the `hopeful` matrix, where such links carry far more than
+was seen, and one that is not in use on the `cautious` matrix, where they carry no more: a difference between the two
+predictions does not come from links that nobody measured. Plans have to suit both (plan/plan_regret.py).
 
 Rates are those of transfers that ran side by side, so pairs of ranks that share a line have their part of it.
 """
@@ -20,8 +19,6 @@ import numpy as np
 from gradwire.plan.matrix import Floats, Matrix
 from gradwire.types import LinkFacts
 
-# Bytes per second of a link that nothing is known to limit.
-UNLIMITED: Final = 1e12
 # What a link that was never filled may carry, as a multiple of what was seen. Chosen: a transfer that is as short as
 # its round trip shows half of the rate, one of a packet next to nothing.
 HOPE: Final = 8.0
@@ -64,10 +61,6 @@ class MeasuredNetwork:
         """Whether something is known of every pair."""
         off = ~np.eye(self.size, dtype=bool)
         return bool(((np.isfinite(self.rate) | (self.floor > 0)) & np.isfinite(self.rtprop))[off].all())
-
-    def optimistic(self) -> Matrix:
-        """What is not known limits nothing."""
-        return Matrix.of(np.where(np.isfinite(self.rate), self.rate, UNLIMITED), np.nan_to_num(self.rtprop))
 
     def cautious(self) -> Matrix:
         """Links carry no more than was seen, and no rank sends or receives more than its links did together."""
