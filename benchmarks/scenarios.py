@@ -42,7 +42,7 @@ from gradwire.units import Bytes, Rate, Seconds
 from harness.facts import machine_facts
 
 RESULTS: Final = Path(__file__).parents[1] / "docs" / "results"
-FLAT_LEVELS: Final = ("off", "int8", "int4", "lowrank:4", "topk:0.1+int8", "topk:0.01+int8")
+FLAT_LEVELS: Final = ("off", "int8", "int4", "lowrank:32+int4", "lowrank:4", "topk:0.1+int8", "topk:0.01+int8")
 TREE_LEVELS: Final = ("off", "int8", "int4", "sharedk:0.1+int8", "sharedk:0.01+int8")
 WIRES: Final[tuple[TransportKind, ...]] = ("group", "tcp", "ltp")
 PLANNERS: Final = ("loadaware", "sites")

@@ -249,7 +249,8 @@ class LevelOption:
     """What a controller knows of a level that it may use: the predicted seconds of a step, of which `exposed` waits for
     the network, and how many times more steps the level needs for the same loss. `now`: it may be used at this step;
     others only after the warm-up. `summed`: that number for what trees
-    send in its place; None where that is not permitted."""
+    send in its place; None where that is not permitted. `known`: these numbers are this job's, else they wait for its
+    gradients."""
 
     level: Level
     seconds: float
@@ -257,6 +258,7 @@ class LevelOption:
     price: float = 1.0
     now: bool = True
     summed: float | None = 1.0
+    known: bool = True
 
 
 @dataclass(frozen=True, slots=True)

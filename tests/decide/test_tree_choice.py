@@ -246,3 +246,48 @@ def test_trees_that_turn_out_behind_the_best_flat_level_are_left_and_remembered(
     assert took == pytest.approx(0.25 * 1.04)
     changes = sum(one[0] != other[0] for one, other in pairwise(used))
     assert changes == 2, "to trees, and back once"
+
+
+def early_job(chooser: TransportChooser, trees: float, steps: int, known_at: int) -> list[TransportKind]:
+    """A job at int4, 0.7 s a step, whose top-k takes 0.25 s but has a price from step `known_at` on only; what carried
+    each step."""
+    ran: TransportKind = "group"
+    used: list[TransportKind] = []
+    level: Level = INT4
+    for number in range(steps):
+        known = number >= known_at
+        taken = {INT4: trees if ran == "trees" else 0.7, TOPK: 0.25, SHARED: 0.6}
+        sparse = SHARED if ran == "trees" else TOPK
+        options = (
+            LevelOption(INT4, taken[INT4], taken[INT4] - 0.1),
+            LevelOption(sparse, taken[sparse], taken[sparse] - 0.1, 1.04, known, 1.04, known),
+        )
+        used.append(ran)
+        facts = StepFacts(taken[level], taken[level] - 0.1, taken[level] - 0.1, 400_000, 2)
+        routes = None if ran == "trees" else RouteForecast(0.6, trees - 0.1, "forecast", {INT4: trees - 0.1})
+        step = TransportStep(
+            ran, level, facts, View(LinkView(rtprop=0.0002)), 4, lambda kind: 2, routes=routes, options=options,
+            price_of=lambda one, known=known: (1.04 if one == TOPK else 1.0) if known or one == INT4 else None,
+        )  # fmt: skip
+        choice = chooser.take(step, {"trees"}, ())
+        ran = choice.use
+        level = choice.level or INT4
+        if not chooser.trying and ran == "group" and "trees" in used:
+            level = TOPK if known else INT4
+    return used
+
+
+def test_trees_with_a_large_gain_are_not_kept_waiting_for_the_prices_of_sparse_levels() -> None:
+    used = early_job(TransportChooser(("trees",)), 0.3, 20, 1000)
+    assert "trees" in used[: ENOUGH + 1]
+
+
+def test_a_small_gain_waits_until_all_prices_are_known() -> None:
+    assert set(early_job(TransportChooser(("trees",)), 0.55, 60, 1000)) == {"group"}
+
+
+def test_trees_that_were_opened_early_are_left_when_a_flat_level_turns_out_to_be_cheap() -> None:
+    chooser = TransportChooser(("trees",))
+    used = early_job(chooser, 0.4, 120, 50)
+    assert used[49] == "trees"
+    assert chooser.use == "group", "top-k takes 0.25 x 1.04 between all ranks, as was predicted then, trees 0.4"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
-from gradwire.decide.way_forecast import corrected, flat_ways, relative_gain, tree_ways
+from gradwire.decide.way_forecast import corrected, flat_forecasts, flat_ways, relative_gain, tree_ways
 from gradwire.level import Level
 from gradwire.types import LevelOption, RouteForecast, StepFacts
 
@@ -54,7 +55,12 @@ def test_levels_of_the_time_after_the_warm_up_must_speak_for_trees_too() -> None
 
 def test_another_flat_transport_saves_no_more_than_what_training_waits() -> None:
     options = [option(INT4, 0.7), option(TOPK, 0.15)]
-    assert flat_ways(options, saved=0.08).now.seconds == pytest.approx(0.1)
+    assert [one.seconds for one in flat_forecasts(options, saved=0.08)] == pytest.approx([0.62, 0.1])
+
+
+def test_a_level_whose_price_is_not_known_yet_is_no_way() -> None:
+    options = [option(INT4, 0.7), replace(option(TOPK, 0.15), known=False)]
+    assert [one.to_accuracy for one in flat_forecasts(options)] == [pytest.approx(0.7), math.inf]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from gradwire.errors import ConfigError
 from gradwire.plan.job import ReductionJob
 from gradwire.plan.matrix import Matrix
-from gradwire.plan.membership.link_estimates import HALF_LIFE, Awareness, LinkObservation
+from gradwire.plan.membership.link_estimates import HALF_LIFE, Awareness, KnownNetwork, LinkObservation
 from gradwire.plan.membership.replan import ReplanConfig, Replanner, predicted_seconds
 from gradwire.plan.model.load import lay_out
 from gradwire.plan.model.matrix_io import netstorm9
@@ -22,8 +22,10 @@ MB = 1 << 20
 JOB = ReductionJob(100_000_000)
 
 
-def seen(source: int, destination: int, rate: float, at: float, nbytes: int = 4 * MB) -> LinkObservation:
-    return LinkObservation(source, destination, rate, 0.02, nbytes, at)
+def seen(
+    source: int, destination: int, rate: float, at: float, nbytes: int = 4 * MB, busy: bool = True
+) -> LinkObservation:
+    return LinkObservation(source, destination, rate, 0.02, nbytes, at, busy)
 
 
 def test_rates_are_averaged_and_age() -> None:
@@ -69,6 +71,47 @@ def test_links_that_carry_nothing_are_probed_oldest_first() -> None:
     known.observe(seen(1, 0, 1e6, 500.0))
     assert known.to_probe((0, 1), now=1010.0) == [(1, 0)]
     assert known.to_probe((0, 1, 2), now=1010.0, most=2) == [(0, 2), (1, 2)]
+
+
+def bounded(good: float, bad: float) -> Matrix:
+    """Four members, of whose good links only a lower bound is known."""
+    rate, confidence = np.full((4, 4), good), np.full((4, 4), 0.5)
+    rate[0, 1] = rate[1, 0] = bad
+    confidence[0, 1] = confidence[1, 0] = 1.0
+    return Matrix.of(rate, 0.02, confidence=confidence)
+
+
+def test_links_of_which_only_a_lower_bound_is_known_are_probed_first_and_a_measurement_replaces_it() -> None:
+    network = KnownNetwork(bounded(2e6, 1e6))
+    network.begin(100.0)
+    pairs = network.links.to_probe(range(4), now=101.0, most=20)
+    assert len(pairs) == 10
+    assert not {(0, 1), (1, 0)} & set(pairs)
+    network.links.observe(seen(0, 2, 1.9e6, 102.0))
+    assert (0, 2) not in network.links.to_probe(range(4), now=103.0, most=20)
+    assert network.matrix(range(4), 103.0).rate[0, 2] == 1.9e6, "not averaged with the bound"
+
+
+def test_every_link_is_news_a_few_times_only() -> None:
+    known, random = Awareness(), np.random.default_rng(1)
+    for at in range(200):
+        known.observe(seen(0, 1, float(random.uniform(1e5, 1e7)), float(at), busy=False))
+    assert 1 <= known.news <= 8, "a first bound, and each time one that is twice as high"
+    before = known.news
+    for at in range(200, 400):
+        known.observe(seen(0, 1, float(random.uniform(1e5, 1e7)), float(at)))
+    assert known.news == before + 1
+
+
+def test_a_plan_for_lower_bounds_is_changed_before_the_interval_when_links_are_measured() -> None:
+    supposed, known = bounded(2e6, 1e6), bounded(50e6, 1e6)
+    replanner = Replanner(make_plan(supposed, JOB), ReplanConfig(interval=30.0), now=0.0)
+    assert replanner.consider(known, JOB, 4.0)[0] is None, "nothing new is known of links: it may be noise"
+    plan, reason = replanner.consider(known, JOB, 6.0, news=3)
+    assert plan is not None, reason
+    assert replanner.consider(bounded(60e6, 1e6), JOB, 8.0, news=3)[0] is None
+    required = replanner.consider(known, JOB, 40.0, news=3)[1]
+    assert required.endswith("a change requires 10%"), "the first change does not count as one that noise made"
 
 
 @pytest.mark.slow

@@ -10,10 +10,14 @@ import pytest
 from numpy.typing import NDArray
 
 from gradwire.plan.job import ReductionJob
+from gradwire.plan.matrix import Matrix
 from gradwire.plan.measured_network import MeasuredNetwork
+from gradwire.plan.membership.replan import predicted_seconds
 from gradwire.plan.model.matrix_io import netstorm9
 from gradwire.plan.model.routes import Routes
-from gradwire.plan.route_choice import WORTH, LevelJob, RouteChoice, choose_routes
+from gradwire.plan.planners.registry import make_plan
+from gradwire.plan.route_choice import HOPED, WORTH, RouteChoice, choose_routes
+from gradwire.plan.tree_forecast import LevelJob
 from gradwire.types import LinkFacts
 
 MBIT = 1e6 / 8
@@ -132,6 +136,57 @@ def test_the_bad_link_between_two_regions_is_hardly_used() -> None:
     over_it = [tree.share for tree in choice.plan.trees if {(0, 1), (1, 0)} & set(tree.parents.items())]
     assert sum(over_it) < 0.15
     assert choice.reason.endswith("rank 0 sends to rank 1 at 5 Mbit/s")
+
+
+@pytest.mark.parametrize("seen", [0.1, 0.3, 0.9])
+def test_a_bad_link_is_hardly_used_although_the_others_were_never_filled(seen: float) -> None:
+    """Good links showed a part of what they carry: as little as four times, or less than twice the bad one's rate."""
+    good, floors = 20 * MBIT, np.full((4, 4), 20 * MBIT * seen)
+    rate = np.full((4, 4), good)
+    rate[0, 1] = rate[1, 0] = 0.5 * MBIT
+    floors[0, 1] = floors[1, 0] = 0.0
+    choice = choose_routes(measured(rate, 0.04, floors=floors), JOBS, ALONE[:4])
+    assert choice.plan is not None, choice.reason
+    real = Matrix.of(rate, 0.04)
+    best = make_plan(real, JOB, "loadaware")
+    assert predicted_seconds(real, choice.plan, JOB) < 1.3 * best.predicted
+
+
+SMALL = ReductionJob(340_000, 128 << 10, ratio=0.14)  # 85,000 values at int4: latencies count as much as bytes
+
+
+def one_slow_way(least: float) -> MeasuredNetwork:
+    """Of every four links one is slow; the others carry 20 Mbit/s, of which `least` was seen, and were never filled."""
+    rate, floors = np.full((4, 4), 20 * MBIT), np.full((4, 4), 20 * MBIT * least)
+    for rank in range(4):
+        rate[rank, (rank + 3) % 4], floors[rank, (rank + 3) % 4] = 1 * MBIT, 0.0
+    return measured(rate, 0.04, floors=floors)
+
+
+def test_trees_over_links_that_were_never_filled_are_tried_where_they_may_be_far_better() -> None:
+    """With what was seen they would take about as long as the flat exchange, with more a fraction of it."""
+    jobs = (LevelJob(SMALL, SMALL),)
+    choice = choose_routes(one_slow_way(0.3), jobs, ALONE[:4])
+    assert choice.plan is not None, choice.reason
+    assert "if links carry more than was seen" in choice.reason
+    assert choice.planned < HOPED * choice.flat
+    network = one_slow_way(0.3)
+    real = Matrix.of(np.where(np.isfinite(network.rate), 1 * MBIT, 20 * MBIT), 0.04)
+    assert predicted_seconds(real, choice.plan, SMALL) < HOPED * choice.flat
+    worse = choose_routes(one_slow_way(0.12), jobs, ALONE[:4])
+    assert worse.plan is None, "clearly slower if the bounds are all there is"
+
+
+def test_ranks_are_limited_by_their_line_only_where_all_of_their_links_were_filled() -> None:
+    floors = np.zeros((3, 3))
+    floors[0, 1] = 2 * MBIT
+    network = measured(np.full((3, 3), 10 * MBIT), 0.02, 15 * MBIT, floors)
+    known = network.bounds()
+    assert known.up.tolist() == [np.inf, 15 * MBIT, 15 * MBIT]
+    assert known.confidence[0, 1] < 1 == known.confidence[1, 0]
+    assert network.hopeful().rate[0, 1] > 4 * known.rate[0, 1] == 4 * 2 * MBIT
+    assert network.hopeful().rate[1, 0] == 10 * MBIT
+    assert network.cautious().up[0] == 12 * MBIT
 
 
 def test_the_rank_on_wifi_sums_nothing_for_others() -> None:

@@ -13,7 +13,7 @@ from gradwire.level import Level
 from gradwire.runtime.route_planner import PAUSE, SETTLED, RoutePlanner
 from gradwire.runtime.transport_decider import CarriedStep
 from gradwire.sites.topology import SiteTopology
-from gradwire.types import Bucket, LinkFacts, LinkView, RouteForecast, StepFacts, TransportKind, View
+from gradwire.types import Bucket, LevelOption, LinkFacts, LinkView, RouteForecast, StepFacts, TransportKind, View
 
 MBIT = 1e6 / 8
 WORLD = 4
@@ -114,6 +114,20 @@ def test_a_plan_waits_for_what_levels_cost_and_equal_links_for_nothing() -> None
     assert run(equal, range(SETTLED + 3), unknown)[-1] is not None
     assert equal.uniform
     assert not routes.uniform
+
+
+def test_before_sparse_levels_have_a_price_the_others_are_planned_for_and_then_all() -> None:
+    sparse = Level.parse("topk:0.1+int8")
+    option = LevelOption(LEVEL, 1.0, 0.9)
+    few = replace(carried(0), options=(option, LevelOption(sparse, 0.2, 0.1, known=False)))
+    routes = planner()
+    forecast = run(routes, range(SETTLED + 3), few)[-1]
+    assert forecast is not None
+    assert set(forecast.by_level) == {LEVEL}
+    all_known = replace(few, options=(option, LevelOption(sparse, 0.2, 0.1)))
+    forecast = run(routes, range(SETTLED + 3, SETTLED + 6), all_known)[-1]
+    assert forecast is not None
+    assert set(forecast.by_level) == {LEVEL, Level.parse("sharedk:0.1+int8")}
 
 
 def test_another_transport_shows_other_links() -> None:

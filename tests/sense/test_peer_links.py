@@ -39,7 +39,15 @@ def test_a_queue_shows_that_a_transfer_filled_the_path() -> None:
         still.take({1: LinkView(rtprop=0.02, queueing=0.001)}, moved, float(step))
     assert links.facts(1).rate == pytest.approx(5e5)
     assert still.facts(1).rate == 0.0, "without a queue the window may have been the limit"
-    assert still.facts(1).floor == pytest.approx(1e5 / 0.22)
+    assert still.facts(1).floor == pytest.approx(1e5 / 0.2), "a lower bound, likewise without the round trip"
+
+
+def test_a_transfer_as_short_as_its_round_trip_shows_at_most_twice_its_average_rate() -> None:
+    links = PeerLinks()
+    links.take({1: LinkView(rtprop=0.08)}, {1: (0.0, 0.0)}, 0.0)
+    links.take({1: LinkView(rtprop=0.08)}, {1: (1e5, 0.09)}, 1.0)
+    assert links.facts(1).floor == pytest.approx(1e5 / 0.045), "not 10 MB/s: such times are not exact"
+    assert links.facts(1).together == pytest.approx(1e5 / 0.09)
 
 
 def test_small_and_short_transfers_show_no_rate() -> None:

@@ -32,10 +32,8 @@ from gradwire.decide.history import History
 from gradwire.decide.initial_level import INITIAL_LEVELS
 from gradwire.decide.job_prices import JobPrices
 from gradwire.decide.ladder import LADDER, index_of
-from gradwire.decide.lossiness import at_most
+from gradwire.decide.level_rules import LevelRules
 from gradwire.decide.rate_probe import RateProbe
-from gradwire.decide.summable_controller import summable
-from gradwire.decide.warmup import allows
 from gradwire.level import Level
 from gradwire.types import Decision, LevelOption, StepFacts, View
 from gradwire.units import Rate, Seconds
@@ -65,12 +63,13 @@ class Auto:
     """Keeps the current rung, the machine's speed, the prices and the history of rungs, and the accuracy guard."""
 
     def __init__(self, lossiest: Level | None = None, extra_steps: float = EXTRA_STEPS) -> None:
-        self._lossiest, self._dearest = lossiest, 1 + extra_steps
+        self._dearest = 1 + extra_steps
         self._prices = JobPrices(tuple(rung.level.ratio for rung in LADDER if rung.level.sparse))
         self._current = INITIAL_LEVELS[0]
         self._version = 0
         self._scale = 1.0
         self._guard = AccuracyGuard()
+        self._rules = LevelRules(self._prices, self._guard, lossiest, extra_steps)
         self._history = History()
         self._model_error = 1.0
         self._proposed: Level | None = None
@@ -84,22 +83,16 @@ class Auto:
         self._predictions: list[StepPrediction] = []
 
     def options(self) -> tuple[LevelOption, ...] | None:
-        """What the last step showed of every rung that may be used, at once or after the warm-up; None before it is
-        known what rungs cost this job."""
-        if not self._predictions or not self._prices.settled:
+        """What the last step showed of every rung that may be used, at once or after the warm-up; None before there is
+        a prediction. What sparse rungs cost this job is known after some steps."""
+        if not self._predictions:
             return None
-        lasting = (one for one in self._predictions if self._lasting(one))
-        return tuple(
-            LevelOption(
-                one.rung.level, one.step, one.exposed, one.price, self._permitted(one), self._summed(one.rung.level)
-            )
-            for one in lasting
-        )
+        return self._rules.options(map(self._tolerated, self._predictions), self._step)
 
-    def _summed(self, level: Level) -> float | None:
-        """The price of what trees send in the place of a level; None where that costs more than is permitted."""
-        price = self._prices.of(summable(level))
-        return price if price <= self._dearest or level.off else None
+    def price(self, level: Level) -> float | None:
+        """Of a level that is sent between all ranks; None where it is not known, dearer than permitted, or
+        forbidden."""
+        return self._rules.price(level)
 
     def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
         self._step += 1
@@ -202,17 +195,12 @@ class Auto:
         return [one for one in allowed if one.rung.level not in risky]
 
     def _permitted(self, one: StepPrediction) -> bool:
-        return self._lasting(one) and allows(self._step, one.rung.level)
+        return self._rules.permits(one.rung.level, self._tolerated(one).price, self._step)
 
-    def _lasting(self, one: StepPrediction) -> bool:
-        """Whether a rung is permitted when the warm-up is over."""
-        level = one.rung.level
-        if level.off:
-            return True
-        capped = self._lossiest is not None and not at_most(level, self._lossiest)
-        # Measured prices vary: a rung in use is too dear when its price has been for some steps.
-        noise = level == self._current and self._dear_for < HOLD
-        return not capped and (one.price <= self._dearest or noise) and self._guard.allows(level)
+    def _tolerated(self, one: StepPrediction) -> StepPrediction:
+        """Measured prices vary: a rung in use is too dear when its price has been for some steps."""
+        noise = one.rung.level == self._current and self._dear_for < HOLD
+        return replace(one, price=min(one.price, self._dearest)) if noise else one
 
     def _back_off(self, predictions: list[StepPrediction]) -> Decision:
         """After harm: the quickest dense rung that is less lossy than what harmed."""

@@ -107,6 +107,20 @@ class OptionSource(Protocol):
         ...
 
 
+@runtime_checkable
+class PriceSource(Protocol):
+    """A controller that says how many times more steps a level needs."""
+
+    def price(self, level: Level) -> float | None:
+        """Sent between all ranks; None where that is not known or not permitted."""
+        ...
+
+
 def options_of(controller: Controller) -> tuple[LevelOption, ...] | None:
     """Empty for a controller that predicts nothing, None for one that does not know yet."""
     return controller.options() if isinstance(controller, OptionSource) else ()
+
+
+def price_of(controller: Controller, level: Level) -> float | None:
+    """None for a controller that does not know prices."""
+    return controller.price(level) if isinstance(controller, PriceSource) else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from gradwire.decide.base import Controller, Job, options_of
+from gradwire.decide.base import Controller, Job, options_of, price_of
 from gradwire.level import Level
 from gradwire.types import Bucket, Decision, Footprint, LevelOption, StepFacts, View
 
@@ -39,6 +39,10 @@ class TranslatingController:
         """The inner controller's, with the levels that would be sent."""
         known = options_of(self._inner)
         return None if known is None else tuple(replace(one, level=self._translate(one.level)) for one in known)
+
+    def price(self, level: Level) -> float | None:
+        """The inner controller's, of the level that would be sent."""
+        return price_of(self._inner, self._translate(level))
 
     def _explain(self, decision: Decision) -> str:
         """The reason of a decision whose level was replaced."""

@@ -2,8 +2,9 @@
 
 1. predict: over the process group every transfer is met by a round trip of its own, over a wire of gradwire's the
    bytes leave at once; and where loss and not the link limits TCP, LTP is not limited. What trees would save is a
-   forecast from the measured links (`RouteForecast`), with the best level of each way (decide/way_forecast.py).
-   Steps that hide their exchange behind compute have nothing to gain
+   forecast from the measured links (`RouteForecast`), with the best level of each way (decide/way_forecast.py). While
+   it is not known what some levels cost this job, that gain must be a share of LARGE with the others. Steps that hide
+   their exchange behind compute have nothing to gain
 2. prepare: if the predicted gain is clear, all ranks open that transport in the background. Where one of them
    cannot, the job stays where it is and does not ask for it again
 3. try: some steps over it, at the same level, trees at the best level that they can sum; the controller waits
@@ -29,7 +30,14 @@ from gradwire.decide.loss_limit import limited_by_loss
 from gradwire.decide.summable_controller import summable
 from gradwire.decide.transport_step import Candidate, TransportChoice, TransportStep
 from gradwire.decide.transport_trial import ENOUGH, LATEST, Trial, median, shifted
-from gradwire.decide.way_forecast import BestWays, WayForecast, flat_ways, relative_gain, tree_ways
+from gradwire.decide.way_forecast import (
+    BestWays,
+    WayForecast,
+    flat_forecasts,
+    flat_ways,
+    relative_gain,
+    tree_ways,
+)
 from gradwire.level import Level
 from gradwire.types import TransportKind
 from gradwire.units import Seconds
@@ -69,8 +77,8 @@ class TransportChooser:
         self._usual: float | None = None
         self._explained = -1
         self._reason = ""
-        # What flat transports were predicted to take at their best level, when trees were tried; until a change.
-        self._flat: dict[TransportKind, WayForecast] = {}
+        # What flat transports were predicted to take at every level, when trees were tried; until a change.
+        self._flat: dict[TransportKind, tuple[WayForecast, ...]] = {}
         # Seconds that a step over trees was predicted to take, and those that it took longer; until a change.
         self._expected = self._excess = 0.0
 
@@ -134,7 +142,8 @@ class TransportChooser:
         typical = statistics.median(self._recent)
         longer = self._usual is not None and typical > SLOWER * self._usual
         if self.use != self._first and longer and self._may_try(self._first):
-            level = self._flat[self._first].level if self._first in self._flat else step.level
+            way = self._best_flat(self._first, step)
+            level = step.level if way is None else way.level
             return Candidate(self._first, level, step.price, f"steps over {self.use} became longer")
         if self.use == "trees":
             return self._better_flat(step, typical)
@@ -149,10 +158,10 @@ class TransportChooser:
         saved = f"{best} would save about {Seconds(gains[best])} of a step of {Seconds(typical)}"
         if best != "trees" or ways is None or step.routes is None:
             return Candidate(best, step.level, step.price, saved, gains[best] / typical)
-        flat, trees = ways
-        options = step.known_options(typical)
-        self._flat = {kind: flat_ways(options, gains[kind]).later for kind in wires}
-        self._flat[self.use], self._expected = flat.later, trees.now.seconds - self._excess
+        _, trees = ways
+        options = step.options or step.known_options(typical)
+        self._flat = {kind: flat_forecasts(options, gains[kind]) for kind in wires}
+        self._flat[self.use], self._expected = flat_forecasts(options), trees.now.seconds - self._excess
         gain = gains[best] / typical
         return Candidate("trees", trees.now.level, trees.now.price, f"{saved} ({step.routes.reason})", gain)
 
@@ -166,12 +175,16 @@ class TransportChooser:
         work = {level: routes.work.get(level, 0.0) + self._excess for level in routes.by_level}
         routes = replace(routes, work=work)
         trees = tree_ways(options, routes, step.facts, (self._met(step) - 1) * self._trips(self.use, step))
-        return None if trees is None else (flat_ways(options), trees)
+        if trees is None:
+            return None
+        flat = flat_ways(options)
+        return None if step.provisional and relative_gain(flat, trees) < LARGE else (flat, trees)
 
     def _better_flat(self, step: TransportStep, typical: float) -> Candidate | None:  # 6
         """A flat transport that was predicted to take less to the same loss than trees do, when levels are settled."""
         settled = len(self._recent) == self._recent.maxlen and all(one.now for one in step.options)
-        known = {kind: way for kind, way in self._flat.items() if self._may_try(kind)}
+        ways = {kind: self._best_flat(kind, step) for kind in self._flat if self._may_try(kind)}
+        known = {kind: way for kind, way in ways.items() if way is not None}
         best = min(known, key=lambda kind: known[kind].to_accuracy, default=None)
         if not settled or best is None or known[best].to_accuracy > (1 - WORTH) * typical * step.price:
             return None
@@ -180,6 +193,11 @@ class TransportChooser:
         return Candidate(
             best, way.level, way.price, f"{Seconds(typical)} over trees at {step.level}, predicted {predicted}"
         )
+
+    def _best_flat(self, kind: TransportKind, step: TransportStep) -> WayForecast | None:
+        """The best level of a flat transport as it was predicted, at what is known of prices now."""
+        ways = (replace(one, price=step.price_of(one.level) or one.price) for one in self._flat.get(kind, ()))
+        return min(ways, key=lambda way: way.to_accuracy, default=None)
 
     def _explain(self, step: TransportStep) -> None:
         """Why sums are not formed along trees: once, and again after a network change."""

@@ -10,6 +10,8 @@ from gradwire.types import LevelOption, RouteForecast, StepFacts, TransportKind,
 
 # Latencies in a row of a step's exchange over a transport, at the present level.
 HopsOver = Callable[[TransportKind], int]
+# How many times more steps a level needs; None where that is not known.
+PriceOf = Callable[[Level], float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class TransportStep:
     """One step: what carried it, its level and facts, the view of that transport's network, and the number of ranks.
     `steady`: the steps that follow have the same level, and are no local steps. `routes` is what trees would take,
     where that is known. `options` are the levels that may be used, as the controller predicts them over what carried
-    the step; empty for a controller that predicts nothing."""
+    the step; empty for a controller that predicts nothing. `price_of` is what it knows of a level between all ranks."""
 
     ran: TransportKind
     level: Level
@@ -39,6 +41,7 @@ class TransportStep:
     steady: bool = True
     routes: RouteForecast | None = None
     options: tuple[LevelOption, ...] = ()
+    price_of: PriceOf = lambda level: None
 
     @property
     def price(self) -> float:
@@ -46,9 +49,15 @@ class TransportStep:
         return next((one.price for one in self.options if one.level == self.level), 1.0)
 
     def known_options(self, typical: float) -> tuple[LevelOption, ...]:
-        """The levels that may be used; for a controller that predicts nothing, the step's own, which takes `typical`
+        """The levels of which everything is known; where there are none, the step's own, which takes `typical`
         seconds."""
-        return self.options or (LevelOption(self.level, typical, self.facts.exposed),)
+        known = tuple(one for one in self.options if one.known)
+        return known or (LevelOption(self.level, typical, self.facts.exposed),)
+
+    @property
+    def provisional(self) -> bool:
+        """Whether more levels may be permitted than are known to be."""
+        return not all(one.known for one in self.options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ at the best level of each, and the two are compared there:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -45,10 +46,16 @@ class BestWays:
     later: WayForecast
 
 
-def flat_ways(options: Sequence[LevelOption], saved: float = 0.0) -> BestWays:  # 1
-    """`saved`: seconds of a step's waiting that another flat transport would save."""
-    ways = [WayForecast(one.level, one.seconds - min(saved, one.exposed), one.price) for one in options]
-    return _best(options, ways)
+def flat_ways(options: Sequence[LevelOption]) -> BestWays:  # 1
+    return _best(options, flat_forecasts(options))
+
+
+def flat_forecasts(options: Sequence[LevelOption], saved: float = 0.0) -> tuple[WayForecast, ...]:
+    """Of every level; `saved`: seconds of a step's waiting that another flat transport would save. A price that is not
+    known yet is infinite."""
+    prices = [one.price if one.known else math.inf for one in options]
+    seconds = [one.seconds - min(saved, one.exposed) for one in options]
+    return tuple(WayForecast(one.level, *rest) for one, *rest in zip(options, seconds, prices, strict=True))
 
 
 def tree_ways(

@@ -21,7 +21,8 @@ from gradwire.errors import GradwireError
 from gradwire.level import Level
 from gradwire.plan.job import ReductionJob
 from gradwire.plan.measured_network import MeasuredNetwork
-from gradwire.plan.route_choice import FlatExchange, LevelJob, RouteChoice, choose_routes
+from gradwire.plan.route_choice import RouteChoice, choose_routes
+from gradwire.plan.tree_forecast import FlatExchange, LevelJob
 from gradwire.tree.accumulator import frame_bytes
 from gradwire.tree.frame_cost import frame_seconds
 from gradwire.tree.partition import chunk_for

@@ -1,9 +1,9 @@
 """MeasuredNetwork: what a running job knows of the links between its ranks, as bounds for predictions.
 
 In: reports of ranks about their links. Out: two matrices. Of a link that was never filled only a lower bound of its
-rate is known. So a way to sum that is in use is predicted on the `optimistic` matrix, where such links limit nothing,
-and one that is not in use on the `cautious` matrix, where they carry no more than was seen: a difference between the
-two predictions does not come from links that nobody measured.
+rate is known. So a way to sum that is in use is predicted on the `hopeful` matrix, where such links carry far more than
+was seen, and one that is not in use on the `cautious` matrix, where they carry no more: a difference between the two
+predictions does not come from links that nobody measured. Plans have to suit both (plan/plan_regret.py).
 
 Rates are those of transfers that ran side by side, so pairs of ranks that share a line have their part of it.
 """
@@ -11,7 +11,7 @@ Rates are those of transfers that ran side by side, so pairs of ranks that share
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -19,8 +19,9 @@ import numpy as np
 from gradwire.plan.matrix import Floats, Matrix
 from gradwire.types import LinkFacts
 
-# Bytes per second of a link that nothing is known to limit.
-UNLIMITED: Final = 1e12
+# What a link that was never filled may carry, as a multiple of what was seen. Chosen: a transfer that is as short as
+# its round trip shows half of the rate, one of a packet next to nothing.
+HOPE: Final = 8.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,20 +62,27 @@ class MeasuredNetwork:
         off = ~np.eye(self.size, dtype=bool)
         return bool(((np.isfinite(self.rate) | (self.floor > 0)) & np.isfinite(self.rtprop))[off].all())
 
-    def optimistic(self) -> Matrix:
-        """What is not known limits nothing."""
-        return Matrix.of(np.where(np.isfinite(self.rate), self.rate, UNLIMITED), np.nan_to_num(self.rtprop))
-
     def cautious(self) -> Matrix:
         """Links carry no more than was seen, and no rank sends or receives more than its links did together."""
-        rate = np.where(np.isfinite(self.rate), self.rate, self.floor)
-        longest = np.nanmax(self.rtprop, initial=0.0)
+        bounds = self.bounds()
+        up, down = (np.maximum(bounds.rate.sum(axis=axis), 1.0) for axis in (1, 0))
+        return replace(bounds, up=np.minimum(self.up, up), down=down)
+
+    def hopeful(self) -> Matrix:
+        """Links that were never filled carry HOPE times of what was seen."""
+        bounds = self.bounds()
+        return replace(bounds, rate=np.where(np.isfinite(self.rate), bounds.rate, HOPE * bounds.rate))
+
+    def bounds(self) -> Matrix:
+        """Of every link what was seen, with full confidence where that was its limit. What a rank sends in all is
+        limited only where all of its links were filled."""
+        filled = np.isfinite(self.rate)
+        rate, longest = np.where(filled, self.rate, self.floor), np.nanmax(self.rtprop, initial=0.0)
         np.fill_diagonal(rate, 0.0)
-        down = rate.sum(axis=0)
+        all_filled = (filled | np.eye(self.size, dtype=bool)).all(axis=1)
         return Matrix.of(
             rate,
             np.where(np.isfinite(self.rtprop), self.rtprop, longest),
-            up=np.minimum(self.up, np.maximum(rate.sum(axis=1), 1.0)),
-            down=np.maximum(down, 1.0),
-            confidence=np.where(np.isfinite(self.rate), 1.0, 0.5),
+            up=np.where(all_filled, np.minimum(self.up, np.maximum(rate.sum(axis=1), 1.0)), np.inf),
+            confidence=np.where(filled, 1.0, 0.5),
         )

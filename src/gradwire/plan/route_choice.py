@@ -5,7 +5,7 @@ seconds of each level as a flat exchange and along trees, the best plan, and the
 
     1. Where links are about equal and ranks are in one place, trees have nothing to avoid: no plan is made.
     2. The flat exchange is a plan too: a ring in rank order (the process group's own sum), or shards. It is predicted
-       by the same model, on the network at its best.
+       by the same model, with links that were never filled at their best.
     3. Plans are made for the network as it was seen at least: trees over all ranks, and, where sites have several
        ranks, sites first. Each is made for the present level and for next to no bytes; what other levels take is
        linear in their bytes between the two. The planner whose best level is quickest counts.
@@ -13,47 +13,39 @@ seconds of each level as a flat exchange and along trees, the best plan, and the
        time.
     5. It is worth trying if its best level takes at most WORTH of the time of the flat exchange's best level: trees
        cannot sum every level, and where indices are agreed on first a sum travels twice, so the best levels differ.
+    6. Of links that were never filled only lower bounds are known. Another plan is made as if they carried far more,
+       and of the two the one is taken that is least wrong in either case, if it is worth trying where they do not.
+       Where trees are not clearly better or worse than the flat exchange if links carry no more than was seen, they
+       are tried nevertheless if they are far better otherwise: steps along them fill those links.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
 from gradwire.plan.job import ReductionJob
 from gradwire.plan.matrix import Matrix
 from gradwire.plan.measured_network import MeasuredNetwork
-from gradwire.plan.model.processor import processor_seconds
+from gradwire.plan.membership.replan import predicted_seconds
+from gradwire.plan.plan_regret import least_regret
 from gradwire.plan.planners.registry import make_plan
+from gradwire.plan.tree_forecast import LevelJob, TreeForecast, between, thin_job
 from gradwire.types import Plan
 from gradwire.units import Rate, Seconds
 
-# How ranks sum without trees: the process group's ring, or every rank sums a shard.
-FlatExchange = Literal["ring", "sharded"]
 # A plan must be predicted to take at most this share of the time. Predictions of the lab's networks were within 0.3 of
 # what was measured (`plan.model.cost`), in both directions: steps decide.
 WORTH: Final = 0.9
 # Links are unequal if the slowest takes this many times as long as the median one. Rates of equal links that share a
 # switch were measured up to 1.5 apart.
 UNEQUAL: Final = 2.0
-# Bytes of an exchange whose time is that of its latencies: one packet for each of some trees.
-THIN: Final = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class LevelJob:
-    """What is summed at one level, as a flat exchange and along trees; `rounds` are the trips up and down the trees: 2
-    where members agree on indices first; `frame` what a member's processor takes to send or receive one frame."""
-
-    flat: ReductionJob
-    trees: ReductionJob
-    rounds: int = 1
-    exchange: FlatExchange = "sharded"
-    frame: float = 0.0
+# Where unfilled links decide, trees must take at most this share of the time if those carry far more than was seen.
+HOPED: Final = 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,77 +75,43 @@ def choose_routes(network: MeasuredNetwork, jobs: Sequence[LevelJob], sites: Seq
     why = uniform(network, sites)  # 1
     if why:
         return RouteChoice(0.0, 0.0, None, why)
-    flat = _flat_seconds(network.optimistic(), jobs, sites)  # 2
-    now, cautious, planned_for = min(flat), network.cautious(), _thick_enough(jobs)
-    ways = [_Way.of(cautious, planned_for, "loadaware")]  # 3
-    if 1 < len(sites) < network.size:
-        ways.append(_Way.of(cautious, replace(planned_for, sites=site_names(sites)), "sites"))
-    way = min(ways, key=lambda one: min(one.seconds(job) + one.work(job) for job in jobs))
-    levels = tuple(
-        LevelSeconds(before, way.seconds(job), way.work(job)) for before, job in zip(flat, jobs, strict=True)
-    )
-    seconds = [one.trees + one.work for one in levels]
-    planned, best = min(seconds), jobs[seconds.index(min(seconds))].trees
-    compared = f"{Seconds(planned)} along trees ({way.plan.planner}), {Seconds(now)} as a flat exchange"
-    if planned > WORTH * now:  # 5
-        return RouteChoice(now, planned, None, f"trees would not be clearly better: {compared}", levels)
-    plan = way.plan if best == planned_for else way.plan_for(cautious, best)
-    return RouteChoice(now, planned, plan, f"{compared}: {_slowest(network)}", levels)
+    flat = _flat_seconds(network.hopeful(), jobs, sites)  # 2
+    now, cautious = min(flat), network.cautious()
+    trees = seen = TreeForecast.of(cautious, jobs, sites)  # 3
+    compared = f"{Seconds(seen.seconds)} along trees ({seen.planner}), {Seconds(now)} as a flat exchange"
+    plan, why = seen.plan(cautious), _slowest(network)
+    most = WORTH * now if seen.seconds <= WORTH * now else now / WORTH
+    if seen.seconds <= most and network.known < network.size * (network.size - 1):  # 6
+        hoped = TreeForecast.of(network.hopeful(), jobs, sites)
+        robust = _robust(network, plan, hoped.plan(network.hopeful()), seen.job, most / seen.seconds)
+        if most > now and robust is not plan and hoped.seconds <= HOPED * now:
+            trees, why = hoped, f"{Seconds(hoped.seconds)} if links carry more than was seen"
+        plan = robust
+    levels = tuple(LevelSeconds(*one) for one in zip(flat, trees.network, trees.work, strict=True))
+    if trees.seconds > WORTH * now:  # 5
+        return RouteChoice(now, trees.seconds, None, f"trees would not be clearly better: {compared}", levels)
+    return RouteChoice(now, trees.seconds, plan, f"{compared}: {why}", levels)
 
 
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """Trees of one planner: a plan for the present level, and the seconds of an exchange of next to no bytes."""
-
-    plan: Plan
-    job: ReductionJob
-    thin: ReductionJob
-    latency: float
-
-    @classmethod
-    def of(cls, matrix: Matrix, job: ReductionJob, planner: str) -> _Way:
-        thin = _thin(job)
-        return cls(make_plan(matrix, job, planner), job, thin, make_plan(matrix, thin, planner).predicted)
-
-    def seconds(self, job: LevelJob) -> float:
-        once = _between(job.trees, (self.thin, self.latency), (self.job, self.plan.predicted))
-        return once + (job.rounds - 1) * self.latency
-
-    def work(self, job: LevelJob) -> float:  # 4
-        return processor_seconds(self.plan, job.trees, job.frame * job.rounds, self.seconds(job))
-
-    def plan_for(self, matrix: Matrix, job: ReductionJob) -> Plan:
-        return make_plan(matrix, replace(job, sites=self.job.sites), self.plan.planner)
+def _robust(network: MeasuredNetwork, plan: Plan, hopeful: Plan, job: ReductionJob, most: float) -> Plan:
+    """A plan for lower bounds, or one for more, which may take `most` times as long where the bounds are all there
+    is."""
+    cautious = network.cautious()
+    seconds = predicted_seconds(cautious, hopeful, job)
+    if seconds > most * predicted_seconds(cautious, plan, job):
+        return plan
+    return least_regret((plan, replace(hopeful, predicted=seconds)), (cautious, network.hopeful()), job)
 
 
 def _flat_seconds(best: Matrix, jobs: Sequence[LevelJob], sites: Sequence[Sequence[int]]) -> list[float]:
     """Of each job, as a flat exchange."""
     shared = _shared_lines(best, sites)
     most = max(jobs, key=lambda job: job.flat.ratio).flat
-    thin, thick = ((job, make_plan(best, job, "sharded").predicted) for job in (_thin(most), most))
+    thin, thick = ((job, make_plan(best, job, "sharded").predicted) for job in (thin_job(most), most))
     return [
-        make_plan(shared, job.flat, "ring").predicted if job.exchange == "ring" else _between(job.flat, thin, thick)
+        make_plan(shared, job.flat, "ring").predicted if job.exchange == "ring" else between(job.flat, thin, thick)
         for job in jobs
     ]
-
-
-def _thin(job: ReductionJob) -> ReductionJob:
-    """The same gradient in next to no bytes."""
-    return replace(job, chunk=job.nbytes, ratio=min(job.ratio / 2, THIN / job.nbytes))
-
-
-def _thick_enough(jobs: Sequence[LevelJob]) -> ReductionJob:
-    """What trees sum at the present level; at the one with most bytes, where the present one has next to none."""
-    present = jobs[0].trees
-    return (
-        present if present.ratio * present.nbytes >= 8 * THIN else max((j.trees for j in jobs), key=lambda j: j.ratio)
-    )
-
-
-def _between(job: ReductionJob, thin: tuple[ReductionJob, float], thick: tuple[ReductionJob, float]) -> float:
-    """Seconds of a job by those of two others that differ in their bytes."""
-    more = (job.ratio - thin[0].ratio) / (thick[0].ratio - thin[0].ratio)
-    return thin[1] + max(0.0, more) * max(0.0, thick[1] - thin[1])
 
 
 def uniform(network: MeasuredNetwork, sites: Sequence[Sequence[int]]) -> str:
@@ -170,11 +128,6 @@ def uniform(network: MeasuredNetwork, sites: Sequence[Sequence[int]]) -> str:
     if usual < UNEQUAL * known.min():
         return f"links are about equal: {Rate(usual)} usually, {Rate(float(known.min()))} at the slowest"
     return ""
-
-
-def site_names(sites: Sequence[Sequence[int]]) -> Mapping[int, str]:
-    """Rank -> name of its site."""
-    return {rank: f"site{number}" for number, site in enumerate(sites) for rank in site}
 
 
 def _shared_lines(matrix: Matrix, sites: Sequence[Sequence[int]]) -> Matrix:

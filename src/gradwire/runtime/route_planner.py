@@ -2,8 +2,8 @@
 
 In: what ranks report of their links, with every pulse, and the steps. Out: the last forecast, and the plan that trees
 begin with. Making a plan takes hundreds of milliseconds, so it has a short-lived thread of its own, and happens seldom:
-when something is known of every link, after a change of the network or of the transport, and then after longer and
-longer pauses. Where links are about equal, which is cheap to see, no plan is made.
+when something is known of every link, when it is known what every level costs, after a change of the network or of the
+transport, and then after longer and longer pauses. Where links are about equal, which is cheap to see, no plan is made.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from gradwire.level import Level
 from gradwire.plan.job import ReductionJob
 from gradwire.plan.matrix import Matrix
 from gradwire.plan.measured_network import MeasuredNetwork
-from gradwire.plan.route_choice import LevelJob, choose_routes, uniform
+from gradwire.plan.route_choice import choose_routes, uniform
+from gradwire.plan.tree_forecast import LevelJob
 from gradwire.runtime.transport_decider import CarriedStep
 from gradwire.sense.site_clusters import find_site_clusters
 from gradwire.sites.topology import SiteTopology
@@ -88,6 +89,8 @@ class RoutePlanner:
         self._over: TransportKind = "group"
         self._begun, self._next, self._pause = -PAUSE, 0.0, PAUSE
         self.proposal: RouteProposal | None = None
+        # The last plan was made before it was known what every level costs.
+        self._provisional = False
         # Links were about equal when they were looked at last: nothing depends on what levels cost along trees.
         self.uniform = False
 
@@ -121,6 +124,7 @@ class RoutePlanner:
         due = step.now >= (self._next if known is not None else min(self._next, self._begun + PAUSE))
         # What TCP gets of a lossy link is not what LTP gets: another transport shows other links.
         due = due or (self._forecast is not None and self._forecast.over != step.carried_by)
+        due = due or (self._provisional and _all_known(step))
         if self._steps >= SETTLED and due and not self._planning:
             self._begin(step, level)
         return known
@@ -141,12 +145,13 @@ class RoutePlanner:
         why = uniform(network, sites)
         self.uniform = bool(why)
         if not why and step.options is None:
-            return  # what levels cost is not known yet
+            return  # nothing is known of levels yet
         self._begun, self._next, self._pause = step.now, step.now + self._pause, min(2 * self._pause, LONGEST)
         if why:
             self._forecast = _Forecast(step.carried_by, {level: 0.0}, None, why)
             return
-        levels = (level, *(one.level for one in step.options or () if one.level != level))
+        self._provisional = not _all_known(step)
+        levels = (level, *(one.level for one in step.options or () if one.known and one.level != level))
         jobs = [level_job(step, one) for one in levels]
         wire = self._wire or ("ltp" if limited_by_loss(step.view, self._world_size) else "tcp")
 
@@ -158,7 +163,7 @@ class RoutePlanner:
                 log.debug("no plan could be made: %s", error)
                 return
             if choice.plan is not None:
-                self.proposal = RouteProposal(choice.plan, network.cautious(), sites, wire)
+                self.proposal = RouteProposal(choice.plan, network.bounds(), sites, wire)
             flat = {one: seconds.flat for one, seconds in zip(levels, choice.levels, strict=True)}
             trees = {summable(one): seconds.trees for one, seconds in zip(levels, choice.levels, strict=True)}
             work = {summable(one): seconds.work for one, seconds in zip(levels, choice.levels, strict=True)}
@@ -168,6 +173,10 @@ class RoutePlanner:
 
         self._thread = threading.Thread(target=plan, name="gradwire-routes", daemon=True)
         self._thread.start()
+
+
+def _all_known(step: CarriedStep) -> bool:
+    return all(one.known for one in step.options or ())
 
 
 def level_job(step: CarriedStep, level: Level) -> LevelJob:

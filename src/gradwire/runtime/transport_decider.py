@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from gradwire.decide.base import Controller, Job, options_of
+from gradwire.decide.base import Controller, Job, options_of, price_of
 from gradwire.decide.summable_controller import SummableController, summable
 from gradwire.decide.transport_choice import TransportChooser
 from gradwire.decide.transport_step import TransportStep
@@ -68,8 +68,9 @@ class TransportDecider:
         self._wire: FootprintTable | None = None
         # Added to a transport's own count of network changes: the controller's count rises with every change.
         self._changes_before = self._changes_shown = 0
-        # Rounds in a row in which the decision asked ranks to open trees.
+        # Rounds in a row in which the decision asked ranks to open trees, and whether others were left before.
         self._requested = 0
+        self._left = False
         # The decision before a trial, which may have had another level.
         self._held: Decision | None = None
 
@@ -95,9 +96,11 @@ class TransportDecider:
 
     def _answers(self, last: Decision, ranks: Iterable[Readiness]) -> tuple[set[TransportKind], set[TransportKind]]:
         """What is ready on every rank, and what failed on one."""
-        self._requested = self._requested + 1 if last.prepare == "trees" else 0
+        asked = last.prepare == "trees"
+        self._left = self._left or (self._requested > 0 and not asked)
+        self._requested = self._requested + 1 if asked else 0
         ready, failed = _prepared(ranks)
-        if last.transport != "trees" and self._requested < ANSWERED:
+        if last.transport != "trees" and self._left and self._requested < ANSWERED:
             ready, failed = ready - {"trees"}, failed - {"trees"}
         return ready, failed
 
@@ -125,8 +128,9 @@ class TransportDecider:
         options = options_of(self._over(step.carried_by)) if asked else ()
         routes = self._routes.take(replace(step, options=options)) if self._routes is not None else None
         return TransportStep(
-            step.carried_by, level, step.facts, step.view, job.world_size, hops, steady, routes, options or ()
-        )
+            step.carried_by, level, step.facts, step.view, job.world_size, hops, steady, routes, options or (),
+            price_of=lambda one: price_of(self._controller, one),
+        )  # fmt: skip
 
 
 def _prepared(ranks: Iterable[Readiness]) -> tuple[set[TransportKind], set[TransportKind]]:

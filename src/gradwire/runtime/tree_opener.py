@@ -20,7 +20,7 @@ from gradwire.decide.registry import is_controller
 from gradwire.decide.summable_controller import summable
 from gradwire.errors import LinkError, NoAnswerError
 from gradwire.events import Event, Faulted, Planned, Sink
-from gradwire.plan.route_choice import site_names
+from gradwire.plan.tree_forecast import site_names
 from gradwire.runtime.ack_source import AckSource
 from gradwire.runtime.connections import BuildContext
 from gradwire.runtime.route_planner import RoutePlanner, RouteProposal, WireKind

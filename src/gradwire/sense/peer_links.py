@@ -4,7 +4,8 @@ In: once a step, the links of that step and what moved over them. Out: LinkFacts
 rank 0. Several connections may lead to one peer and be used one after another: the fastest counts.
 
 A rate counts only where the path limited it: acknowledgements say so, or a queue was built up while a transfer took
-some round trips; then the rate is that of the transfer without one round trip. Everything else is a lower bound.
+some round trips; then the rate is that of the transfer without one round trip. Everything else is a lower bound,
+likewise without the round trip in which the last bytes were on their way.
 """
 
 from __future__ import annotations
@@ -105,13 +106,20 @@ def _rates(link: LinkView, since: Moved) -> tuple[float, float]:
     """The rate that the path carried in a step, 0 where it was not the limit, and what it carries at least."""
     nbytes, busy = since
     trip = link.rtprop or 0.0
-    floor = max(link.floor, _carried(since))
+    floor = max(link.floor, least_rate(nbytes, busy, trip) if nbytes >= LEAST_BYTES and busy > 0 else 0.0)
     if link.bandwidth:
         return link.bandwidth, max(floor, link.bandwidth)
     queue = link.queueing > QUEUE_SHARE * trip + QUEUE_SECONDS
     if nbytes < LEAST_BYTES or busy <= TRIPS * trip or not queue:
         return 0.0, floor
     return nbytes / (busy - trip), floor
+
+
+def least_rate(nbytes: float, busy: float, trip: float) -> float:
+    """What a path carries at least that moved so many bytes in `busy` seconds. In one round trip of them at least
+    nothing was sent: the last bytes were on their way. No more than half of the time is taken off, because short times
+    are not exact."""
+    return nbytes / max(busy - trip, busy / 2)
 
 
 def _carried(since: Moved) -> float:

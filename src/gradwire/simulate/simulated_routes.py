@@ -10,8 +10,9 @@ from gradwire.network import Network
 from gradwire.plan.job import ReductionJob
 from gradwire.plan.measured_network import MeasuredNetwork
 from gradwire.plan.planners.registry import make_plan
-from gradwire.runtime.route_planner import RoutePlanner, WireKind
+from gradwire.runtime.route_planner import RoutePlanner, WireKind, tree_job
 from gradwire.runtime.transport_decider import CarriedStep
+from gradwire.simulate.simulated_replanner import SimulatedReplanner
 from gradwire.simulate.transfer import NetworkTimes
 from gradwire.types import Plan, RouteForecast, TransportKind
 
@@ -50,6 +51,13 @@ class SimulatedRoutes:
         if planner or proposal is None:
             return self._measured_plan(planner or "loadaware"), self._wire or "tcp"
         return proposal.plan, proposal.wire
+
+    def replanner(self, step: CarriedStep) -> SimulatedReplanner | None:
+        """For trees that were opened with the proposal; they carried this step."""
+        proposal, level = self._planner.proposal, step.facts.level
+        if proposal is None or level is None:
+            return None
+        return SimulatedReplanner(proposal.plan, proposal.network, tree_job(step, level), step.now)
 
     def _measured_plan(self, planner: str) -> Plan:
         """For the network that transfers between all ranks show."""

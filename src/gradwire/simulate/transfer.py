@@ -29,6 +29,7 @@ from typing import Final
 from gradwire.errors import ConfigError
 from gradwire.network import Network
 from gradwire.network.route import routes
+from gradwire.sense.peer_links import least_rate
 from gradwire.simulate.link_times import LinkTimes, crossing_flows, loss_events
 from gradwire.types import FLAT_TRANSPORTS, LinkFacts, TransportKind
 
@@ -72,9 +73,17 @@ class Flow:
     delivered: float = 0.0
     app_limited: bool = True
     sent_again: int = 0
-    # Since the last report: most bytes per second of a transfer, and of one that the path and not the window limited.
+    # Since the last report: most bytes per second of a transfer, what the path carries at least, and what one carried
+    # that the path and not the window limited.
     carried: float = 0.0
+    least: float = 0.0
     filled: float = 0.0
+
+    def carry(self, nbytes: int, seconds: float) -> None:
+        """A transfer whose bytes were sent in so many seconds, and acknowledged a round trip later."""
+        busy = seconds + self.round_trip
+        self.carried = max(self.carried, nbytes / busy)
+        self.least = max(self.least, least_rate(nbytes, busy, self.round_trip))
 
 
 class NetworkTimes:
@@ -149,12 +158,12 @@ class NetworkTimes:
         for (source, _), flow in self.flows.items():
             most[source] += flow.filled or flow.carried
         found = {
-            (a, b): LinkFacts(b, flow.round_trip, flow.filled, flow.filled or flow.carried, most[a])
+            (a, b): LinkFacts(b, flow.round_trip, flow.filled, flow.filled or flow.least, most[a])
             for (a, b), flow in self.flows.items()
             if flow.carried
         }
         for flow in self.flows.values():
-            flow.filled = flow.carried = 0.0
+            flow.filled = flow.carried = flow.least = 0.0
         return found
 
     def direct(self, start: float, nbytes: int) -> float:
@@ -233,7 +242,7 @@ class NetworkTimes:
                 # The last round: what was lost is sent again after duplicate acknowledgements, or after a probe.
                 now += flow.round_trip if burst - lost >= FAST_RETRANSMIT else 2 * flow.round_trip + DELAYED_ACK
         flow.idle_since = now
-        flow.carried = max(flow.carried, nbytes / (now - start + flow.round_trip))
+        flow.carry(nbytes, now - start)
         return now
 
     def _paced(self, flow: Flow, start: float, nbytes: int, crossing: Counter[int]) -> float:
@@ -250,7 +259,7 @@ class NetworkTimes:
             else:
                 now, left = now + STALLED, left - share * STALLED
         flow.idle_since = now
-        flow.carried = max(flow.carried, nbytes / (now - start + flow.round_trip))
+        flow.carry(nbytes, now - start)
         if not flow.app_limited:
             flow.filled = max(flow.filled, flow.delivered)
         return now

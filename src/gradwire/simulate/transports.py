@@ -21,12 +21,13 @@ from gradwire.network import Network
 from gradwire.runtime.transport_decider import CarriedStep, TransportDecider
 from gradwire.sense.clock_sync import ClockSync
 from gradwire.sense.estimator import Estimator
+from gradwire.simulate.simulated_replanner import SimulatedReplanner
 from gradwire.simulate.simulated_routes import AUTO_PLAN, SimulatedRoutes
 from gradwire.simulate.timeline import SimulatedStepTimes
 from gradwire.simulate.transfer import NetworkTimes
 from gradwire.simulate.tree_times import TreeTimes, tree_traffic
 from gradwire.simulate.workers import BucketTraffic
-from gradwire.types import Decision, Readiness, StepFacts, TransportKind, View
+from gradwire.types import Decision, Plan, Readiness, StepFacts, TransportKind, View
 
 AUTO_TRANSPORT: Final = "auto"
 ChosenTransport = TransportKind | Literal["auto"]
@@ -36,13 +37,13 @@ WIRES: Final[tuple[TransportKind, ...]] = ("tcp", "ltp")
 class CarriedBy:
     """One transport of a simulated job."""
 
-    def __init__(self, kind: TransportKind, times: NetworkTimes) -> None:
+    def __init__(self, kind: TransportKind, times: NetworkTimes, estimator: Estimator | None = None) -> None:
         self.kind, self.times = kind, times
         own = kind != "group"
         self.footprint: FootprintOf = FootprintTable(times.world_size, own_wire=own)
         if isinstance(times, TreeTimes):
             self.footprint = times.footprint
-        self.estimator = Estimator()
+        self.estimator = estimator or Estimator()
 
     def traffic(self, traffic: tuple[BucketTraffic, ...], level: Level) -> tuple[BucketTraffic, ...]:
         """What a step's buckets move: along trees not what they move between all ranks."""
@@ -70,6 +71,9 @@ class SimulatedTransports:
         self._planner = plan if plan != AUTO_PLAN else ""
         self.current = self._of("trees" if self._planner and self.routes is not None else first)
         self.reasons: list[TransportChosen] = []
+        # Plans that replaced the one that trees were opened with, by step.
+        self.replanned: list[tuple[int, Plan]] = []
+        self._replanner: SimulatedReplanner | None = None
 
     @property
     def along_trees(self) -> bool:
@@ -84,6 +88,7 @@ class SimulatedTransports:
         self._prepared = decision.prepare if decision.prepare != "group" else self._prepared
         if "trees" not in (decision.transport, decision.prepare):
             self._known.pop("trees", None)  # trees that were left are closed; others are opened for another plan
+            self._replanner = None
 
     def sense(self, timed: SimulatedStepTimes, peers: Sequence[ClockSync]) -> View:
         """What the step showed; loss as acknowledgements count it."""
@@ -99,11 +104,27 @@ class SimulatedTransports:
         if self._decider is None:
             self._decider = TransportDecider(controller, self._chooser, self, self.routes)
         ranks = [Readiness(self._prepared)] * job.world_size
-        return self._decider.decide(CarriedStep(step, now, job, facts, view, self.current.kind), last, ranks)
+        carried = CarriedStep(step, now, job, facts, view, self.current.kind)
+        self._plan_again(carried)
+        return self._decider.decide(carried, last, ranks)
 
     def emit(self, event: Event) -> None:
         if isinstance(event, TransportChosen):
             self.reasons.append(event)
+
+    def _plan_again(self, step: CarriedStep) -> None:
+        """Trees in use that the planner may change: the next step follows its new plan."""
+        trees = self.current.times
+        if self.routes is None or self._planner or not isinstance(trees, TreeTimes):
+            return
+        if self._replanner is None:
+            self._replanner = self.routes.replanner(step)
+            return
+        plan = self._replanner.take(trees, step.now)
+        if plan is not None:
+            trees.follow(plan, step.now)
+            self._known["trees"] = CarriedBy("trees", trees, self.current.estimator)
+            self.replanned.append((step.step, plan))
 
     def _of(self, kind: TransportKind) -> CarriedBy:
         if kind not in self._known:

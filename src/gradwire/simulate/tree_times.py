@@ -5,12 +5,11 @@ ranks. Pieces pass the trees' edges side by side and share the network's links f
 one line share it. What TCP's windows cost is added: the longest delay of a connection that opens or loses, on the way
 up and on the way down, by the same model as that of flat exchanges (simulate/transfer.py). Every member handles its
 frames on one processor, which their bytes share like a link (`handled`).
-
-What every member measures while trees are in use, and new plans that follow from it, are not simulated.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
@@ -49,6 +48,8 @@ class TreeTimes(NetworkTimes):
             flow = self.flows[pair] = Flow(self._path(pair), self._path((pair[1], pair[0])))
             self._update_path(flow, 0.0)
         self._shape = PlanShape.of(plan, 0)
+        # Bytes over each edge, until someone takes them.
+        self.sent: Counter[Pair] = Counter()
         # Seconds of a member's processor for each byte of frames that it sends or receives.
         self.handling = 0.0
         self._known: dict[tuple[int, tuple[float, ...]], float] = {}
@@ -131,7 +132,25 @@ class TreeTimes(NetworkTimes):
         for leg, lane in enumerate(world.lane):
             way, pair = up if world.summing[leg] else down, pairs[lane]
             way[pair] = way.get(pair, 0.0) + world.nbytes[leg] * world.pieces[leg]
+        for way in (up, down):
+            self.sent.update({pair: round(sent) for pair, sent in way.items()})
         return self._longest(up, begin) + self._longest(down, begin)
+
+    def probe(self, pair: Pair, now: float, nbytes: int) -> float:
+        """Bytes per second of a message over a link that carries nothing else of this job; it is not relayed."""
+        path, flow = self._paths[pair], self.flows[pair]
+        if flow.path != path:
+            flow = Flow(path, self._paths[pair[1], pair[0]])
+            self._update_path(flow, now)
+        return nbytes / (self._send(flow, now, nbytes, crossing_flows([path])) - now)
+
+    def follow(self, plan: Plan, now: float) -> None:
+        """Sum along another plan from here on; connections keep their state."""
+        self.plan, self._shape = plan, PlanShape.of(plan, 0)
+        self._known, self._worlds = {}, {}
+        for pair, flow in self.flows.items():
+            flow.path, flow.back = self._path(pair), self._path((pair[1], pair[0]))
+            self._update_path(flow, now)
 
     def _longest(self, sent: dict[Pair, float], begin: float) -> float:
         crossing, most = crossing_flows(self._path(pair) for pair in sent), 0.0

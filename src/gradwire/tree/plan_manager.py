@@ -184,16 +184,16 @@ class PlanManager:
             self._epoch = self._member.epoch
             self._replanner = Replanner(self._member.plan, self._config.replan, now)
         self._replanner.plan = self._member.plan  # a proposal that came into force has its version from the member
-        matrix = self._network.matrix(self._member.members, now)
-        self._planning = threading.Thread(target=self._plan, args=(matrix, now), name="gradwire-plan", daemon=True)
+        given = self._network.matrix(self._member.members, now), now, self._network.links.news
+        self._planning = threading.Thread(target=self._plan, args=given, name="gradwire-plan", daemon=True)
         self._planning.start()
 
-    def _plan(self, matrix: Matrix, now: float) -> None:
+    def _plan(self, matrix: Matrix, now: float, news: int) -> None:
         """On the planning thread."""
         assert self._replanner is not None
         epoch = self._epoch
         try:
-            plan, why = self._replanner.consider(matrix, self._config.job, now)
+            plan, why = self._replanner.consider(matrix, self._config.job, now, news)
         except GradwireError:
             return  # a member is unreachable: that is handled when its connection is lost
         if plan is not None:

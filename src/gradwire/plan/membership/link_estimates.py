@@ -45,6 +45,8 @@ class _LinkEstimate:
     rate: float = 0.0
     rtprop: float = math.inf
     samples: int = 0
+    # Whether a transfer that the link limited was seen; else `rate` is a lower bound.
+    filled: bool = False
     at: float = -math.inf
     blocked: bool = False
     probe_requested_at: float = -math.inf
@@ -55,6 +57,9 @@ class Awareness:
 
     def __init__(self) -> None:
         self._links: dict[tuple[int, int], _LinkEstimate] = {}
+        # How often more than before became known of a link that was never seen at its limit: a first rate, a lower
+        # bound that is JUMP times as high, or the rate. That happens a few times to every link, and then no more.
+        self.news = 0
 
     @property
     def informed(self) -> bool:
@@ -71,7 +76,10 @@ class Awareness:
         if not seen.busy and known.samples and seen.rate < known.rate:
             return  # the link was not saturated, so this is a lower bound: keep the estimate
         jumped = known.rate > 0 and not 1 / JUMP < seen.rate / known.rate < JUMP
-        first = known.samples == 0 or known.blocked or jumped
+        first = known.samples == 0 or known.blocked or jumped or (seen.busy and not known.filled)
+        if first and not (known.filled or known.blocked):
+            self.news += 1
+        known.filled = known.filled or seen.busy
         known.rate = seen.rate if first else known.rate + GAIN * (seen.rate - known.rate)
         known.samples = 1 if first else known.samples + 1
         known.at, known.blocked = seen.at, False
@@ -116,10 +124,14 @@ class Awareness:
     def to_probe(
         self, members: Sequence[int], now: float, older: float = HALF_LIFE, most: int = 2
     ) -> list[tuple[int, int]]:
-        """Links not measured for longer than `older` seconds, oldest first, at most `most` of them."""
+        """Links not measured for longer than `older` seconds, oldest first, at most `most` of them. Those of which only
+        a lower bound is known count as never measured."""
         pairs = [(source, destination) for source in members for destination in members if source != destination]
         known = {pair: self._links.get(pair, _LinkEstimate()) for pair in pairs}
-        stale = [(max(entry.at, entry.probe_requested_at), pair) for pair, entry in known.items() if not entry.blocked]
+        measured = {pair: entry.at if entry.filled else -math.inf for pair, entry in known.items()}
+        stale = [
+            (max(measured[pair], entry.probe_requested_at), pair) for pair, entry in known.items() if not entry.blocked
+        ]
         return [pair for at, pair in sorted(stale) if now - at > older][:most]
 
 
@@ -134,15 +146,17 @@ class KnownNetwork:
         self._configured = configured
 
     def begin(self, now: float) -> None:
-        """Start with what the configured matrix says about links."""
+        """Start with what the configured matrix says about links; a rate of less than full confidence is a lower
+        bound."""
         matrix = self._configured
         for row, source in enumerate(matrix.members):
             for column, destination in enumerate(matrix.members):
                 rate, rtprop = float(matrix.rate[row, column]), float(matrix.rtprop[row, column])
                 if row != column and rate <= 0:
                     self.links.blocked(source, destination, now)
-                elif row != column and matrix.confidence[row, column] > 0:
-                    self.links.observe(LinkObservation(source, destination, rate, rtprop, LEAST_BYTES, now))
+                elif row != column and (known := float(matrix.confidence[row, column])) > 0:
+                    seen = LinkObservation(source, destination, rate, rtprop, LEAST_BYTES, now, busy=known >= 1.0)
+                    self.links.observe(seen)
 
     def matrix(self, members: Sequence[int], now: float) -> Matrix:
         configured = self._configured.only(members)

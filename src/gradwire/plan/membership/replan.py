@@ -4,7 +4,9 @@ In: the current plan, a new Matrix, the time. Out: a new Plan or None, always wi
 predicted on the new matrix. The new plan's cost is predicted on a cautious one, where links not measured lately count
 for less, so that estimates are not preferred to measurements. The plan changes at once when a member or a link that it
 needs is gone; otherwise for a gain above `gain`, at most every `interval` seconds. Each recent change doubles the gain
-that the next one requires, because a new plan changes what is measured and could trigger changes for ever.
+that the next one requires, because a new plan changes what is measured and could trigger changes for ever. A plan that
+was made from lower bounds is provisional: what becomes known of links for the first time can only do so a few times, so
+a change for that neither waits nor counts.
 """
 
 from __future__ import annotations
@@ -85,12 +87,16 @@ class Replanner:
     def __init__(self, plan: Plan, config: ReplanConfig, now: float) -> None:
         self.plan, self._config, self._changed = plan, config, now
         self._changes: list[float] = []
+        self._news = 0
 
-    def consider(self, matrix: Matrix, job: ReductionJob, now: float) -> tuple[Plan | None, str]:
-        """A better plan for this matrix, or None; and the reason. LinkError if a member cannot be reached."""
+    def consider(self, matrix: Matrix, job: ReductionJob, now: float, news: int = 0) -> tuple[Plan | None, str]:
+        """A better plan for this matrix, or None; and the reason. LinkError if a member cannot be reached. `news` are
+        those of the links (`Awareness.news`)."""
+        fresh_news, self._news = news > self._news, news
         current = predicted_seconds(matrix, self.plan, job, self._config.relay)
         waited = now - self._changed
-        if math.isfinite(current) and waited < self._config.interval:
+        early = waited < self._config.interval
+        if math.isfinite(current) and early and not fresh_news:
             left = Seconds(self._config.interval - waited)
             return None, f"kept plan {self.plan.version}: changed {Seconds(waited)} ago, next check in {left}"
         fresh = make_plan(matrix, job, self._config.planner, self.plan.version + 1, self._config.relay)
@@ -103,14 +109,17 @@ class Replanner:
         if gain <= required:
             return None, f"kept plan {self.plan.version}: a new one saves {gain:.1%}, a change requires {required:.0%}"
         was = Seconds(current)
-        return self._take(fresh, now), f"changed: {Seconds(fresh.predicted)} instead of {was}, at least {gain:.0%} less"
+        return self._take(
+            fresh, now, counts=not early
+        ), f"changed: {Seconds(fresh.predicted)} instead of {was}, at least {gain:.0%} less"
 
     def _required_gain(self, now: float) -> float:
         """The gain that a change requires now."""
         self._changes = [at for at in self._changes if now - at < RECENT_INTERVALS * self._config.interval]
         return min(max(MAX_GAIN, self._config.gain), self._config.gain * 2.0 ** len(self._changes))
 
-    def _take(self, fresh: Plan, now: float) -> Plan:
+    def _take(self, fresh: Plan, now: float, *, counts: bool = True) -> Plan:
         self.plan, self._changed = fresh, now
-        self._changes.append(now)
+        if counts:
+            self._changes.append(now)
         return fresh
