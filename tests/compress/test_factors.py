@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gradwire.compress.kernels import factors
-from gradwire.compress.lowrank import LowRank, warm_start
+from gradwire.compress.lowrank import LowRank, basis_of
 from gradwire.level import Level
 from gradwire.types import ParameterSlice
 
@@ -73,21 +73,21 @@ def test_the_product_is_the_sum_in_the_order_of_the_rank(rows: int, rank: int, c
     torch.testing.assert_close(native, p @ q, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("size", [1e-25, 1e-6, 1.0, 1e25])
-def test_a_warm_start_makes_p_about_one_at_any_size_of_gradient(size: float) -> None:
-    gradient, basis = drawn(200, 300) * size, drawn(200, 3, seed=2)
-    factors.orthonormalise(basis)
-    right = (gradient.T @ basis) * torch.tensor([1.0, 1e-3, 0.0])
-    left = gradient @ warm_start(right)
-    lengths = left.norm(dim=0)
-    assert 0.3 < float(lengths[0]) < 3
-    assert 0.3 < float(lengths[1]) < 3
-    assert float(lengths[2]) == 0
+@pytest.mark.parametrize("size", [1e-30, 1e-6, 1.0, 1e30])
+def test_the_basis_for_the_next_step_is_orthonormal_at_any_size_of_gradient(size: float) -> None:
+    given = (drawn(300, 3) * torch.tensor([1.0, 1e-4, 1e-2])) * size
+    basis = basis_of(given).double()
+    torch.testing.assert_close(basis.T @ basis, torch.eye(3, dtype=torch.float64), atol=2e-4, rtol=0)
+    wide = given.double() / size
+    torch.testing.assert_close(basis @ (basis.T @ wide), wide, atol=1e-5, rtol=1e-3)
 
 
-@pytest.mark.parametrize("size", [0.0, 1e-44, 1e-38])
-def test_a_warm_start_from_next_to_nothing_is_finite(size: float) -> None:
-    assert warm_start(drawn(30, 3) * size).isfinite().all()
+def test_the_basis_of_next_to_nothing_is_finite() -> None:
+    assert torch.equal(basis_of(torch.zeros(30, 3)), torch.zeros(30, 3))
+    equal = drawn(30, 1).expand(30, 4)
+    assert basis_of(equal).isfinite().all()
+    assert float(basis_of(equal).norm(dim=0).max()) < 1.01
+    assert basis_of(drawn(30, 3) * 1e-44).isfinite().all()
 
 
 def test_factors_that_do_not_fit_are_refused() -> None:

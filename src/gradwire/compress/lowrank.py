@@ -6,17 +6,18 @@
     4. Q = M^T P          -> sum
     5. M^ = P Q^T                        the same M^ on every rank
     6. residual = M - P Q^T              with the rank's own Q: the mean of the residuals is that of M - M^
+    7. Q = orthonormal(Q)                for the next step's P, which spans the same and survives rounding
 
 Every rank computes steps 3 and 5 from the same sums and must get the same bytes on different processors. A
 linear-algebra library orders its operations by the processor's vector width, so gradwire has its own kernels for both
 (compress/kernels/factors.py). Steps 2 and 4 are each rank's own contribution and may use any library.
 
 Factors may be sent in a value format (lowrank:16+int8). What rounding changes in Q stays in the residual like all that
-the product does not carry; a rounded P spans a slightly other subspace, no more. Columns of a factor differ much in
+the product does not carry; a rounded P spans a slightly other subspace. Step 7 keeps that slight: with Q itself, P
+would have the squares of the sizes of the gradient's directions, which leave half precision's range, mixed with larger
+ones, so that rounding would leave noise of those below a tenth of the largest. Columns of a factor differ in
 size, so factors are flat by columns: values that share a scale are of one column or of neighbours, and never of two
-parameters, of which one may have a thousandth of the other's gradient. The length of a
-column of P does not count, so Q is kept with columns of one length that makes P about 1 (`warm_start`). With Q itself P
-would be M's square: too large or too small for half precision, and uneven by the square of what M's directions are.
+parameters, of which one may have a thousandth of the other's gradient.
 
 Vectors (biases, norms) are sent uncompressed, together with P. So are matrices that would not shrink, but in the
 factors' value format: what rounding changes in them stays in the residual.
@@ -39,8 +40,8 @@ from gradwire.types import ParameterSlice
 Spans = tuple[tuple[int, int], ...]
 # Elements that share a scale, by value format.
 BLOCKS = {"int8": INT8_BLOCK, "int4": INT4_BLOCK, "int2": INT2_BLOCK}
-# The inverse of a smaller length is infinite in float32.
-LEAST = 1e-30
+# Directions that are smaller than this share of the largest are noise of float32.
+RIDGE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +141,13 @@ class LowRank:
         return joined(parts, waiting, layout.block)
 
     def restore(self, layout: FactorLayout, bases: Sequence[Tensor], right: Tensor, out: Tensor) -> None:
-        """Step 5: out = P Q^T; each averaged Q is kept for the next step."""
+        """Step 5: out = P Q^T. Step 7: a basis of each averaged Q is kept for the next step."""
         place = 0
         for m, p in zip(layout.matrices, bases, strict=True):
             q = right[place : place + m.columns * m.rank].view(m.rank, m.columns)
             place += layout.aligned(q.numel())
             multiply_factors(p, q, _matrix(out, m))
-            self._right[m.name] = warm_start(q.T)
+            self._right[m.name] = basis_of(q.T)  # 7
 
     def subtract(self, layout: FactorLayout, bases: Sequence[Tensor], right: Tensor, out: Tensor) -> None:
         """out -= P Q^T."""
@@ -190,14 +191,19 @@ def put_spans(values: Tensor | None, spans: Spans, out: Tensor, block: int = 1) 
         place += numel + -numel % block
 
 
-def warm_start(right: Tensor) -> Tensor:
-    """Q with columns of one length, the inverse of the largest column's, so that P = M Q is about 1 for a gradient like
-    the last. Columns of zeros stay."""
-    largest = right.abs().amax(dim=0)
-    scaled = right / torch.where(largest > 0, largest, 1.0)  # squares of small elements would be zero
-    lengths: Tensor = scaled.norm(dim=0).clamp_min(1.0)
-    size = (largest * lengths).amax().clamp_min(LEAST)
-    return torch.div(scaled, lengths * size).contiguous()
+def basis_of(matrix: Tensor) -> Tensor:
+    """Orthonormal columns that span the same as the matrix's, by the Cholesky factor of its Gram matrix, which costs a
+    hundredth of `orthonormalise`. Columns below RIDGE of the largest come out shorter; zeros stay. Ranks on different
+    processors may get other last digits: what the basis is multiplied with is each rank's own contribution."""
+    largest = float(matrix.abs().max())
+    if largest == 0:
+        return matrix.contiguous()
+    wide = matrix.double() / largest
+    gram = wide.T @ wide
+    gram.diagonal().add_(RIDGE**2 * float(gram.diagonal().max()))
+    factor = torch.linalg.cholesky(gram)
+    basis: Tensor = torch.linalg.solve_triangular(factor.T, wide, upper=True, left=False)
+    return basis.to(matrix.dtype).contiguous()
 
 
 def _matrix(flat: Tensor, m: MatrixSlice) -> Tensor:

@@ -1,7 +1,7 @@
 """Level rules: which levels `auto` may use, now or after the warm-up, and what it says of them to who chooses routes.
 
 In: the prices of levels for this job, the accuracy guard, and what the user permits. Out: yes or no for a level, and
-LevelOptions. Prices of dense levels are constants, and low rank has one for a start; those of sparse levels are known after some steps,
+LevelOptions. Dense levels and low rank have prices from the start; those of sparse levels are known after some steps,
 and until then a level that seems too dear may turn out to be permitted.
 """
 
