@@ -180,7 +180,7 @@ def test_peers_are_plain_ddp_torchs_hooks_and_other_controllers() -> None:
 def test_auto_with_a_trade_allowed_is_the_shipped_controller_with_more_extra_steps() -> None:
     level, controller = started("auto-trade")
     assert isinstance(controller, Auto)
-    assert (level, controller._extra_steps, Auto()._extra_steps) == ("auto", 1.0, 0.05)
+    assert (level, controller._dearest, Auto()._dearest) == ("auto", 2.0, 1.05)
     assert started("dc2") == ("dc2", None)
 
 

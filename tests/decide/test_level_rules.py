@@ -38,8 +38,8 @@ def test_before_prices_are_known_sparse_levels_may_turn_out_to_be_permitted() ->
     found = options(rules(), 5)
     assert found[INT4].known
     assert found[INT4].now
-    assert found[LOWRANK].known, "its price is a constant"
-    assert not found[LOWRANK].now
+    assert found[LOWRANK].known, "its price is that of its rank"
+    assert found[LOWRANK].now, "this rank waits for no warm-up"
     assert INT2 not in found, "dearer than permitted, whatever the gradient is like"
     assert not found[TOPK].known
     assert found[TOPK].summed is None
