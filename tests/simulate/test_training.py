@@ -73,7 +73,7 @@ def test_every_rung_costs_its_own_work_and_other_levels_that_of_the_most_similar
     assert {str(rung.level): work_per_element(rung.level) for rung in LADDER} == {
         str(rung.level): rung.work for rung in LADDER
     }
-    for level, rung in (("lowrank:8", "lowrank:4"), ("lowrank:64", "lowrank:32+int4"), ("topk:0.02", "topk:0.03+int8")):
+    for level, rung in (("lowrank:8", "lowrank:4"), ("lowrank:64", "lowrank:64+int4"), ("topk:0.02", "topk:0.03+int8")):
         assert work_per_element(Level.parse(level)) == work_per_element(Level.parse(rung))
 
 
