@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gradwire.decide.transport_choice import RETRY, TransportChooser
@@ -111,6 +111,13 @@ KINDS: tuple[TransportKind, ...] = ("group", "tcp", "ltp", "trees")
 
 
 @settings(max_examples=60, deadline=None)
+@example(  # a wire that fails when it is the way back from trees
+    seconds={"group": 1.984375, "tcp": 1.0, "ltp": 1.0, "trees": 2.0},
+    opens_after={"group": [1, 1, 1], "tcp": [1, 1, 1], "ltp": [1, 1, 1], "trees": [1, 1, 23]},
+    fails={"group": None, "tcp": 0, "ltp": None, "trees": None},
+    noise=0.25,
+    seed=0,
+)
 @given(
     seconds=st.fixed_dictionaries({kind: st.floats(0.05, 2.0) for kind in KINDS}),
     opens_after=st.fixed_dictionaries({kind: st.lists(st.integers(1, 30), min_size=3, max_size=3) for kind in KINDS}),

@@ -269,5 +269,6 @@ class TransportChooser:
 
     def _refuse(self, kind: TransportKind) -> None:  # 2
         self._offered = tuple(one for one in self._offered if one != kind)
+        self._flat.pop(kind, None)
         self._prepare = "group"
         self._reason = f"{kind} is not possible here; gradients stay on {self.use}"
