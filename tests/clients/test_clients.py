@@ -17,7 +17,9 @@ ROOT = Path(__file__).parents[2]
 CLIENTS = ROOT / "examples" / "clients"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 # Ray starts a cluster of its own, and every rank imports torch on a machine that may be busy.
-DEADLINE = 170.0
+DEADLINE = 450.0
+
+pytestmark = pytest.mark.timeout(500)
 
 
 def run(command: list[str], home: Path, **settings: str) -> str:
