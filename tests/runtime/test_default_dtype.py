@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from gradwire.exchange import factor_sum
 from gradwire.tree.accumulator import SharedMaskAccumulator
 from tests.runtime.sessions import Sessions
 
@@ -36,7 +37,7 @@ def run(level: str, default: torch.dtype) -> tuple[list[Tensor], dict[str, Tenso
 @pytest.mark.usefixtures("default")
 @pytest.mark.parametrize("other", [torch.bfloat16, torch.float64])
 @pytest.mark.parametrize(
-    "level", ["fp16", "int4", "int2", "topk:0.05", "sharedk:0.1+int8", "lowrank:2", "prune:0.5+int8"]
+    "level", ["fp16", "int4", "int2", "topk:0.05", "sharedk:0.1+int8", "lowrank:2", "lowrank:2+int8", "prune:0.5+int8"]
 )
 def test_residuals_are_float32_under_any_default_type(level: str, other: torch.dtype) -> None:
     expected, expected_residuals = run(level, torch.float32)
@@ -45,6 +46,15 @@ def test_residuals_are_float32_under_any_default_type(level: str, other: torch.d
         assert torch.equal(one, another)
     assert {value.dtype for value in residuals.values()} == {torch.float32}
     assert all(torch.equal(expected_residuals[name], value) for name, value in residuals.items())
+
+
+@pytest.mark.usefixtures("default")
+def test_shards_of_factors_travel_with_float32_values_under_any_default_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(factor_sum, "gathers_whole", lambda nbytes, world_size: False)
+    expected, _ = run("lowrank:2+int8", torch.float32)
+    restored, _ = run("lowrank:2+int8", torch.bfloat16)
+    for one, another in zip(expected, restored, strict=True):
+        assert torch.equal(one, another)
 
 
 @pytest.mark.usefixtures("default")

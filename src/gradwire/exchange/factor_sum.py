@@ -104,7 +104,7 @@ class FactorSum:
         lost = torch.zeros_like(factors)
         for row, (start, end) in zip(rows, shards, strict=True):  # 1
             codec.encode(factors[start:end], lost[start:end], row[:frame], _span(factors[start:end]), None)
-        padded = torch.zeros(world * values)
+        padded = whole.new_zeros(world * values)
         padded[: whole.numel()] = whole
         rows[:, frame:].copy_(padded.view(torch.uint8).view(world, -1))
         received = lease.take(rows.nbytes).view(world, -1)
