@@ -379,7 +379,7 @@ def test_auto_probes_from_time_to_time_when_its_traffic_does_not_measure_the_net
     auto, job = Auto(extra_steps=ANY), Job(8, buckets(), FootprintTable(8))
     for _ in range(WARM):
         auto.decide(job, View.unknown(), StepFacts(level=SPARSE), 999.0)
-    stale = View(LinkView(0.02, float(Rate.from_mbit(100)), 1e6, delay=1.0, age=9.0, confidence=0.25))
+    stale = View(LinkView(0.02, float(Rate.from_mbit(300)), 3e7, delay=1.0, age=9.0, confidence=0.25))
     times = tuple((0.02 * i, 16 * MB) for i in range(10))
     facts = StepFacts(0.5, 0.2, 0.2, 10**6, 2, 0.0, 0.2, times)
     decisions = [auto.decide(job, stale, facts, 1000.0 + step) for step in range(300)]

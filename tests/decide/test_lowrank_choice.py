@@ -39,25 +39,32 @@ def changes(found: list[str]) -> int:
 
 
 def test_a_job_that_rank_32_holds_stays_there() -> None:
-    found = levels({32: 0.3, 64: 0.1, 4: 4.0})
+    found = levels({32: 0.3, 64: 0.1, 16: 1.1, 4: 4.0})
     assert found[60:].count("lowrank:32+int4") >= len(found[60:]) - 2, "and single steps that measure the network"
 
 
 def test_a_job_that_needs_more_rank_gets_it() -> None:
-    found = levels({32: 1.2, 64: 0.45, 4: 9.0})
+    found = levels({32: 1.2, 64: 0.45, 16: 3.0, 4: 9.0})
     assert 20 <= found.count("lowrank:32+int4") <= 45
     assert set(found[100:]) == {"lowrank:64+int4"}
     assert changes(found) <= 3
 
 
 def test_a_job_that_no_rank_holds_goes_back_to_rounding() -> None:
-    found = levels({32: 8.0, 64: 3.4, 4: 20.0})
+    found = levels({32: 8.0, 64: 3.4, 16: 14.0, 4: 20.0})
     assert not any(level.startswith("lowrank") for level in found[100:])
     assert "lowrank:64+int4" not in found, "predicted as dear from what 32 leaves"
     assert changes(found) <= 3
 
 
-def test_a_job_that_needs_hardly_any_rank_gets_less() -> None:
-    found = levels({32: 0.002, 64: 0.001, 4: 0.05})
-    assert set(found[-50:]) == {"lowrank:4"}, "as many bytes, and less work"
+def test_a_job_that_needs_less_rank_gets_it() -> None:
+    found = levels({32: 0.05, 64: 0.02, 16: 0.19, 4: 2.7})
+    assert set(found[-50:]) == {"lowrank:16+int4"}
     assert changes(found) <= 3
+
+
+def test_a_job_that_loses_more_by_less_rank_than_predicted_returns() -> None:
+    found = levels({32: 0.15, 64: 0.02, 16: 3.0, 4: 9.0})
+    assert found[-50:].count("lowrank:32+int4") >= 48
+    assert found.count("lowrank:16+int4") <= 45
+    assert changes(found) <= 4

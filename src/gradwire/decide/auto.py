@@ -49,8 +49,8 @@ HOLD: Final = 10
 CLEAR: Final = 0.15
 LONGEST_HOLD: Final = 320
 SCALE_GAIN: Final = 0.25
-# A rung that was not measured may take at most this many times the present step at the proven lower bound of the
-# bandwidth; and it is explored only if its prediction is at most this much worse.
+# A rung that was not measured may take at most this many times the present time to accuracy at the proven lower bound
+# of the bandwidth; and it is explored only if its prediction is at most this much worse.
 RISK: Final = 2.5
 PROMISING: Final = 0.25
 # Prices that reasons state.
@@ -123,18 +123,20 @@ class Auto:
         if ran != self._current or not self._measured(here):
             return self._stay(f"measuring {self._current}")
         self._probe.take(job.wire_bytes(ran), facts.busy, view)
-        return self._choose(self._affordable(allowed, here, job, view, facts), here, job, view)
+        affordable = self._affordable(allowed, here, job, view, facts)
+        return (
+            self._choose(affordable, here, job, view)
+            or self._probe_rate(allowed, here)
+            or self._stay(self._explain(here, job, view))
+        )
 
-    def _choose(self, allowed: list[StepPrediction], here: StepPrediction, job: Job, view: View) -> Decision:
+    def _choose(self, allowed: list[StepPrediction], here: StepPrediction, job: Job, view: View) -> Decision | None:
+        """None: nothing speaks for another rung."""
         least = min(p.to_accuracy for p in allowed)
         best = next(p for p in allowed if p.to_accuracy <= (1 + AS_GOOD) * least)  # 2
         if best is here or (self._lossier(best, here) and here.to_accuracy <= (1 + self._band) * least):  # 3
             self._proposed, self._exploring = None, False
-            return (
-                self._explore(allowed, here)
-                or self._probe_rate(allowed, here)
-                or self._stay(self._explain(here, job, view))
-            )
+            return self._explore(allowed, here)
         if not self._confirmed(best, here):
             return self._stay(self._explain(here, job, view))
         return self._move(best.rung.level, self._explain(best, job, view))
@@ -181,17 +183,18 @@ class Auto:
     def _affordable(
         self, allowed: list[StepPrediction], here: StepPrediction, job: Job, view: View, facts: StepFacts
     ) -> list[StepPrediction]:
-        """Without rungs that were not measured, send more than now, and take too long if bandwidth is overestimated."""
+        """Without rungs that were not measured, send more than now, and take too long to the same accuracy if bandwidth
+        is overestimated."""
         floor = min(self._history.floor, view.group.bandwidth or 0.0)
         pessimistic = View(replace(view.group, bandwidth=floor or None))
         size = job.wire_bytes(here.rung.level)
-        doubtful = [
-            one.rung
+        doubtful = {
+            one.rung: one.price
             for one in allowed
             if one is not here and not self._measured(one) and job.wire_bytes(one.rung.level) > size
-        ]
-        predicted = predict_all(doubtful, job, pessimistic, facts, here.rung.level, self._scale) if doubtful else []
-        risky = {one.rung.level for one in predicted if one.step > RISK * here.step}
+        }
+        slow = predict_all(tuple(doubtful), job, pessimistic, facts, here.rung.level, self._scale) if doubtful else []
+        risky = {one.rung.level for one in slow if one.step * doubtful[one.rung] > RISK * here.to_accuracy}
         return [one for one in allowed if one.rung.level not in risky]
 
     def _permitted(self, one: StepPrediction) -> bool:
@@ -243,13 +246,14 @@ class Auto:
         return decision
 
     def _probe_rate(self, allowed: list[StepPrediction], here: StepPrediction) -> Decision | None:  # 5
-        """One step at a less lossy rung, where the network may have got faster and it takes little longer."""
+        """One step at a less lossy rung, where the network may have got faster and it takes little longer. If the
+        bandwidth is overestimated, it is one long step among many."""
         longest = self._probe.longest * here.step
-        affordable = [p for p in allowed[: allowed.index(here)] if p.step <= longest]
-        if not self._probe.due or not affordable:
+        quick = [p for p in allowed[: allowed.index(here)] if p.step <= longest]
+        if not self._probe.due or not quick:
             return None
         self._probe.sent()
-        level = affordable[0].rung.level
+        level = quick[0].rung.level
         return Decision(level, f"one step at {level} to measure whether the network got faster", self._version)
 
     def _stay(self, reason: str) -> Decision:
