@@ -9,8 +9,7 @@ The cost model scales `work` to the machine it runs on.
 
 30 % at 4 bits sends about as much as int2, and which of the two costs fewer steps depends on the job: on a CNN with SGD
 it cost nothing where int2 cost 8 %, on a GPT with AdamW both cost 16 % (docs/results/lossiness.md). 50 % at 4 bits has
-no rung: it sends three quarters of int4's bytes, but cost that GPT 10 % more steps and int4 3 %. Low rank 2 cost that
-CNN 68 % more steps and has no rung either.
+no rung: it sends three quarters of int4's bytes, but cost that GPT 10 % more steps and int4 3 %.
 
 Low rank with factors in 4 bits has three rungs, because the rank that costs as few steps as int4 depends on the job:
 for a GPT with two workers it is 32, which sends a sixth to a twentieth of int4's bytes where matrices are wide, with
