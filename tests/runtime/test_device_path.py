@@ -6,12 +6,15 @@ Triton's kernels are interpreted, as work of the simulated device (tests/device/
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
+from gradwire.compress.residual import ResidualType
+from gradwire.config import CompressConfig
 from gradwire.transport.lanes.base import AllGather, AllToAll
 from tests.compress.interpreted import launch
 from tests.runtime.sessions import Sessions
@@ -41,8 +44,8 @@ class SentFrames(Sessions):
 
 
 class SentDeviceFrames(DeviceSessions):
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(encode="gpu", **settings)
+    def __init__(self, seed: int | None, compress: CompressConfig) -> None:
+        super().__init__(seed, compress=compress)
         self.sent = _record(self)
 
 
@@ -70,8 +73,17 @@ def _used(op: Any) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("seed", [None, 1])
 @pytest.mark.parametrize("level", LEVELS)
-def test_buckets_encoded_on_a_device_get_what_buckets_of_host_memory_get(level: str, seed: int | None) -> None:
-    host, device = SentFrames(2, SHAPES, own_wire=True), SentDeviceFrames(seed=seed)
+@pytest.mark.parametrize(
+    ("kept", "memory"), [("float32", "auto"), ("bfloat16", "auto"), ("float32", "host"), ("bfloat16", "host")]
+)
+def test_buckets_encoded_on_a_device_get_what_buckets_of_host_memory_get(
+    kept: ResidualType, memory: Literal["auto", "host"], level: str, seed: int | None
+) -> None:
+    compress = CompressConfig(encode="gpu", residual_type=kept, residual_memory=memory)
+    host, device = (
+        SentFrames(2, SHAPES, replace(compress, encode="host"), own_wire=True),
+        SentDeviceFrames(seed, compress),
+    )
     assert same(trained(device, [level], steps=2), trained(host, [level], steps=2))
     assert device.sent == host.sent, "other bytes on the wire"
     assert sum(map(len, host.sent.values())) > 0

@@ -93,7 +93,7 @@ def build(
         event_bus=bus,
         lost_ranks=LostRankFinder(),
         timer=StepTimer(),
-        feedback=ErrorFeedback(rank, world_size),
+        feedback=ErrorFeedback(rank, world_size, config.compress.residual_type),
         check_facts=check_facts,
         all_reduce=all_reduce or ddp_all_reduce(group),
         # Only DDP's buckets are sampled; for other integrations the prices of sparse levels stay the cautious ones.
