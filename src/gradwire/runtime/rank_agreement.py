@@ -15,6 +15,7 @@ from gradwire.clock import Clock
 from gradwire.config import Config
 from gradwire.events import Event, Faulted, Warned
 from gradwire.observe.event_bus import EventBus, host_name
+from gradwire.runtime.job_ranks import JobRanks
 from gradwire.sites.job_record import model_name
 from gradwire.sites.placeholder_group import PlaceholderGroup
 from gradwire.transport.bootstrap.config_check import require_same_settings
@@ -34,6 +35,13 @@ def fact_checker(config: Config, group: dist.ProcessGroup) -> CheckFacts:
             require_same_settings(StoreExchange.for_group(group, "alike", config.transport.timeout), facts)
 
     return check
+
+
+def check_job_facts(config: Config, job: JobRanks, facts: Mapping[str, str]) -> None:
+    """As a checker of facts, among all ranks of a job with several groups."""
+    name = f"alike/job/{'-'.join(map(str, job.ranks))}"
+    store = dist.distributed_c10d._get_default_store()
+    require_same_settings(StoreExchange.open(store, name, job.rank, job.size, config.transport.timeout), facts)
 
 
 def all_ranks(config: Config, group: dist.ProcessGroup, lost_ranks: LostRankFinder) -> Callable[[bool], bool]:
