@@ -15,12 +15,13 @@ from gradwire.errors import ConfigError, LinkError
 from gradwire.events import Event, Stepped
 from gradwire.exchange.select import FootprintTable
 from gradwire.level import Level
+from gradwire.runtime.ack_source import AckSource
 from gradwire.runtime.adaptive_governor import AdaptiveGovernor
 from gradwire.runtime.job_ranks import JobRanks
 from gradwire.runtime.pipeline import Pipeline
 from gradwire.sense.step_timer import StepTimer
 from gradwire.transport.lanes.loopback import Loopback
-from gradwire.types import Bucket, Decision, Footprint, StepFacts, View
+from gradwire.types import Bucket, Decision, Footprint, LinkView, StepFacts, View
 from tests.runtime.test_governor import ManualClock, bucket, governor_context
 from tests.runtime.transports import transport_of
 
@@ -149,11 +150,12 @@ class ViewController(CountingController):
 
     def __init__(self) -> None:
         super().__init__()
-        self.floors, self.replicas = list[float](), set[int]()
+        self.floors, self.replicas, self.links = list[float](), set[int](), set[tuple[int, int]]()
 
     def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
         self.floors.append(view.group.floor)
         self.replicas.add(job.world_size)
+        self.links |= view.links.keys()
         return super().decide(job, view, facts, now)
 
 
@@ -170,7 +172,8 @@ def test_shards_that_share_an_uplink_are_decided_for_by_one_controller_which_see
         context = replace(context, job_ranks=job)
         pipeline = Pipeline([world.lane(rank), second.lane(rank)], lambda timing: None)
         start = Decision(Level(values="int8"), "start")
-        governor = AdaptiveGovernor(context, controllers[rank], start, pipeline, transport_of(pipeline, 2))
+        acks = AckSource(lambda: {1 - rank // 2: LinkView(rtprop=0.001, confidence=1.0)})
+        governor = AdaptiveGovernor(context, controllers[rank], start, pipeline, transport_of(pipeline, 2), acks)
         for step in range(20):
             governor.begin_step(bucket(step))
             levels[rank].append(str(governor.decision.level))
@@ -190,6 +193,7 @@ def test_shards_that_share_an_uplink_are_decided_for_by_one_controller_which_see
     assert len(set(levels[0])) == 3
     assert [bool(own.floors) for own in controllers] == [True, False, False, False]
     assert controllers[0].replicas == {2}
+    assert controllers[0].links == {(0, 2)}
     assert controllers[0].floors[-1] == pytest.approx(1e6, rel=0.05)
 
 

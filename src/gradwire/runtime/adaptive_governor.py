@@ -175,6 +175,12 @@ class AdaptiveGovernor:
         paths = ((peer, self._peers.get(peer)) for peer in self._ranks.exchanging)
         return {peer: (path.last, path.rtprop) for peer, path in paths if path is not None}
 
+    def _by_job_rank(self, links: dict[int, LinkView]) -> dict[int, LinkView]:
+        """Links are numbered by the group that exchanges gradients."""
+        if self._context.job_ranks is None:
+            return links
+        return {self._ranks.exchanging[peer]: link for peer, link in links.items()}
+
     def _wait(self, step: int) -> None:
         """Wait for the decision that is in force from now on, and for the pulses of the step before."""
         context, decision, late = self._context, self.decision, self._late
@@ -203,7 +209,7 @@ class AdaptiveGovernor:
             pulse_round.acks = sensing.meter.take(links, moved, busy, in_turns=acks.in_turns)
             link = self._note_links(links, moved, acks, number)
             # Links that are numbered by connection and not by rank are part of the summary only.
-            pulse_round.links = {} if acks.in_turns else links
+            pulse_round.links = {} if acks.in_turns else self._by_job_rank(links)
             readiness = self._transports.report()
             pulse_round.sent = self._context.clock.now()
             pulses = []
@@ -271,7 +277,7 @@ class AdaptiveGovernor:
         sensing = self._sensed_over(pulse_round.transport)
         view = sensing.estimator.update(observed, list(self._peers.values()), now)
         acks = [pulse_round.acks, *(pulse.acks for pulse in pulses.values())]
-        self.view = sensing.stats.update(view, self._context.rank, pulse_round.links, acks, now)
+        self.view = sensing.stats.update(view, self._ranks.rank, pulse_round.links, acks, now)
         sensing.estimator.slow_start = restarts(acks)
         if pulse_round.facts is None:
             return None

@@ -122,8 +122,8 @@ def build(
         opened.callback(quietly, lambda: bus.close(0))
         try:
             built = _build(context, opened)
-            open_lost_rank_finder(context.lost_ranks, config, group, bus)
-            built.session.scaling.all_found = all_ranks(config, group, context.lost_ranks)
+            open_lost_rank_finder(context.lost_ranks, config, group, bus, job_ranks)
+            built.session.scaling.all_found = all_ranks(config, group, context.lost_ranks, job_ranks)
         except GradwireError as error:
             bus.emit(Failed(clock.now(), 0, f"{type(error).__name__}: {error}"))
             raise
