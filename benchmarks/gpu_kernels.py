@@ -43,7 +43,7 @@ TYPES: Final = {
     "out": "*fp32", "frames": "*u8", "stride": "i32", "count": "i32", "weight": "fp32", "histogram": "*i32",
     "state": "*i32", "strata": "i32", "step": "i32", "each": "i32", "k": "i32", "above": "*i32", "equal": "*i32",
     "blocks": "i32", "capacity": "i32", "indices": "*i32", "values": "*fp32", "lengths": "*i64", "kind": "i32",
-    "values_kind": "i32", "body": "*u8",
+    "values_kind": "i32", "body": "*u8", "kept": "i32",
 }  # fmt: skip
 FEEDBACK: Final = {"FEEDBACK": True}
 
@@ -67,9 +67,14 @@ def _blocks(bits: int) -> dict[str, int]:
     return {"BITS": bits, "BLOCK": block, "ROWS": ELEMENTS // block}
 
 
-def _quantise(bits: int) -> Form:
-    moved = 12 + bits / 8 + 4 / _blocks(bits)["BLOCK"]
-    return Form(quantise.quantise, {**FEEDBACK, "STOCHASTIC": True, **_blocks(bits)}, moved)
+# Residuals in bfloat16 are passed as their bits; seeds of their roundings have more than 32 bits.
+BFLOAT: Final = {"r": "*i16", "kept": "i64"}
+
+
+def _quantise(bits: int, bfloat: bool = False) -> Form:
+    moved = (8 if bfloat else 12) + bits / 8 + 4 / _blocks(bits)["BLOCK"]
+    constants = {**FEEDBACK, "STOCHASTIC": True, **_blocks(bits)}
+    return Form(quantise.quantise, constants, moved, 6.0 if bfloat else 8.0, types=BFLOAT if bfloat else None)
 
 
 def _add(bits: int) -> Form:
@@ -83,7 +88,9 @@ HALF: Final = {"BFLOAT": True, "BLOCK": ELEMENTS}
 COUNT: Final = {**FEEDBACK, "SAMPLED": False, "BLOCK": ELEMENTS}
 FORMS: Final = {
     **{f"quantise int{bits}": _quantise(bits) for bits in (8, 4, 2)},
+    **{f"quantise int{bits}, residual bf16": _quantise(bits, bfloat=True) for bits in (8, 4, 2)},
     "halve bf16": Form(half.halve, {**FEEDBACK, **HALF}, 14, types={"out": "*i16"}),
+    "halve bf16, residual bf16": Form(half.halve, {**FEEDBACK, **HALF}, 10, 6.0, types={"out": "*i16", **BFLOAT}),
     **{f"decode and add int{bits}, {RANKS} ranks": _add(bits) for bits in (8, 4, 2)},
     f"decode and add bf16, {RANKS} ranks": Form(
         decode.add_halves, {"ADD": False, **HALF}, 4 + 2 * RANKS, 2 * UNROLLED, RANKS / UNROLLED
@@ -95,10 +102,14 @@ FORMS: Final = {
     "count selected": Form(compact.count_selected, {**FEEDBACK, "BLOCK": ELEMENTS}, 8),
     "place blocks": Form(compact.place_blocks, {}),
     "move selected": Form(compact.move_selected, {**FEEDBACK, "BLOCK": ELEMENTS}, 12),
+    "move selected, residual bf16": Form(compact.move_selected, {**FEEDBACK, "BLOCK": ELEMENTS}, 8, 6.0, types=BFLOAT),
     "measure indices": Form(indices.measure, {"BLOCK": PAIRS}),
     "lay out": Form(indices.lay_out, {"HEADER": 32, "BITS": 8, "BLOCK": 256}, types={"frame": "*i32"}),
     "write indices": Form(indices.write, {"HEADER": 32, "BLOCK": PAIRS}, types={"frame": "*i32"}),
     "write values int8": Form(sparse.write_quantised, {**FEEDBACK, "STOCHASTIC": True, **_blocks(8)}),
+    "write values int8, residual bf16": Form(
+        sparse.write_quantised, {**FEEDBACK, "STOCHASTIC": True, **_blocks(8)}, types=BFLOAT
+    ),
     "write values fp16": Form(sparse.write_floats, {**FEEDBACK, "KIND": 1, "BLOCK": PAIRS}),
     "add values int8": Form(sparse.add_sparse_quantised, _blocks(8)),
     "add values fp16": Form(sparse.add_sparse_floats, {"KIND": 1, "BLOCK": PAIRS}),

@@ -285,6 +285,16 @@ def test_a_broken_file_is_named(content: bytes, tmp_path: Path) -> None:
         resolve(path, {})
 
 
+def test_residuals_on_a_gpu_need_encoding_there() -> None:
+    with pytest.raises(ConfigError, match=r'compress.residual_memory: "gpu" needs compress.encode = "gpu".*ENCODE'):
+        resolve({"compress": {"residual_memory": "gpu"}}, {})
+    for encode, memory in (("gpu", "gpu"), ("gpu", "host"), ("host", "host"), ("gpu", "auto")):
+        found = resolve({"compress": {"encode": encode, "residual_memory": memory}}, {}).compress
+        assert (found.encode, found.residual_memory) == (encode, memory)
+    with pytest.raises(ConfigError, match=r"compress.residual_type.*'float32', 'bfloat16'"):
+        resolve({"compress": {"residual_type": "float16"}}, {})
+
+
 SOURCES = Path(gradwire.__file__).parent.rglob("*.py")
 VARIABLES = sorted({name for path in SOURCES for name in re.findall(r"GRADWIRE_[A-Z0-9_]*[A-Z0-9]", path.read_text())})
 

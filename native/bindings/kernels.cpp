@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "bindings/bindings.h"
+#include "kernels/bfloat.h"
 #include "kernels/checksum.h"
 #include "kernels/cpu.h"
 #include "kernels/exact.h"
@@ -54,6 +55,12 @@ void bind_dense(nb::module_& m) {
         decode_half(half_kind(bf16), at<uint16_t>(src), at<float>(out), n, weight, add, threads);
       },
       "bf16"_a, "src"_a, "out"_a, "n"_a, "weight"_a, "add"_a, "threads"_a, Released());
+  m.def(
+      "round_to_bfloat",
+      [](Address values, Address out, int64_t n, uint64_t seed) {
+        round_to_bfloat(at<float>(values), at<uint16_t>(out), n, seed);
+      },
+      "values"_a, "out"_a, "n"_a, "seed"_a, Released());
   m.def(
       "encode_int8",
       [](Address g, Address r, Address q, Address scales, int64_t n, Optional64 seed, int threads) {

@@ -20,13 +20,14 @@ inline NoiseKey noise_key(uint64_t seed, uint64_t run) {
   return {static_cast<uint32_t>(x), static_cast<uint32_t>(x >> 32)};
 }
 
-// Uniform on the multiples of 2^-24 in [0, 1).
-inline float noise(NoiseKey key, uint32_t lane) {
+inline uint32_t noise_bits(NoiseKey key, uint32_t lane) {
   uint32_t x = lane * kLaneStep + key.add;
   x = (x ^ x >> 16) * kMix1;
   x = (x ^ x >> 15) * kMix2;
-  x = (x ^ x >> 16) ^ key.flip;
-  return static_cast<float>(x >> 8) * 0x1p-24f;
+  return (x ^ x >> 16) ^ key.flip;
 }
+
+// Uniform on the multiples of 2^-24 in [0, 1).
+inline float noise(NoiseKey key, uint32_t lane) { return static_cast<float>(noise_bits(key, lane) >> 8) * 0x1p-24f; }
 
 }  // namespace gradwire

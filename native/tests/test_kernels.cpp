@@ -5,6 +5,7 @@
 #include <random>
 #include <vector>
 
+#include "kernels/bfloat.h"
 #include "kernels/checksum.h"
 #include "kernels/cpu.h"
 #include "kernels/exact.h"
@@ -66,6 +67,8 @@ Bytes dense(const Case& c, int threads) {
     std::vector<uint16_t> half(c.g.size());
     bytes.push_back(static_cast<unsigned char>(encode_half(kind, c.g.data(), r.data(), half.data(), n, threads)));
     decode_half(kind, half.data(), wide.data(), n, 0.3f, true, threads);
+    append(bytes, half);
+    round_to_bfloat(c.g.data(), half.data(), n, 12345);
     append(bytes, half);
     append_floats(bytes, r);
     append_floats(bytes, wide);

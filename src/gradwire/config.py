@@ -52,8 +52,13 @@ class CompressConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # a low-rank level begins with int4. Where none is given: 100, and 0 with a plan or local steps.
     warmup: Count | None = None
     # Where gradients of a GPU are encoded: "host" copies them to host memory; "gpu" encodes them on the GPU by triton's
-    # kernels (the extra gradwire[gpu]), so that only frames are copied, and keeps residuals there. docs/gpu.md.
+    # kernels (the extra gradwire[gpu]), so that only frames are copied. docs/gpu.md.
     encode: Literal["host", "gpu"] = "host"
+    # Where residuals of gradients of a GPU are: "auto" is where they are encoded; "host" with encode = "gpu" leaves the
+    # GPU's memory to the model, and copies them to the GPU and back at every step.
+    residual_memory: Literal["auto", "host", "gpu"] = "auto"
+    # "bfloat16" keeps residuals in half the memory; they are rounded at random, without bias (compress/residual.py).
+    residual_type: Literal["float32", "bfloat16"] = "float32"
     # "hold" keeps the gradient of pruned elements in the residual, "zero" sets pruned weights to zero.
     prune: Literal["hold", "zero"] = "hold"
 
@@ -209,6 +214,12 @@ def checked(config: Config) -> Config:
         raise ConfigError(
             "planning.elastic: ranks can be lost and rejoin only where a plan is in force from the first step on, and "
             'plan is "auto"; name a planner, as in plan = "loadaware", or set planning.elastic to false'
+        )
+    if config.compress.residual_memory == "gpu" and config.compress.encode == "host":
+        raise ConfigError(
+            'compress.residual_memory: "gpu" needs compress.encode = "gpu": the processor adds residuals where it '
+            'encodes, and would copy them to host memory and back at every step; set compress.encode to "gpu" '
+            f'({PREFIX}COMPRESS_ENCODE), or leave compress.residual_memory at "auto"'
         )
     if config.planning.max_ranks and not (config.planner and config.planning.elastic and config.planning.rejoin):
         raise ConfigError(

@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from gradwire.compress.error_feedback import ErrorFeedback, merge_residuals
 from gradwire.compress.lowrank import LowRank
+from gradwire.compress.residual import DTYPES, ResidualType
 from gradwire.errors import ConfigError, LinkError
 from gradwire.level import Level
 from gradwire.types import Bucket, ParameterSlice
@@ -215,3 +216,43 @@ def test_at_the_end_a_peer_that_never_reported_is_no_error_and_the_others_count(
     feedback.defer(one, lambda: residual.add_(1.0))
     feedback.settle_last()
     assert feedback.state_dict()["residuals"]["a"].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(("saved_as", "loaded_as"), [("float32", "bfloat16"), ("bfloat16", "float32")])
+def test_a_checkpoint_of_the_other_type_of_residuals_is_loaded(saved_as: ResidualType, loaded_as: ResidualType) -> None:
+    one, values = bucket(0, ("a", 4096)), torch.linspace(1, 2, 4096)
+    saved, loaded = ErrorFeedback(0, 2, saved_as), ErrorFeedback(0, 2, loaded_as)
+    saved.add(one, 0, values)
+    state = saved.state_dict()
+    assert state["residuals"]["a"].dtype == DTYPES[saved_as]
+    loaded.load_state_dict(state)
+    kept = loaded.worker(one, CPU)
+    assert kept.dtype == DTYPES[loaded_as]
+    assert float((kept - values).abs().max()) < 2.0**-7
+    assert abs(float((kept.double() - values).mean())) < 5 * 2.0**-8 / 4096**0.5
+
+
+def test_everything_that_is_done_to_residuals_keeps_their_type_and_their_sum() -> None:
+    """A change of scale, an owner's share, a step that is undone, a new layout, another number of ranks."""
+    feedback, one = ErrorFeedback(1, 4, "bfloat16"), bucket(0, ("a", 2), ("b", 2))
+    feedback.add(one, 0, torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    assert feedback.owner(one, (0, 2)).dtype == torch.bfloat16
+    feedback.owner(one, (0, 2)).fill_(2.0)
+    saved = feedback.saved(one)
+    feedback.worker(one, CPU).zero_()
+    feedback.restore(saved)
+    feedback.rescale(0.5)
+    feedback.set_aside()
+    feedback.add(one, 3, torch.tensor([8.0]))
+    feedback.take_up()
+    moved = feedback.worker(bucket(0, ("b", 2), ("a", 2)), CPU)
+    assert moved.dtype == torch.bfloat16
+    assert moved.tolist() == [1.5, 10.0, 4.5, 5.0]
+    states = [{**feedback.state_dict(), "rank": rank} for rank in range(4)]
+    fewer = ErrorFeedback(0, 2, "bfloat16")
+    fewer.load_state_dict(states)
+    assert fewer.worker(one, CPU).tolist() == [4.5, 5.0, 1.5, 10.0]
+    gradient = torch.ones(4)
+    fewer.flush(one, gradient)
+    assert gradient.tolist() == [5.5, 6.0, 2.5, 11.0]
+    assert not fewer.pending(one)

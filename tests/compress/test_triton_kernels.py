@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,6 +11,7 @@ from torch import Tensor
 from gradwire.compress import kernels
 from gradwire.compress.base import ChunkSpan
 from gradwire.compress.frame import HEADER, counts
+from gradwire.compress.residual import KEPT, opened, stored_as
 from gradwire.compress.topk import TopK
 from gradwire.level import Level
 from tests.compress.interpreted import launch, launch_sparse
@@ -17,6 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 BITS = {8: (kernels.encode_int8, kernels.decode_int8), 4: (kernels.encode_int4, kernels.decode_int4)}
 BITS[2] = (kernels.encode_int2, kernels.decode_int2)
+SEED = KEPT ^ 99  # of the rounding of residuals in bfloat16
 NAN, INF = float("nan"), float("inf")
 
 
@@ -51,13 +55,14 @@ def encoded(n: int, bits: int) -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize("bits", [8, 4, 2])
 @pytest.mark.parametrize(("n", "scale"), [(1, 1.0), (64, 0.0), (259, 1e-42), (2049, 1.0), (700, 1e38)])
 def test_blocks_are_quantised_as_the_native_kernels_quantise(n: int, scale: float, bits: int, seed: int | None) -> None:
-    for feedback in (True, False):
+    for kept in (torch.float32, torch.bfloat16, None):
         g, r = drawn(n, scale)
         (_, scales, q), (_, want_scales, want_q) = encoded(n, bits), encoded(n, bits)
-        mine, want = (r.clone(), r.clone()) if feedback else (None, None)
+        mine, want = (None, None) if kept is None else (stored_as(r, kept, 1), stored_as(r, kept, 1))
         nonfinite = torch.zeros(1, dtype=torch.int32)
-        expected = BITS[bits][0](g, want, want_q.view(torch.int8) if bits == 8 else want_q, want_scales, seed=seed)
-        launch.encode_quantised(g, mine, q, scales, nonfinite, seed, bits)
+        with nullcontext(None) if want is None else opened(want, SEED) as wide:
+            expected = BITS[bits][0](g, wide, want_q.view(torch.int8) if bits == 8 else want_q, want_scales, seed=seed)
+        launch.encode_quantised(g, mine, q, scales, nonfinite, seed, bits, SEED)
         assert same_bits(scales, want_scales)
         assert same_bits(q, want_q)
         assert int(nonfinite) == expected
@@ -83,12 +88,19 @@ def test_frames_of_all_ranks_are_added_in_rank_order(bits: int, add: bool) -> No
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kept", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("n", "scale"), [(1, 1.0), (2049, 1.0), (700, 1e-7), (700, 1e-42), (700, 1e38)])
-def test_halves_are_rounded_as_the_native_kernels_round(dtype: torch.dtype, n: int, scale: float) -> None:
+def test_halves_are_rounded_as_the_native_kernels_round(
+    dtype: torch.dtype, kept: torch.dtype, n: int, scale: float
+) -> None:
     g, r = drawn(n, scale)
-    mine, want, half, want_half = r.clone(), r.clone(), torch.empty(n, dtype=dtype), torch.empty(n, dtype=dtype)
+    mine, want = stored_as(r, kept, 1), stored_as(r, kept, 1)
+    half, want_half = torch.empty(n, dtype=dtype), torch.empty(n, dtype=dtype)
     nonfinite = torch.zeros(1, dtype=torch.int32)
-    assert kernels.encode_half(g, want, want_half) == (launch.encode_half(g, mine, half, nonfinite), int(nonfinite))[1]
+    with opened(want, SEED) as wide:
+        expected = kernels.encode_half(g, wide, want_half)
+    launch.encode_half(g, mine, half, nonfinite, SEED)
+    assert int(nonfinite) == expected
     assert same_bits(half, want_half)
     assert same_bits(mine, want)
     out, want_out = torch.ones(n), torch.ones(n)
@@ -112,24 +124,26 @@ def sparse_frames(level: str, g: Tensor, r: Tensor | None, seed: int | None) -> 
     codec, n = TopK(Level.parse(level)), g.numel()
     want, mine = (torch.zeros(codec.size_of(n), dtype=torch.uint8) for _ in range(2))
     left = None if r is None else r.clone()
-    found = codec.encode(g, left, want, ChunkSpan(0, 0, 0, n), seed)
+    with nullcontext(None) if left is None else opened(left, SEED) as wide:
+        found = codec.encode(g, wide, want, ChunkSpan(0, 0, 0, n), seed)
     form = codec.form(n)
     scratch = torch.full((launch_sparse.scratch_bytes(n, form.capacity),), 0x7F, dtype=torch.uint8)
-    launch_sparse.encode_sparse(g, r, mine, form, scratch, seed)
+    launch_sparse.encode_sparse(g, r, mine, form, scratch, seed, SEED)
     if r is not None and left is not None:
         assert same_bits(r, left), "the residuals differ"
     return want, mine, found.nonfinite, int(mine[24:28].view(torch.int32))
 
 
 @pytest.mark.parametrize("kind", ["plain", "wild", "ties", "zeros"])
+@pytest.mark.parametrize("kept", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     "level", ["topk:0.01+int8", "topk:0.2+int4", "exactk:0.03+fp16", "topk:0.05", "topk:0.3+int2", "topk:0.04+bf16"]
 )
-def test_a_sparse_frame_is_that_of_the_native_codec(level: str, kind: str) -> None:
+def test_a_sparse_frame_is_that_of_the_native_codec(level: str, kept: torch.dtype, kind: str) -> None:
     for n in (1, 2051):
         g, r = drawn(n)
         g = {"plain": g.nan_to_num(0.0), "wild": g, "ties": (2 * g.nan_to_num(0.0)).round(), "zeros": 0 * r}[kind]
-        residual = None if kind == "plain" else r if kind == "wild" else torch.zeros(n)
+        residual = None if kind == "plain" else stored_as(r if kind == "wild" else torch.zeros(n), kept, 1)
         want, mine, expected, nonfinite = sparse_frames(level, g, residual, seed=None if kind == "ties" else 7)
         body = int(want[20:24].view(torch.int32))
         assert torch.equal(mine[:24], want[:24])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from click.testing import CliRunner
@@ -88,12 +90,23 @@ def test_without_a_gpu_the_command_says_so() -> None:
 def test_kernels_of_a_device_are_compared_with_those_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     launch = pytest.importorskip("tests.compress.interpreted").launch
     monkeypatch.setattr(gpu_checks, "KERNEL_LEVELS", ("int8", "topk:0.03+int8"))
+    monkeypatch.setattr(gpu_checks, "RESIDUAL_LEVELS", ("int8",))
     assert "2 levels: kernels" in gpu_checks.check_kernels(CheckedSimulation()), "values that are summed as they are"
     monkeypatch.setattr(gpu_checks, "NUMEL", 5003)
     assert "2 levels: kernels" in gpu_checks.check_kernels(CheckedSimulation())
     encode = launch.encode_quantised
-    monkeypatch.setattr(
-        launch, "encode_quantised", lambda g, r, q, scales, bad, seed, bits: encode(g, r, q, scales, bad, 5, bits)
-    )
+
+    def with_other(place: int) -> None:
+        """Another seed as the argument at this place."""
+
+        def wrong(*given: Any) -> None:
+            encode(*given[:place], 5, *given[place + 1 :])
+
+        monkeypatch.setattr(launch, "encode_quantised", wrong)
+
+    with_other(place=5)
+    with pytest.raises(gpu_checks.CheckFailedError, match=r"int8 of torch\.float32"):
+        gpu_checks.check_kernels(CheckedSimulation())
+    with_other(place=7)
     with pytest.raises(gpu_checks.CheckFailedError, match=r"int8 of torch\.float32"):
         gpu_checks.check_kernels(CheckedSimulation())

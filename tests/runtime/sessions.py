@@ -13,6 +13,7 @@ from gradwire.clock import MonotonicClock
 from gradwire.compress.base import Weights
 from gradwire.compress.codec_cache import CodecCache
 from gradwire.compress.error_feedback import ErrorFeedback, MakeZeros, Place, host_zeros
+from gradwire.compress.residual import ResidualType
 from gradwire.config import CompressConfig
 from gradwire.device.base import FindDevice
 from gradwire.device.cuda import find_device
@@ -62,13 +63,25 @@ class ScriptedGovernor:
 class ObservedFeedback(ErrorFeedback):
     """Records which owners' residuals the exchanges of the last step asked for."""
 
-    def __init__(self, rank: int, world_size: int) -> None:
-        super().__init__(rank, world_size)
+    def __init__(self, rank: int, world_size: int, kept: ResidualType = "float32") -> None:
+        super().__init__(rank, world_size, kept)
         self.asked: dict[int, set[Place]] = {}
 
     def owner(self, bucket: Bucket, place: Place, zeros: MakeZeros = host_zeros) -> Tensor:
         self.asked.setdefault(bucket.index, set()).add(place)
         return super().owner(bucket, place, zeros)
+
+    def written(self) -> dict[str, Tensor]:
+        """By parameter, the sum of the magnitudes of what waits, in units of this rank's gradient."""
+        found = {name: value.double().abs() for name, value in self._residual.state().items()}
+        for index, owned in self._owned.items():
+            for part in self._residual._layouts[index].slices:
+                for (start, numel), left in owned.items():
+                    low, high = max(start, part.offset), min(start + numel, part.offset + part.numel)
+                    if low < high:
+                        inside = left[low - start : high - start].double().abs()
+                        found[part.name][low - part.offset : high - part.offset] += self._world_size * inside
+        return found
 
     def reachable(self) -> dict[str, Tensor]:
         """By parameter, in units of this rank's gradient: its residual, and what it read last as an owner."""
@@ -127,7 +140,8 @@ class Sessions:
     ) -> None:
         self.world_size, self.shapes = world_size, shapes
         self.governors = [ScriptedGovernor() for _ in range(world_size)]
-        self.feedbacks = [ObservedFeedback(rank, world_size) for rank in range(world_size)]
+        kept: ResidualType = compress.residual_type if compress is not None else "float32"
+        self.feedbacks = [ObservedFeedback(rank, world_size, kept) for rank in range(world_size)]
         self.codecs = [CodecCache(compress is not None and compress.prune == "zero") for _ in range(world_size)]
         self.events: list[Event] = []
         self.timings: list[tuple[float, float, int]] = []

@@ -15,11 +15,13 @@ from gradwire.errors import ConfigError, LinkError
 from gradwire.events import Event, Stepped
 from gradwire.exchange.select import FootprintTable
 from gradwire.level import Level
+from gradwire.runtime.ack_source import AckSource
 from gradwire.runtime.adaptive_governor import AdaptiveGovernor
+from gradwire.runtime.job_ranks import JobRanks
 from gradwire.runtime.pipeline import Pipeline
 from gradwire.sense.step_timer import StepTimer
 from gradwire.transport.lanes.loopback import Loopback
-from gradwire.types import Bucket, Decision, Footprint, StepFacts, View
+from gradwire.types import Bucket, Decision, Footprint, LinkView, StepFacts, View
 from tests.runtime.test_governor import ManualClock, bucket, governor_context
 from tests.runtime.transports import transport_of
 
@@ -141,6 +143,58 @@ def test_ranks_agree_at_every_step_and_report_each_once() -> None:
     for _, events, error in results:
         assert not error
         assert [event.step for event in events if isinstance(event, Stepped)] == list(range(30))
+
+
+class ViewController(CountingController):
+    """Keeps the least bandwidth that it was shown, and the replicas of the job."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.floors, self.replicas, self.links = list[float](), set[int](), set[tuple[int, int]]()
+
+    def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
+        self.floors.append(view.group.floor)
+        self.replicas.add(job.world_size)
+        self.links |= view.links.keys()
+        return super().decide(job, view, facts, now)
+
+
+def test_shards_that_share_an_uplink_are_decided_for_by_one_controller_which_sees_their_share() -> None:
+    """Two sites of two shards, site 0 with ranks 0 and 1. The uplinks carry 2 MB/s; both shards send at once."""
+    controllers = [ViewController() for _ in range(4)]
+    world, second = Loopback(4), Loopback(4)
+    levels: list[list[str]] = [[] for _ in controllers]
+
+    def one(rank: int) -> None:
+        sink, timer, clock = ManualClock(), StepTimer(), MonotonicClock()
+        context = governor_context(timer, sink, FootprintTable(2), clock=clock, rank=rank // 2, world_size=2)
+        job = JobRanks.of_shards(10 + rank, (10, 11, 12, 13), (10 + rank % 2, 12 + rank % 2))
+        context = replace(context, job_ranks=job)
+        pipeline = Pipeline([world.lane(rank), second.lane(rank)], lambda timing: None)
+        start = Decision(Level(values="int8"), "start")
+        acks = AckSource(lambda: {1 - rank // 2: LinkView(rtprop=0.001, confidence=1.0)})
+        governor = AdaptiveGovernor(context, controllers[rank], start, pipeline, transport_of(pipeline, 2), acks)
+        for step in range(20):
+            governor.begin_step(bucket(step))
+            levels[rank].append(str(governor.decision.level))
+            timer.bucket_ready(clock.now(), 4000)
+            timer.operation(clock.now() - 0.002, clock.now(), 2000)  # 2 x 2000 bytes in 2 ms
+        assert governor._trips().keys() == {(rank + 2) % 4}, "links are those to the ranks of the exchange"
+        governor.finish()
+        governor.close()
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert levels == [levels[0]] * 4
+    assert len(levels[0]) == 20
+    assert len(set(levels[0])) == 3
+    assert [bool(own.floors) for own in controllers] == [True, False, False, False]
+    assert controllers[0].replicas == {2}
+    assert controllers[0].links == {(0, 2)}
+    assert controllers[0].floors[-1] == pytest.approx(1e6, rel=0.05)
 
 
 def test_the_controller_is_asked_on_the_pulse_thread_and_on_rank_0_only() -> None:

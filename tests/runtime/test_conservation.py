@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import get_args
 
 import pytest
 import torch
 from torch import Tensor
 
+from gradwire.compress.residual import ResidualType
 from gradwire.config import CompressConfig
 from gradwire.transport.lanes.loopback import seeded_loss
 from tests.runtime.sessions import Sessions
@@ -59,6 +61,53 @@ def test_every_change_of_level_keeps_applied_plus_residual_equal_to_the_gradient
             given[index] += sum(own[index].double() for own in parts)
             applied[index] += RANKS * restored[0][index].double()
         assert difference(world, given, applied) < 1e-6, f"lost after step {number} at {level}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", LEVELS)
+def test_residuals_in_bfloat16_conserve_the_gradient_to_their_rounding(first: str) -> None:
+    """As above. A residual is written in a step and, where the level changes, with that of the owners before the next;
+    each write has a standard deviation of 2^-8 of the value at most."""
+    world = Sessions(RANKS, SHAPES, CompressConfig(chunk=0.1, residual_type="bfloat16"))
+    given = [torch.zeros(own.numel(), dtype=torch.float64) for own in gradients(0)[0]]
+    applied = [torch.zeros_like(total) for total in given]
+    path, variance = [level for then in LEVELS[::3] for level in (first, then)] + [first], 0.0
+    before = 0.0
+    for number, level in enumerate(path):
+        parts = gradients(number % 7)
+        restored = world.step(level, parts)
+        for index in range(len(SHAPES)):
+            assert all(torch.equal(restored[0][index], own[index]) for own in restored[1:])
+            given[index] += sum(own[index].double() for own in parts)
+            applied[index] += RANKS * restored[0][index].double()
+        after = sum(float(one.square().sum()) for own in world.feedbacks for one in own.written().values())
+        variance, before = variance + (before + after) * 2.0**-16, after
+        norm = sum(float(total.square().sum()) for total in given) ** 0.5
+        assert difference(world, given, applied) * norm <= variance**0.5 + 1e-6 * norm, f"step {number} at {level}"
+    world.close()
+
+
+@pytest.mark.parametrize("level", ["int8", "int4", "topk:0.2"])
+@pytest.mark.parametrize("late", [False, True])
+def test_what_was_not_delivered_returns_to_residuals_in_bfloat16_too(level: str, late: bool) -> None:
+    """Three writes, each to a neighbour at most: of what was not sent, of what was lost, and with the owner's share."""
+    worlds = [
+        Sessions(RANKS, SHAPES, CompressConfig(residual_type=kept), loss=seeded_loss(0.2, seed=3), late=late)
+        for kept in get_args(ResidualType)
+    ]
+    for world in worlds:
+        world.step(level, gradients(0))
+    for exact, rounded in zip(worlds[0].feedbacks, worlds[1].feedbacks, strict=True):
+        exact.settle()
+        sizes = exact.written()
+        wide, narrow = exact.state_dict()["residuals"], rounded.state_dict()["residuals"]
+        assert sum(float(value.abs().gt(0.5).sum()) for value in wide.values()) > 1000, "whole values returned"
+        for name, value in wide.items():
+            assert narrow[name].dtype == torch.bfloat16
+            scale = 2.0  # the most that quantising leaves here, before what was lost is added to it
+            assert bool(((narrow[name] - value).abs() <= 3 * 2.0**-7 * (sizes[name] + scale)).all())
+    for world in worlds:
+        world.close()
 
 
 def test_reports_that_come_after_the_exchange_change_nothing() -> None:

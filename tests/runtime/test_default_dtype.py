@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from gradwire.compress.residual import ResidualSpan
 from gradwire.exchange import factor_sum
 from gradwire.tree.accumulator import SharedMaskAccumulator
 from tests.runtime.sessions import Sessions
@@ -62,7 +63,11 @@ def test_a_tree_sums_shared_mask_values_in_float32() -> None:
     torch.set_default_dtype(torch.bfloat16)
     gradient = torch.full((8,), 1.0 + 2.0**-12, dtype=torch.float32)
     accumulator = SharedMaskAccumulator(
-        "fp32", gradient, torch.zeros(8, dtype=torch.float32), torch.arange(4, dtype=torch.int32), None
+        "fp32",
+        gradient,
+        ResidualSpan(torch.zeros(8, dtype=torch.float32), 0),
+        torch.arange(4, dtype=torch.int32),
+        None,
     )
     accumulator.begin()
     body = torch.empty(accumulator.body.nbytes, dtype=torch.uint8)

@@ -17,6 +17,7 @@ from torch.futures import Future
 
 from gradwire.compress.base import Weights
 from gradwire.compress.gradient_sample import GradientSampler
+from gradwire.compress.residual import ResidualType
 from gradwire.config import CompressConfig
 from gradwire.errors import LinkError
 from gradwire.events import Synchronised
@@ -50,11 +51,13 @@ class DeviceSessions(Sessions):
         *,
         own_wire: bool = True,
         encode: Literal["host", "gpu"] = "host",
+        compress: CompressConfig | None = None,
     ) -> None:
         self.devices = [SimulatedDevice(seed, ignore) for _ in range(2)]
         found = [device.find for device in self.devices]
-        compress = CompressConfig(encode=encode)
-        super().__init__(2, SHAPES, compress, own_wire=own_wire, devices=found, slot=SLOT)
+        super().__init__(
+            2, SHAPES, compress or CompressConfig(encode=encode), own_wire=own_wire, devices=found, slot=SLOT
+        )
 
     def all_reduce(self, world: Loopback, rank: int) -> AllReduceMean:
         """As NCCL does it: on a stream of its own; the future is done when the all-reduce is queued."""
@@ -178,16 +181,26 @@ def test_a_step_that_the_device_never_ends_is_a_link_error() -> None:
     world.close()
 
 
-@pytest.mark.parametrize(("dtype", "bytes_per_parameter"), [(torch.float32, 10.0), (torch.float16, 8.0)])
-def test_host_memory_is_what_the_documentation_states(dtype: torch.dtype, bytes_per_parameter: float) -> None:
-    """Residual 4, values as large as the gradient, and 4 / 2 ranks for the shard that this rank owns."""
-    world = DeviceSessions()
+@pytest.mark.parametrize(
+    ("dtype", "kept", "bytes_per_parameter"),
+    [
+        (torch.float32, "float32", 10.0),
+        (torch.float16, "float32", 8.0),
+        (torch.float32, "bfloat16", 7.0),
+        (torch.float16, "bfloat16", 5.0),
+    ],
+)
+def test_host_memory_is_what_the_documentation_states(
+    dtype: torch.dtype, kept: ResidualType, bytes_per_parameter: float
+) -> None:
+    """Residual 4 or 2, values as large as the gradient, and half of the residual for the shard that this rank owns."""
+    world = DeviceSessions(compress=CompressConfig(residual_type=kept))
     world.step("int8", drawn(0, dtype))
     for feedback, session in zip(world.feedbacks, world.sessions, strict=True):
-        kept = [*session._parts.host._values.values(), *feedback._residual._flat.values()]
-        kept += [left for owned in feedback._owned.values() for left in owned.values()]
+        tensors = [*session._parts.host._values.values(), *feedback._residual._flat.values()]
+        tensors += [left for owned in feedback._owned.values() for left in owned.values()]
         numel = sum(value.numel() for value in feedback._residual._flat.values())
-        assert sum(tensor.nbytes for tensor in kept) <= bytes_per_parameter * numel
+        assert sum(tensor.nbytes for tensor in tensors) <= bytes_per_parameter * numel
     world.close()
 
 

@@ -15,6 +15,7 @@ import torch
 from gradwire.clock import MonotonicClock
 from gradwire.compress.codec_cache import CodecCache
 from gradwire.compress.error_feedback import ErrorFeedback
+from gradwire.compress.residual import DTYPES, ResidualType
 from gradwire.config import CompressConfig
 from gradwire.device.event_watcher import EventWatcher
 from gradwire.events import Event
@@ -57,8 +58,8 @@ class _NoEvents:
         """Nobody reads them."""
 
 
-def path() -> tuple[CompressedPath, PathContext]:
-    feedback, codecs = ErrorFeedback(0, RANKS), CodecCache()
+def path(kept: ResidualType) -> tuple[CompressedPath, PathContext]:
+    feedback, codecs = ErrorFeedback(0, RANKS, kept), CodecCache()
     context = PathContext(
         rank=0,
         world_size=RANKS,
@@ -74,11 +75,11 @@ def path() -> tuple[CompressedPath, PathContext]:
     return CompressedPath(context), context
 
 
-def synchronised(numel: int, count: int, level: str) -> int:
+def synchronised(numel: int, count: int, level: str, kept: ResidualType) -> int:
     """The most bytes that the process needed beside the gradients, in all steps."""
     generator = torch.Generator().manual_seed(0)
     gradients = [torch.randn(numel, generator=generator) for _ in range(count)]
-    compressed, context = path()
+    compressed, context = path(kept)
     before = resident("VmRSS")
     for step in range(STEPS):
         works = []
@@ -106,15 +107,25 @@ def resident(name: str) -> int:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the kernel's own count of memory is needed")
 @pytest.mark.parametrize(
-    ("numel", "count", "level", "bytes_per_parameter"),
-    [(1 << 28, 1, "int8", 6.1), (1 << 28, 1, "topk:0.01+int8", 6.2), (2048, 10_000, "int8", 6.1)],
+    ("numel", "count", "level", "kept", "bytes_per_parameter"),
+    [
+        (1 << 28, 1, "int8", "float32", 6.1),
+        (1 << 28, 1, "int8", "bfloat16", 3.6),
+        (1 << 28, 1, "topk:0.01+int8", "float32", 6.2),
+        (1 << 28, 1, "topk:0.01+int8", "bfloat16", 4.7),
+        (2048, 10_000, "int8", "float32", 6.1),
+        (2048, 10_000, "int8", "bfloat16", 3.6),
+    ],
 )
 def test_memory_is_what_the_documentation_states(
-    numel: int, count: int, level: str, bytes_per_parameter: float
+    numel: int, count: int, level: str, kept: ResidualType, bytes_per_parameter: float
 ) -> None:
-    """Residual 4, residual of this rank's shard 4 / 4 ranks; the frames of the bucket, or the mean of a chunk: a chunk
-    of the sparse level is the whole bucket, so its mean is another 4 / 4."""
-    program = f"from tests.runtime.test_large_buckets import *; print(synchronised({numel}, {count}, {level!r}))"
+    """Residual 4 or 2, residual of this rank's shard a fourth of it; the frames of the bucket, or the mean of a chunk:
+    a chunk of the sparse level is the whole bucket, so its mean is another 4 / 4, and so is a shard's residual as
+    float32."""
+    program = (
+        f"from tests.runtime.test_large_buckets import *; print(synchronised({numel}, {count}, {level!r}, {kept!r}))"
+    )
     done = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, text=True, timeout=170)
     most, parameters = int(done.stdout), numel * count
-    assert 4 * parameters <= most <= bytes_per_parameter * parameters + FIXED + OBJECTS * count
+    assert DTYPES[kept].itemsize * parameters <= most <= bytes_per_parameter * parameters + FIXED + OBJECTS * count

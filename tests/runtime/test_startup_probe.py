@@ -9,7 +9,7 @@ import pytest
 
 from gradwire.errors import LinkError
 from gradwire.runtime.pipeline import Pipeline
-from gradwire.runtime.startup_probe import SIZES, probe_bandwidth
+from gradwire.runtime.startup_probe import SIZES, probe_bandwidth, probe_shared_uplink
 from gradwire.transport.lanes.base import Op, Pending, Timing
 from gradwire.transport.lanes.loopback import Loopback, LoopbackLane
 
@@ -64,6 +64,36 @@ def test_all_ranks_find_the_slowest_ranks_rate(latency: float, rate: float) -> N
     lanes = [TimedLane(world.lane(rank), latency, rate / 2 if rank == 2 else rate) for rank in range(3)]
     found = probe(lanes)
     assert found[0] == found[1] == found[2] == pytest.approx(rate / 2, rel=0.02)
+
+
+def test_ranks_that_share_an_uplink_begin_together_and_all_take_the_least_rate() -> None:
+    """Two sites of two shards: ranks 0 and 2 hold the first, 1 and 3 the second, which gets less of the uplink. The
+    first is ready earlier, and would see all of the uplink."""
+    everyone, groups = Loopback(4), [Loopback(2), Loopback(2)]
+    found = [0.0] * 4
+
+    def one(rank: int) -> None:
+        lane = TimedLane(groups[rank % 2].lane(rank // 2), 0.001, 4e6 if rank % 2 else 8e6)
+        own, together = (Pipeline([each], lambda timing: None) for each in (lane, everyone.lane(rank)))
+        ready.wait(30)
+        if rank % 2:
+            early.wait(30)
+        found[rank] = probe_shared_uplink(own, 2, together, 4)
+        own.close()
+        together.close()
+
+    ready, early = threading.Barrier(5), threading.Event()
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(4)]
+    for thread in threads:
+        thread.start()
+    ready.wait(30)
+    threads[0].join(0.2)  # ranks 0 and 2 would be done by now
+    assert found[0] == 0.0, "it did not wait for the other group"
+    early.set()
+    for thread in threads:
+        thread.join(30)
+    assert found == pytest.approx([4e6] * 4, rel=0.02)
+    assert len(set(found)) == 1
 
 
 def test_a_slow_network_is_not_sent_the_largest_part() -> None:

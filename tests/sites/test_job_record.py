@@ -38,6 +38,16 @@ def test_a_job_with_another_cap_is_not_joined() -> None:
         find_job(store, "0", facts_of(resolve(ours)), 0.2)
 
 
+def test_ranks_may_keep_and_encode_residuals_in_different_ways_but_not_round_values_differently() -> None:
+    """The frames are the same, so a rank with a GPU and one without can be in one job."""
+    store, leader = HashStore(), LeaderRecord(kind="ltp", secret="", addresses={}, plan="")
+    publish_job(store, "0", JobRecord(leader, facts_of(resolve(CONFIG)), drawn=True))
+    own = {"encode": "gpu", "residual_memory": "host", "residual_type": "bfloat16"}
+    assert find_job(store, "0", facts_of(resolve({**CONFIG, "compress": own})), 0.2).leader == leader
+    with pytest.raises(ConfigError, match=r"compress.rounding is 'nearest' here and 'stochastic' in the running job"):
+        find_job(store, "0", facts_of(resolve({**CONFIG, "compress": {"rounding": "nearest"}})), 0.2)
+
+
 def test_a_job_does_not_grow_beyond_its_places_and_says_what_to_do_instead() -> None:
     store, leader = HashStore(), LeaderRecord(kind="ltp", secret="", addresses={}, plan="")
     publish_job(store, "0", JobRecord(leader, job_facts(resolve(CONFIG), 4, 10), drawn=True))

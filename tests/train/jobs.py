@@ -179,6 +179,11 @@ def mixed_dtypes(rank: int, world: int, level: str | None) -> Tensor:
     return flat(net)
 
 
+def train_with_own_residuals(rank: int, world: int, config: dict[str, Any]) -> dict[str, Any]:
+    """Rank 0 keeps its residuals as float32, the others as bfloat16."""
+    return train_small(rank, world, {**config, "compress": {"residual_type": "bfloat16" if rank else "float32"}})
+
+
 def resume(rank: int, world: int, level: Any) -> tuple[Tensor, Tensor]:
     """Ten steps in one go, and five, a checkpoint, five: both results."""
 
@@ -227,7 +232,7 @@ def detach_half_way(rank: int, world: int) -> tuple[bool, dict[str, int]]:
     return same_everywhere(flat(net)), levels
 
 
-def digits(rank: int, world: int, level: str, epochs: int = 10) -> float:
+def digits(rank: int, world: int, level: Any, epochs: int = 10) -> float:
     """Accuracy of the demo's CNN on the shipped digits."""
     data = load("digits")
     torch.manual_seed(1)

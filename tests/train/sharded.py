@@ -14,7 +14,13 @@ from torch.distributed.fsdp._fully_shard import _fsdp_collectives as collectives
 from torch.nn import functional as F
 
 import gradwire
+from gradwire.decide.base import Job
+from gradwire.errors import ConfigError
 from gradwire.integrations.fsdp_unit import FsdpUnit
+from gradwire.level import Level
+from gradwire.runtime import open_governor
+from gradwire.transport.lanes.open_lanes import group_of
+from gradwire.types import Decision, StepFacts, View
 from tests.train.instruments import recorded_settles, train_with_broken_encoder
 from tests.train.jobs import batch, small_net, train_step
 from tests.train.test_backwards import Checkpointed
@@ -71,6 +77,62 @@ def train(rank: int, world: int, level: Any, how: str = "", steps: int = 6, site
     if handle:
         handle.close()
     return {"weights": shards(net), "losses": losses, "agreed": agreed, "summary": summary, "state": state}
+
+
+class RankController:
+    """Every rank's chooses other levels than those of the other ranks, and notes what it is asked."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank, self.jobs = rank, list[tuple[int, int]]()
+
+    def decide(self, job: Job, view: View, facts: StepFacts, now: float) -> Decision:
+        self.jobs.append((job.world_size, facts.wire_bytes))
+        level = ("int8", "int4", "fp16", "int2")[(self.rank + len(self.jobs)) % 4]
+        return Decision(Level.parse(level), f"rank {self.rank} chose it")
+
+
+def train_with_own_controllers(
+    rank: int, world: int, settings: dict[str, Any], steps: int = 10
+) -> tuple[list[str], list[tuple[int, int]], bool]:
+    """The level of every step on this rank, what its controller was asked, and whether replicas agreed."""
+    controller = RankController(rank)
+    make, open_governor.make_controller = open_governor.make_controller, lambda *arguments: controller
+    try:
+        mesh = mesh_of(world)
+        net = wrap(small_net(), mesh)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        handle: Any = gradwire.attach(net, {"level": "auto", **settings}, optimizer=optimizer)
+    finally:
+        open_governor.make_controller = make
+    levels, agreed = list[str](), True
+    for step in range(steps):
+        inputs, labels = batch(rank, step)
+        optimizer.zero_grad()
+        F.cross_entropy(net(inputs), labels).backward()
+        optimizer.step()
+        levels.append(str(handle._built.governor.decision.level))
+        agreed = agreed and (bool(settings) or same_on_replicas(shards(net), mesh))
+    handle.close()
+    return levels, controller.jobs, agreed
+
+
+def attach_with_a_level_for_each_shard(rank: int, world: int) -> str:
+    net = wrap(small_net(), mesh_of(world))
+    try:
+        gradwire.attach_fsdp(net, ["auto", "int8"][rank % 2])
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def sum_over_some(rank: int, world: int) -> float:
+    """Of the ranks behind the first, in a group of theirs."""
+    if rank == 0:
+        return 0.0
+    group = group_of(range(1, world), 60.0)
+    value = torch.tensor(float(rank))
+    dist.all_reduce(value, group=group)
+    return float(value)
 
 
 def halve_gradients(net: Any) -> None:

@@ -59,9 +59,11 @@ def test_ddp_features_give_plain_results_with_off_and_close_ones_with_int8(ranks
 
 
 MOMENTUM = {"level": "topk:0.05", "compress": {"momentum": 0.9}}
+BFLOAT16 = {"residual_type": "bfloat16"}
+HALF = {"level": "topk:0.05", "compress": {"momentum": 0.9, **BFLOAT16}}
 
 
-@pytest.mark.parametrize("level", ["topk:0.05+fp16", "int8", "lowrank:2", MOMENTUM])
+@pytest.mark.parametrize("level", ["topk:0.05+fp16", "int8", "lowrank:2", MOMENTUM, HALF])
 def test_a_job_resumed_from_a_checkpoint_ends_like_one_that_was_not_stopped(ranks: Ranks, level: Any) -> None:
     # Owners' residuals are folded into workers' at a checkpoint, which moves a rounding error, not a gradient.
     for whole, resumed in ranks.run(2, jobs.resume, level):
@@ -81,6 +83,16 @@ def test_detach_sends_the_residuals_and_continues_as_plain_ddp(ranks: Ranks) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("level", ["fp16", "int8", "int4", "int2", "topk:0.05+int8", "lowrank:4", "sharedk:0.05+fp16"])
 def test_digits_are_learnt_as_well_as_without_compression(ranks: Ranks, level: str) -> None:
+    _check_digits(ranks, level)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", ["int4", "topk:0.01+int8", "lowrank:4"])
+def test_digits_are_learnt_as_well_with_residuals_in_bfloat16(ranks: Ranks, level: str) -> None:
+    _check_digits(ranks, {"level": level, "compress": BFLOAT16})
+
+
+def _check_digits(ranks: Ranks, level: Any) -> None:
     plain, compressed = ranks.run(2, jobs.digits, "off")[0], ranks.run(2, jobs.digits, level)[0]
     # 397 test images: one image is 0.25 points, and two runs of the same job differ by two or three of them.
     assert compressed >= plain - 0.0125

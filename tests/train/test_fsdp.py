@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from gradwire.events import Attached, Event, LinksSensed, Stepped
+from gradwire.observe.reader import read
 from tests.train import sharded
 from tests.train.ranks import Ranks
 from tests.train.test_backwards import BLOCKS
@@ -112,8 +116,46 @@ def test_a_controller_decides_at_every_step(ranks: Ranks) -> None:
         assert result["agreed"]
         assert result["summary"].steps == 8
         sensed = result["summary"].sensed
-        # The first of each shard's replicas asks the controller; pulses sent at a step are received at the next.
-        assert (sensed is not None and sensed.step == 7) if rank < 2 else sensed is None
+        # The first rank of the mesh asks the controller; pulses sent at a step are received at the next.
+        assert (sensed is not None and sensed.step == 7) if rank == 0 else sensed is None
+
+
+@pytest.mark.parametrize("settings", [{}, {"sync_every": 2}])
+def test_the_shards_of_a_site_have_one_controller_because_they_share_its_uplink(
+    ranks: Ranks, settings: dict[str, int]
+) -> None:
+    results = ranks.run(4, sharded.train_with_own_controllers, settings)
+    levels, asked, _ = results[0]
+    assert [one[0] for one in results] == [levels] * 4
+    assert len(set(levels)) > 2, "the levels of no controller"
+    assert asked
+    assert {replicas for replicas, _ in asked} == {2}, "gradients are exchanged between two sites"
+    assert [one[1] for one in results[1:]] == [[], [], []], "another rank asked its own controller"
+    assert all(agreed for _, _, agreed in results)
+
+
+def test_shards_with_different_settings_are_an_error_on_all_ranks(ranks: Ranks) -> None:
+    for error in ranks.run(4, sharded.attach_with_a_level_for_each_shard):
+        assert "level: rank 0 has auto, rank 1 has int8" in error
+
+
+def test_the_ranks_of_a_mesh_may_be_some_of_the_jobs(ranks: Ranks) -> None:
+    assert ranks.run(3, sharded.sum_over_some) == [0.0, 3.0, 3.0]
+
+
+@pytest.mark.parametrize("level", ["auto", "int8"])
+def test_a_recording_has_the_ranks_of_all_shards(ranks: Ranks, level: str, tmp_path: Path) -> None:
+    ranks.run(4, sharded.train, {"level": level, "record": str(tmp_path)})
+    recorded: dict[int, list[Event]] = {}
+    for record in read(tmp_path):
+        recorded.setdefault(record.rank, []).append(record.event)
+    assert sorted(recorded) == [0, 1, 2, 3]
+    for rank, events in recorded.items():
+        attached = [(event.rank, event.world_size) for event in events if isinstance(event, Attached)]
+        assert attached == [(rank, 4)]
+        assert len({event.step for event in events if isinstance(event, Stepped)}) == 6
+        sensed = [link for event in events if isinstance(event, LinksSensed) for link in event.links]
+        assert {(link.source, link.destination) for link in sensed} <= {(rank, (rank + 2) % 4)}
 
 
 def test_an_error_in_a_background_thread_reaches_the_training_loop_with_its_type(ranks: Ranks) -> None:

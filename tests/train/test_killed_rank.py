@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gradwire.errors import LinkError
 from tests.observe.recordings import fold
 from tests.observe.test_terminal import shown
-from tests.train import jobs
+from tests.train import jobs, sharded
 
 WORLD, DEAD, LAST = 3, 1, 6
 
@@ -42,6 +42,47 @@ def train(rank: int, port: int, folder: str, config: dict[str, Any], last: int =
     except LinkError as error:
         (Path(folder) / str(rank)).write_text(str(error))
     handle.close()
+
+
+def train_sharded(rank: int, port: int, folder: str, level: str) -> None:
+    """Two sites of two shards. The second site, ranks 2 and 3, kills itself; the others write their error to a file."""
+    import gradwire
+
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "GRADWIRE_IFNAME": "lo", "GRADWIRE_HOST": f"machine{rank}"}
+    store = TCPStore("127.0.0.1", port, is_master=False)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=4, timeout=timedelta(seconds=60))
+    net = sharded.wrap(jobs.small_net(), sharded.mesh_of(4))
+    handle = gradwire.attach_fsdp(net, level)
+    try:
+        for step in range(100):
+            if rank >= 2 and step == LAST:
+                os.kill(os.getpid(), SIGKILL)
+            inputs, labels = jobs.batch(rank, step)
+            F.cross_entropy(net(inputs), labels).backward()
+    except LinkError as error:
+        (Path(folder) / str(rank)).write_text(str(error))
+    handle.close()
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("level", ["int8", "auto"])
+def test_the_shards_of_a_site_name_the_ranks_of_another_site_that_was_killed(tmp_path: Path, level: str) -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    context = multiprocessing.get_context("spawn")
+    ranks = [context.Process(target=train_sharded, args=(rank, store.port, str(tmp_path), level)) for rank in range(4)]
+    for process in ranks:
+        process.start()
+    try:
+        for process in ranks:
+            process.join(120)
+        assert [process.exitcode for process in ranks] == [0, 0, -SIGKILL, -SIGKILL]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.join()
+    for rank in (0, 1):
+        error = (tmp_path / str(rank)).read_text()
+        assert f"{rank + 2} on machine{rank + 2}" in error.partition(" gone")[0], error
 
 
 @pytest.mark.timeout(150)

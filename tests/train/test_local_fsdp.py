@@ -108,7 +108,7 @@ def test_mistakes_are_named_on_all_ranks(ranks: Ranks) -> None:
         "plan: 'ring' cannot be used with FSDP2",
         "sync_every: 5 needs the optimizer",
         "sync_every: with num_fragments = 3 some rank of a site has an empty shard",
-        "sync_every: rank 0 has 5, rank 1 has 6",
+        "sync_every: rank 0 has 5, rank 2 has 6",
         "the model's weights: rank 0 has",
     ]
     for errors in ranks.run(4, sharded_local_jobs.mistakes):

@@ -50,10 +50,12 @@ def test_a_wire_of_gradwires_own_carries_the_weights(ranks: Ranks) -> None:
             assert ours["agreed"] == [False, False, False, True] * 3
 
 
-def test_compressed_rounds_follow_the_uncompressed_ones(ranks: Ranks) -> None:
+@pytest.mark.parametrize("kept", ["float32", "bfloat16"])
+def test_compressed_rounds_follow_the_uncompressed_ones(ranks: Ranks, kept: str) -> None:
     """Residuals keep what int4 rounds away, so after more rounds the weights stay close."""
+    configs = [{"level": level, "compress": {"residual_type": kept}} for level in ("off", "int4")]
     exact, rounded = (
-        ranks.run(2, local_jobs.train_local, small_net, local_jobs.sgd, level, 40)[0] for level in ("off", "int4")
+        ranks.run(2, local_jobs.train_local, small_net, local_jobs.sgd, config, 40)[0] for config in configs
     )
     start = torch.cat([one.detach().flatten() for one in small_net().parameters()])
     error = (exact["weights"] - rounded["weights"]).norm() / (exact["weights"] - start).norm()

@@ -32,6 +32,13 @@ def test_replicas_are_identical_after_every_step(ranks: Ranks, plan: str, level:
     assert results[0]["summary"].levels.keys() == {level}
 
 
+@pytest.mark.parametrize(("plan", "level"), [("star", "int8"), ("kary", "sharedk:0.1+int8")])
+def test_residuals_in_bfloat16_are_the_ranks_own_setting_along_trees(ranks: Ranks, plan: str, level: str) -> None:
+    for result in ranks.run(3, jobs.train_with_own_residuals, {"plan": plan, "level": level, "observe": {"verify": 1}}):
+        assert result["agreed"]
+        assert result["summary"].levels.keys() == {level}
+
+
 @pytest.mark.parametrize("kind", ["ltp", "tcp"])
 def test_any_wire_carries_a_plan(ranks: Ranks, kind: str) -> None:
     config = {"plan": "loadaware", "level": "int8", "transport": {"kind": kind}}

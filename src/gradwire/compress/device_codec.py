@@ -53,11 +53,13 @@ def load_kernels() -> tuple[ModuleType, ModuleType]:
 
 
 class DeviceCodec:
-    """`codec` is the level's own, which says how long frames are."""
+    """`codec` is the level's own, which says how long frames are. `host_residuals`: residuals are in host memory, and
+    are copied to the device and back with each encoding."""
 
-    def __init__(self, codec: DenseCodec | TopK, memory: DeviceMemory) -> None:
+    def __init__(self, codec: DenseCodec | TopK, memory: DeviceMemory, host_residuals: bool = False) -> None:
         self._codec = codec
         self._memory = memory
+        self._host_residuals = host_residuals
         self._launch, self._sparse = load_kernels()
 
     @property
@@ -68,17 +70,27 @@ class DeviceCodec:
         return self._codec.size_of(numel)
 
     def encode(
-        self, gradient: Tensor, residual: Tensor | None, frame: Tensor, span: ChunkSpan, seed: int | None
+        self, gradient: Tensor, residual: Tensor | None, frame: Tensor, span: ChunkSpan, seed: int | None, kept: int = 0
     ) -> Encoded:
         """1. the kernels write the frame in device memory, 2. it is copied, 3. the host adds the checksum."""
+        if residual is not None and self._host_residuals:
+            memory = self._memory.mine()
+            here = memory.take("residual", residual.nbytes).view(residual.dtype)
+            memory.to_device(residual, here)
+            encoded = self._encode(gradient, here, frame, seed, kept)
+            memory.to_host(here, residual)
+            return encoded
+        return self._encode(gradient, residual, frame, seed, kept)
+
+    def _encode(self, gradient: Tensor, residual: Tensor | None, frame: Tensor, seed: int | None, kept: int) -> Encoded:
         memory = self._memory.mine()
         staged = memory.take("frame", frame.numel())
         if isinstance(self._codec, TopK):  # 1
             form = self._codec.form(gradient.numel())
             scratch = memory.take("scratch", self._sparse.scratch_bytes(gradient.numel(), form.capacity))
-            encode = partial(self._sparse.encode_sparse, gradient, residual, staged, form, scratch, seed)
+            encode = partial(self._sparse.encode_sparse, gradient, residual, staged, form, scratch, seed, kept)
         else:
-            encode = partial(self._encode_dense, gradient, residual, staged, seed)
+            encode = partial(self._encode_dense, gradient, residual, staged, seed, kept)
         memory.stream.launch(encode)
         memory.to_host(staged, frame)  # 2
         return Encoded(*complete(frame))  # 3
@@ -103,7 +115,9 @@ class DeviceCodec:
     def energies(self, frame: Tensor) -> Energies | None:
         return self._codec.energies(frame)
 
-    def _encode_dense(self, gradient: Tensor, residual: Tensor | None, staged: Tensor, seed: int | None) -> None:
+    def _encode_dense(
+        self, gradient: Tensor, residual: Tensor | None, staged: Tensor, seed: int | None, kept: int
+    ) -> None:
         numel, values = gradient.numel(), self.level.values
         codec = CODECS[values]
         cut, body = HEADER + codec.head(numel), codec.nbytes(numel)
@@ -114,9 +128,9 @@ class DeviceCodec:
         nonfinite, data = words[6:7], staged[cut : HEADER + body]
         if values in BITS:
             scales = staged[HEADER:cut].view(torch.float32)
-            self._launch.encode_quantised(gradient, residual, data, scales, nonfinite, seed, BITS[values])
+            self._launch.encode_quantised(gradient, residual, data, scales, nonfinite, seed, BITS[values], kept)
         else:
-            self._launch.encode_half(gradient, residual, data.view(HALVES[values]), nonfinite)
+            self._launch.encode_half(gradient, residual, data.view(HALVES[values]), nonfinite, kept)
 
     def _decode(self, frames: Tensor, out: Tensor, weight: float, add: bool) -> None:
         for frame in frames:
@@ -159,7 +173,7 @@ class DeviceCodec:
             memory.stream.launch(partial(self._sparse.add_sparse, places, body, out, weight, level.values))  # 3
 
 
-def device_codec(codec: Codec, memory: DeviceMemory) -> DeviceCodec:
+def device_codec(codec: Codec, memory: DeviceMemory, host_residuals: bool = False) -> DeviceCodec:
     """The codec of a level that `encodes_on_device`."""
     assert isinstance(codec, DenseCodec | TopK), "other codecs have no kernels"
-    return DeviceCodec(codec, memory)
+    return DeviceCodec(codec, memory, host_residuals)

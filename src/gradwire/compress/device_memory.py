@@ -36,9 +36,9 @@ class ThreadMemory:
             known = self._kept[purpose] = self._device.empty(-(-nbytes // 256) * 256, torch.uint8, self.stream)
         return known[:nbytes]
 
-    def zeros(self, numel: int) -> Tensor:
+    def zeros(self, numel: int, dtype: torch.dtype) -> Tensor:
         """New memory, zero for what is launched later."""
-        made = self._device.empty(numel, torch.float32, self.stream)
+        made = self._device.empty(numel, dtype, self.stream)
         self.stream.launch(made.zero_)
         return made
 

@@ -35,5 +35,5 @@ def energies(step: int, residual: Tensor, gradient: Tensor, energy_ratio: float 
 
     `energy_ratio` is the energy of what this rank encodes relative to its own gradient's.
     """
-    waits, fresh = sampled_runs(step, residual), sampled_runs(step, gradient)
+    waits, fresh = sampled_runs(step, residual).float(), sampled_runs(step, gradient)
     return float(waits.dot(waits)), energy_ratio * float(fresh.dot(fresh))

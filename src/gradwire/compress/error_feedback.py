@@ -7,6 +7,8 @@ world size. The velocity of DGC's momentum correction is kept too, where that is
 What a lossy lane did not deliver returns to the worker residual when its receivers have reported it, which may be
 after the exchange has ended. Such a return is added by `defer` and made before the residual is used again.
 
+Residuals are float32, or bfloat16 in half the memory (compress/residual.py); velocities are float32.
+
 A step whose result is not applied (a loss scaler found an overflow) must not change this state: a bucket's state can be
 `saved` before its exchanges begin and `restore`d when the step has ended.
 
@@ -26,17 +28,18 @@ import torch
 from torch import Tensor
 
 from gradwire.compress.parameter_memory import ParameterMemory
+from gradwire.compress.residual import DTYPES, ResidualType
 from gradwire.errors import ConfigError, LinkError
 from gradwire.types import Bucket
 
 Place = tuple[int, int]  # (start, numel) of a shard within its bucket
 # Residuals of gradients on a device are in host memory: there they are encoded.
 HOST = torch.device("cpu")
-MakeZeros = Callable[[int], Tensor]
+MakeZeros = Callable[[int, torch.dtype], Tensor]
 
 
-def host_zeros(numel: int) -> Tensor:
-    return torch.zeros(numel, dtype=torch.float32)
+def host_zeros(numel: int, dtype: torch.dtype) -> Tensor:
+    return torch.zeros(numel, dtype=dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +55,11 @@ class SavedResiduals:
 class ErrorFeedback:
     """The residuals of one rank."""
 
-    def __init__(self, rank: int, world_size: int) -> None:
+    def __init__(self, rank: int, world_size: int, kept: ResidualType = "float32") -> None:
         self._rank = rank
         self._world_size = world_size
-        self._residual = ParameterMemory("residual")
+        self._dtype = DTYPES[kept]
+        self._residual = ParameterMemory("residual", self._dtype, seed=rank)
         self._velocity = ParameterMemory("velocity")
         self._owned: dict[int, dict[Place, Tensor]] = {}
         self._aside: dict[str, dict[str, Tensor]] | None = None
@@ -111,7 +115,7 @@ class ErrorFeedback:
         """The residual of a shard that this rank owns; a caller that changes the chunk layout must `fold` first."""
         owned = self._owned.setdefault(bucket.index, {})
         if place not in owned:
-            owned[place] = zeros(place[1])
+            owned[place] = zeros(place[1], self._dtype)
         return owned[place]
 
     def velocity(self, bucket: Bucket, gradient: Tensor, momentum: float) -> Tensor:
@@ -128,7 +132,12 @@ class ErrorFeedback:
         for (start, numel), left in self._owned.pop(index, {}).items():
             residual = self._residual.find(index)
             assert residual is not None, "an owner of a shard is also a worker"
-            residual[start : start + numel].add_(left, alpha=self._world_size)
+            self._residual.add(residual[start : start + numel], left, self._world_size)
+
+    def add(self, bucket: Bucket, start: int, values: Tensor) -> None:
+        """Add values to the residual of the bucket's elements from `start` on, in host memory."""
+        stored = self.worker(bucket, HOST)[start : start + values.numel()]
+        self._residual.add(stored, values)
 
     def pending(self, bucket: Bucket) -> bool:
         """Whether this bucket may have a residual, also from another layout or a checkpoint."""
@@ -195,12 +204,12 @@ class ErrorFeedback:
         self.settle()
         if self._aside is not None:
             for value in (value for kind in self._aside.values() for value in kind.values()):
-                value.mul_(factor)
+                self._residual.scale(value, factor)
             return
         self._residual.rescale(factor)
         self._velocity.rescale(factor)
         for left in (left for owned in self._owned.values() for left in owned.values()):
-            left.mul_(factor)
+            self._residual.scale(left, factor)
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's residuals and velocities by parameter name; owner residuals are folded in."""
@@ -227,9 +236,10 @@ class ErrorFeedback:
 
 
 def _sum(one: dict[str, Tensor], other: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Add `other` to `one` by name; the tensors of `one` are changed in place."""
+    """`one` with the tensors of `other` added by name, which are float32 then."""
     for name, value in other.items():
-        one[name] = one[name].add_(value.to(one[name].device)) if name in one else value.clone()
+        known = one.get(name)
+        one[name] = value.clone() if known is None else known.float() + value.to(known.device)
     return one
 
 
@@ -264,7 +274,8 @@ def _kind(state: object) -> str:
 def merge_residuals(
     states: Sequence[Mapping[str, Any]], rank: int, world_size: int, what: str = "residuals"
 ) -> dict[str, Tensor]:
-    """The residuals of `rank` in a job of `world_size`, from the saved states of a job of any size."""
+    """The residuals of `rank` in a job of `world_size`, from the saved states of a job of any size. They may be those
+    of the states themselves."""
     old_size = int(states[0]["world_size"])
     if len(states) == 1 and old_size not in (1, world_size):
         raise ConfigError(
@@ -277,13 +288,17 @@ def merge_residuals(
                 f"load_state_dict: the state of rank {states[0]['rank']} was passed to rank {rank}; load each rank's "
                 "own state, or the list of all states on every rank"
             )
-        return {name: value.clone() for name, value in states[0].get(what, {}).items()}
+        return dict(states[0].get(what, {}))
     if len(states) != old_size or {int(state["rank"]) for state in states} != set(range(old_size)):
         raise ConfigError(f"load_state_dict: {len(states)} states were passed; pass those of all {old_size} old ranks")
     # Every rank gets every name, so that all ranks agree on which parameters have residuals.
-    merged = {name: torch.zeros_like(value) for state in states for name, value in state.get(what, {}).items()}
+    merged = {
+        name: torch.zeros_like(value, dtype=torch.float32)
+        for state in states
+        for name, value in state.get(what, {}).items()
+    }
     for state in states:
         if int(state["rank"]) % world_size == rank:
             for name, value in state.get(what, {}).items():
-                merged[name] += value * (world_size / old_size)
+                merged[name] += value.float() * (world_size / old_size)
     return merged

@@ -1,25 +1,30 @@
-"""Parameter memory: one float32 value per element of the gradient, kept from step to step.
+"""Parameter memory: one value per element of the gradient, kept from step to step.
 
 Values are stored flat per bucket for speed, and by parameter name: when DDP changes its bucket layout, and when a
-checkpoint is loaded, they are found by name. Always float32, whatever the model's or torch's default type is.
+checkpoint is loaded, they are found by name. float32 or, where that is asked for, bfloat16 (compress/residual.py),
+whatever the model's or torch's default type is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import count
 
 import torch
 from torch import Tensor
 
+from gradwire.compress.residual import opened, stored_as
 from gradwire.errors import ConfigError
 from gradwire.types import Bucket
 
 
 class ParameterMemory:
-    """`what` names the kind of values in error messages."""
+    """`what` names the kind of values in error messages. `seed` begins those of its roundings, where it rounds."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
         self._what = what
+        self._dtype = dtype
+        self._seeds = count(seed << 32)
         self._layouts: dict[int, Bucket] = {}
         self._flat: dict[int, Tensor] = {}
         self._named: dict[str, Tensor] = {}
@@ -39,7 +44,7 @@ class ParameterMemory:
     def of(self, bucket: Bucket, device: torch.device) -> Tensor:
         """The bucket's values, zero for parameters without stored ones."""
         if not self.fits(bucket):
-            flat = torch.zeros(bucket.numel, dtype=torch.float32, device=device)
+            flat = torch.zeros(bucket.numel, dtype=self._dtype, device=device)
             for part in bucket.slices:
                 known = self._named.get(part.name)
                 if known is not None and known.numel() != part.numel:
@@ -64,18 +69,28 @@ class ParameterMemory:
         for part in bucket.slices:
             self._named.pop(part.name, None)
 
+    def add(self, stored: Tensor, values: Tensor, factor: float = 1.0) -> None:
+        """stored += factor x values; `stored` is a part of what is kept here, or has the same type."""
+        with opened(stored, next(self._seeds)) as wide:
+            wide.add_(values.to(wide), alpha=factor)
+
+    def scale(self, stored: Tensor, factor: float) -> None:
+        with opened(stored, next(self._seeds)) as wide:
+            wide.mul_(factor)
+
     def rescale(self, factor: float) -> None:
         for flat in self._flat.values():
-            flat.mul_(factor)
+            self.scale(flat, factor)
         laid_out = {part.name for bucket in self._layouts.values() for part in bucket.slices}
         for value in (value for name, value in self._named.items() if name not in laid_out):
-            value.mul_(factor)  # loaded from a checkpoint, bucket not used yet
+            self.scale(value, factor)  # loaded from a checkpoint, bucket not used yet
 
     def state(self) -> dict[str, Tensor]:
         """A copy, by parameter."""
         return {name: value.clone() for name, value in self._named.items()}
 
     def load(self, named: Mapping[str, Tensor]) -> None:
+        """Values of any type; a copy of them."""
         self._layouts.clear()
         self._flat.clear()
-        self._named = dict(named)
+        self._named = {name: stored_as(value, self._dtype, next(self._seeds)) for name, value in named.items()}

@@ -14,18 +14,24 @@ from functools import partial
 from typing import Protocol
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 from torch.futures import Future
 
 from gradwire.compress.device_codec import load_kernels
+from gradwire.config import CompressConfig
 from gradwire.device.base import Device, DeviceEvent, DeviceStream
 from gradwire.device.pinned_copy import SLOT, Download, Upload
-from gradwire.doctor.gpu_exchange import Encode, exchanged
+from gradwire.doctor.gpu_exchange import exchanged
 from gradwire.doctor.types import GpuCheck
 from gradwire.errors import ConfigError
 
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
 KERNEL_LEVELS = ("int8", "int4", "int2", "fp16", "bf16", "topk:0.03+int8", "topk:0.1+int4", "exactk:0.01")
+# Those whose kernels write residuals in different ways.
+RESIDUAL_LEVELS = ("int8", "fp16", "topk:0.03+int8")
+ON_GPU = CompressConfig(encode="gpu")
+RESIDUALS = (replace(ON_GPU, residual_type="bfloat16"), replace(ON_GPU, residual_memory="host"))
 LEVELS = ("int8", "int4", "topk:0.05+int8", "lowrank:2", "fp16")
 NUMEL = 100_003  # no multiple of any block
 
@@ -136,21 +142,24 @@ def check_callbacks(checked: CheckedDevice) -> str:
 
 def check_exchange(checked: CheckedDevice) -> str:
     """Two ranks in this process get the same bits from buckets of the device as from buckets of host memory."""
-    _check_levels(checked, LEVELS, "host")
+    _check_levels(checked, LEVELS, CompressConfig())
     return f"{len(LEVELS)} levels: buckets of the device got the bits that buckets of host memory get"
 
 
 def check_kernels(checked: CheckedDevice) -> str:
-    """As `check_exchange`, with frames that are encoded and decoded on the device (compress.encode = "gpu")."""
+    """As `check_exchange`, with frames that are encoded and decoded on the device (compress.encode = "gpu"); then with
+    residuals in bfloat16, and in host memory."""
     try:
         load_kernels()
     except ConfigError as error:
         return f"not checked: {error}"
-    _check_levels(checked, KERNEL_LEVELS, "gpu")
+    _check_levels(checked, KERNEL_LEVELS, ON_GPU)
+    for compress in RESIDUALS:
+        _check_levels(checked, RESIDUAL_LEVELS, compress)
     return f"{len(KERNEL_LEVELS)} levels: kernels of the device wrote the bits that the CPU's write"
 
 
-def _check_levels(checked: CheckedDevice, levels: Sequence[str], encode: Encode) -> None:
+def _check_levels(checked: CheckedDevice, levels: Sequence[str], compress: CompressConfig) -> None:
     training = checked.device.current_stream()
 
     def compute(gradient: Tensor) -> Tensor:
@@ -161,8 +170,9 @@ def _check_levels(checked: CheckedDevice, levels: Sequence[str], encode: Encode)
 
     for level in levels:
         for dtype in TYPES[: 2 if level == "int8" else 1]:
-            expected = exchanged(level, NUMEL, dtype, Tensor.clone, Tensor.clone, lambda tensor: None)
-            found = exchanged(level, NUMEL, dtype, compute, partial(_read, checked), checked.find, encode)
+            host = replace(compress, encode="host", residual_memory="auto")
+            expected = exchanged(level, NUMEL, dtype, Tensor.clone, Tensor.clone, lambda tensor: None, host)
+            found = exchanged(level, NUMEL, dtype, compute, partial(_read, checked), checked.find, compress)
             for one, other in zip(found, expected, strict=True):
                 _compare(one, other, f"{level} of {dtype}: the device's buckets got other means than host memory's")
 

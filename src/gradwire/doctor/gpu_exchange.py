@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -40,7 +39,6 @@ STEPS = 3
 
 # Puts a gradient on the device, as backward does, and returns the bucket's memory.
 Compute = Callable[[Tensor], Tensor]
-Encode = Literal["host", "gpu"]
 
 
 class _NoWeights:
@@ -59,8 +57,9 @@ class _NoEvents:
 class _Rank:
     """What `runtime/builder.py` makes for a rank, without a process group."""
 
-    def __init__(self, rank: int, lanes: list[Loopback], find_device: FindDevice, encode: Encode) -> None:
-        clock, feedback, codecs = MonotonicClock(), ErrorFeedback(rank, RANKS), CodecCache(False)
+    def __init__(self, rank: int, lanes: list[Loopback], find_device: FindDevice, compress: CompressConfig) -> None:
+        clock, codecs = MonotonicClock(), CodecCache(False)
+        feedback = ErrorFeedback(rank, RANKS, compress.residual_type)
         self._pipeline = Pipeline([lane.lane(rank) for lane in lanes], lambda timing: None)
         footprint = FootprintTable(RANKS, own_wire=False)
         transport = OpenTransport(
@@ -69,7 +68,7 @@ class _Rank:
         self._context = PathContext(
             rank=rank,
             world_size=RANKS,
-            compress=CompressConfig(encode=encode),
+            compress=compress,
             feedback=feedback,
             codecs=codecs,
             scaling=LossScaling(feedback, codecs),
@@ -80,7 +79,7 @@ class _Rank:
             find_device=find_device,
         )
         self._path, self._host = CompressedPath(self._context), HostPath(self._context)
-        self._device = DevicePath(self._context, self._path) if encode == "gpu" else None
+        self._device = DevicePath(self._context, self._path) if compress.encode == "gpu" else None
 
     def exchange(self, step: int, buffer: Tensor, level: Level) -> Tensor:
         """Replace the buffer by the mean over both ranks."""
@@ -112,11 +111,11 @@ def exchanged(
     compute: Compute,
     read: Compute,
     find_device: FindDevice,
-    encode: Encode = "host",
+    compress: CompressConfig,
 ) -> list[Tensor]:
     """What both ranks restored in some steps, in host memory; `read` copies it from the device."""
     lanes = [Loopback(RANKS) for _ in range(lanes_needed(Level.parse(level)))]
-    ranks = [_Rank(rank, lanes, find_device, encode) for rank in range(RANKS)]
+    ranks = [_Rank(rank, lanes, find_device, compress) for rank in range(RANKS)]
 
     def run(number: int) -> list[Tensor]:
         found = []

@@ -17,7 +17,7 @@ from gradwire.transport.lanes.base import AllGather, Op
 def allgather(chunk: Chunk, codec: Codec) -> Iterator[Op]:
     """1. encode, 2. send to all, 3. decode and add in rank order, so that all ranks restore the same bytes."""
     mine = chunk.rows(1, codec.size_of(chunk.numel))
-    done = codec.encode(chunk.gradient, chunk.residual, mine[0], chunk.span, chunk.seed())  # 1
+    done = chunk.encode(codec, chunk.gradient, chunk.residual, mine[0], chunk.span)  # 1
     chunk.report(chunk.span.start, done)
     mine = yield from trimmed(codec, mine)
     everyone = chunk.rows(chunk.world_size, mine.shape[1], varies=codec.level.lossless)

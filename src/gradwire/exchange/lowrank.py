@@ -135,10 +135,11 @@ class FactorGroup:
         if not (mean * factors.level.rank).isfinite().all():
             set_nan(chunk)
             return
-        chunk.residual.copy_(chunk.gradient)
-        factors.subtract(layout, part.bases, sent, chunk.residual)  # 6
-        put_spans(part.lost, layout.rounded, chunk.residual, layout.block)
-        put_spans(None, layout.whole, chunk.residual)
+        with chunk.opened(chunk.residual, chunk.span.start) as residual:
+            residual.copy_(chunk.gradient)
+            factors.subtract(layout, part.bases, sent, residual)  # 6
+            put_spans(part.lost, layout.rounded, residual, layout.block)
+            put_spans(None, layout.whole, residual)
         factors.restore(layout, part.bases, mean, chunk.gradient)  # 5
         put_spans(part.rounded, layout.rounded, chunk.gradient, layout.block)
         put_spans(part.whole, layout.whole, chunk.gradient)

@@ -9,14 +9,19 @@ rank, what was delivered and its residual always add up to its gradient.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from gradwire.compress.base import ChunkSpan, Codec
 from gradwire.compress.device_codec import DeviceCodec
+from gradwire.compress.residual import opened
 from gradwire.exchange.chunk import Chunk
 from gradwire.transport.lanes.base import Losses
+
+# The second rounding of a residual in a step has another seed.
+RETURNED: Final = 1 << 33
 
 
 def permitted_losses(chunk: Chunk, codec: Codec, frames: Tensor) -> Losses | None:
@@ -78,4 +83,8 @@ def _add_undelivered(chunk: Chunk, codec: Codec, frames: Tensor, losses: Losses 
         sent = torch.empty(end - start, dtype=torch.float32, device=frames.device)
         codec.decode(frames[rank], sent, span)
         values = sent[places]
-        chunk.residual[start:end][places] += torch.where(values.isfinite(), values, torch.zeros_like(values))
+        stored = chunk.residual[start:end]
+        left = stored[places]
+        with opened(left, chunk.kept_seed(chunk.span.start + start) ^ RETURNED) as residual:
+            residual.add_(torch.where(values.isfinite(), values, torch.zeros_like(values)))
+        stored[places] = left

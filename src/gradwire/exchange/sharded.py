@@ -25,7 +25,7 @@ def sharded(chunk: Chunk, codec: Codec) -> Iterator[Op]:
     for index in range(world):  # 1
         start, end = chunk.shard(index)
         part, left = chunk.gradient[start:end], chunk.residual[start:end]
-        done = codec.encode(part, left, frames[index], chunk.span_of(index), chunk.seed())
+        done = chunk.encode(codec, part, left, frames[index], chunk.span_of(index))
         chunk.report(chunk.span.start + start, done)
     losses = permitted_losses(chunk, codec, frames)
     send = yield from trimmed(codec, frames)
@@ -53,5 +53,5 @@ def reduced(chunk: Chunk, codec: Codec, received: Tensor, frame: Tensor, losses:
     mean = chunk.values(end - start)
     average_shard(chunk, codec, received, mean, losses)
     owned = chunk.owner(chunk.span.start + start, end - start)
-    codec.encode(mean, owned, frame[0], span, chunk.seed(as_owner=True))
+    chunk.encode(codec, mean, owned, frame[0], span, as_owner=True)
     return frame

@@ -32,7 +32,8 @@ def shared_mask(chunk: Chunk, codec: SharedMaskCodec) -> Iterator[Op]:
         start, end = chunk.shard(index)
         mask = codec.follow(masks_sent[(index + step) % world], end - start)
         part, left = chunk.gradient[start:end], chunk.residual[start:end]
-        done = codec.encode_at(part, left, mask, frames[index], chunk.seed())
+        with chunk.opened(left, chunk.span.start + start) as residual:
+            done = codec.encode_at(part, residual, mask, frames[index], chunk.seed())
         chunk.report(chunk.span.start + start, done)
         masks.append(mask)
     received = torch.empty_like(frames)
@@ -43,7 +44,8 @@ def shared_mask(chunk: Chunk, codec: SharedMaskCodec) -> Iterator[Op]:
     for rank in range(world):  # 5
         codec.decode_at(received[rank], mean, masks[chunk.rank], 1.0 / world, add=rank > 0)
     owned = chunk.owner(chunk.span.start + start, end - start)
-    codec.encode_at(mean, owned, masks[chunk.rank], frames[0], chunk.seed(as_owner=True))
+    with chunk.opened(owned, chunk.span.start + start, as_owner=True) as residual:
+        codec.encode_at(mean, residual, masks[chunk.rank], frames[0], chunk.seed(as_owner=True))
     everyone = torch.empty(world, frames.shape[1], dtype=torch.uint8, device=device)
     yield AllGather(frames[0], everyone)  # 6
 

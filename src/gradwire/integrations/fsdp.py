@@ -14,6 +14,9 @@ mean stays, and the session synchronises the weights of the shards at the end of
 FSDP2 makes the gradients views of that buffer. Where nothing else reads it in backward (`FsdpUnit.views_only`), the
 hook returns at once and communication overlaps with backward; the end of backward waits. `off` does the operation that
 HSDP does. As with DDP the hook cannot be removed; `handle.detach()` switches to plain averages.
+
+With a controller the ranks of the whole mesh decide as one job: the shards of a site share its uplink, so what each
+would see of it depends on what the others send. The first rank decides, from what all measured, for all.
 """
 
 from __future__ import annotations
@@ -85,7 +88,7 @@ def attach_sharded(model: nn.Module, config: Config, optimizers: LocalOptimizers
 def _attach(model: nn.Module, config: Config, units: Sequence[FsdpUnit], group: dist.ProcessGroup) -> Handle:
     parameters = sum(unit.numel for unit in units)
     # Every shard's group would open a wire of its own: the transport stays the group's unless one is configured.
-    built = build(config, group, parameters, hsdp_all_reduce(group), on_cpu=False)
+    built = build(config, group, parameters, hsdp_all_reduce(group), on_cpu=False, job_ranks=units[0].job_ranks)
     if units[0].shard_group is not None:
         built.session.scaling.any_shard = units[0].any_shard
     hook = FsdpHook(built.session, group.size())

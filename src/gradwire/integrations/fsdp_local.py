@@ -58,7 +58,7 @@ def attach_local_fsdp(
     outer = make_outer(config.outer, optimizers.outer, weights.parameters)
     # Every shard's group would open a wire of its own: the transport stays the group's unless one is configured.
     numel = sum(one.bucket.numel for one in weights.buckets)
-    built = build(config, group, numel, hsdp_all_reduce(group), on_cpu=False)
+    built = build(config, group, numel, hsdp_all_reduce(group), on_cpu=False, job_ranks=units[0].job_ranks)
     built.session.scaling.all_found = bool  # weights have no loss scale
     hook = LocalFsdpHook(built.session, group.size())
     parts = _outer_parts(model, config, built, weights, outer, group)
@@ -109,8 +109,8 @@ def _check_supported(config: Config, parameters: ModelParameters) -> None:
         )
     if config.sync_every == AUTO_PERIOD:
         raise ConfigError(
-            "sync_every: 'auto' cannot be used with FSDP2: every shard has a session that decides for itself, and the "
-            "shards of a site would go different ways; set sync_every to a number, as in 20"
+            "sync_every: 'auto' cannot be used with FSDP2: changing between synchronous and local steps is not built "
+            "for sharded weights; set sync_every to a number, as in 20"
         )
     if not parameters.trained:
         raise ConfigError("sync_every: the model has no parameters to train")

@@ -22,6 +22,7 @@ from torch.distributed.fsdp._fully_shard import _fsdp_common as common
 from gradwire.compress.base import Weights
 from gradwire.errors import ConfigError
 from gradwire.integrations.ddp_hook import BucketWeights
+from gradwire.runtime.job_ranks import JobRanks
 from gradwire.types import ParameterSlice
 
 
@@ -47,6 +48,7 @@ class FsdpUnit:
         self.replicate_group: dist.ProcessGroup = mesh.replicate_process_group
         self.shard = (0, 1)
         self.shard_group: dist.ProcessGroup | None = None
+        self._ranks: list[int] = mesh.mesh.mesh.flatten().tolist()
         if isinstance(mesh, common.HSDPMeshInfo):
             self.shard_group = mesh.shard_process_group
             self.shard = (mesh.shard_mesh_rank, mesh.shard_mesh_size)
@@ -59,6 +61,13 @@ class FsdpUnit:
             self._group.post_forward_mesh_info = shard_mesh
         self._group.mesh_info = shard_mesh
         self._module.set_all_reduce_hook(lambda buffer: hook(self, buffer))
+
+    @property
+    def job_ranks(self) -> JobRanks | None:
+        """All shards at all sites; None where there are no shards."""
+        if self.shard[1] == 1:
+            return None
+        return JobRanks.of_shards(dist.get_rank(), self._ranks, dist.get_process_group_ranks(self.replicate_group))
 
     def any_shard(self, own: bool) -> bool:
         """Whether any rank of the site passes True; all of them call this at the same point."""

@@ -6,6 +6,9 @@ Ranks exchange pulses. At the first bucket of step k every rank
     2. waits for the pulses that were sent at step k - 1, and for the decision that is in force now
     3. sends a pulse to every other rank, with these facts
 
+Ranks are those that exchange gradients or, with a sharded model, those of all shards: the shards of a site share its
+uplink, so one controller decides for all of them (`GovernorContext.deciding`).
+
 When the others' pulses have arrived, on the pulses' own threads, while training continues,
 
     4. every rank reports step k - 1; rank 0 updates its View with what all ranks measured, decides
@@ -91,7 +94,8 @@ class AdaptiveGovernor:
         self._sensing: dict[TransportKind, TransportSensing] = {}
         self._stragglers = StragglerDetector()
         self._guard_reporter = GuardReporter(context.sink, context.unit)
-        self._peers = {peer: ClockSync() for peer in range(context.world_size) if peer != context.rank}
+        self._ranks = context.deciding
+        self._peers = {peer: ClockSync() for peer in range(self._ranks.size) if peer != self._ranks.rank}
         self._buckets: dict[int, Bucket] = {}
         self._job: Job | None = None
         self._most_hops: tuple[tuple[Level, int], tuple[Bucket, ...], int] | None = None
@@ -168,7 +172,14 @@ class AdaptiveGovernor:
         return loss
 
     def _trips(self) -> Trips:
-        return {peer: (path.last, path.rtprop) for peer, path in self._peers.items()}
+        paths = ((peer, self._peers.get(peer)) for peer in self._ranks.exchanging)
+        return {peer: (path.last, path.rtprop) for peer, path in paths if path is not None}
+
+    def _by_job_rank(self, links: dict[int, LinkView]) -> dict[int, LinkView]:
+        """Links are numbered by the group that exchanges gradients."""
+        if self._context.job_ranks is None:
+            return links
+        return {self._ranks.exchanging[peer]: link for peer, link in links.items()}
 
     def _wait(self, step: int) -> None:
         """Wait for the decision that is in force from now on, and for the pulses of the step before."""
@@ -186,7 +197,7 @@ class AdaptiveGovernor:
         last = self._rounds[-1] if self._rounds else None
         report = RankReport(ended, self._last_facts, self._ready)
         sensing = self._sensed_over(ended.transport)
-        number, world_size, late = self._pulses_sent, self._context.world_size, self._late
+        number, ranks, late = self._pulses_sent, self._ranks, self._late
         buckets = tuple(bucket for _, bucket in sorted(self._buckets.items()))
         self._buckets = {}
         pulse_round = PulseRound(step, report, buckets, self._on_pulses)
@@ -198,11 +209,11 @@ class AdaptiveGovernor:
             pulse_round.acks = sensing.meter.take(links, moved, busy, in_turns=acks.in_turns)
             link = self._note_links(links, moved, acks, number)
             # Links that are numbered by connection and not by rank are part of the summary only.
-            pulse_round.links = {} if acks.in_turns else links
+            pulse_round.links = {} if acks.in_turns else self._by_job_rank(links)
             readiness = self._transports.report()
             pulse_round.sent = self._context.clock.now()
             pulses = []
-            for peer in range(world_size):
+            for peer in range(ranks.size):
                 stamps = Stamps(pulse_round.sent, report.ready)
                 if last is not None and peer in last.arrivals:
                     stamps = replace(stamps, echo=last.sent, arrived=last.arrivals[peer])
@@ -210,7 +221,7 @@ class AdaptiveGovernor:
                 pulses.append(pack(pulse))
             return pulses
 
-        pulse_round.begin(self._pipeline, rows, self._context.rank, world_size)
+        pulse_round.begin(self._pipeline, rows, ranks.rank, ranks.size)
         return pulse_round
 
     def _note_links(
@@ -236,7 +247,7 @@ class AdaptiveGovernor:
         ready = self._ready_elsewhere(pulses)
         late = pulse_round.lateness(ready)
         self._context.report_step(pulse_round.step - 1, pulse_round.facts, pulse_round.level, late)
-        if self._context.rank:
+        if self._ranks.rank:
             return self._next_decision
         if self._routes is not None:
             for peer, pulse in pulses.items():
@@ -266,7 +277,7 @@ class AdaptiveGovernor:
         sensing = self._sensed_over(pulse_round.transport)
         view = sensing.estimator.update(observed, list(self._peers.values()), now)
         acks = [pulse_round.acks, *(pulse.acks for pulse in pulses.values())]
-        self.view = sensing.stats.update(view, self._context.rank, pulse_round.links, acks, now)
+        self.view = sensing.stats.update(view, self._ranks.rank, pulse_round.links, acks, now)
         sensing.estimator.slow_start = restarts(acks)
         if pulse_round.facts is None:
             return None
@@ -290,7 +301,7 @@ class AdaptiveGovernor:
 
     def _report_straggler(self, pulse_round: PulseRound, ready: dict[int, float], now: float) -> None:
         assert pulse_round.facts is not None
-        all_ready = {self._context.rank: pulse_round.ready, **ready}
+        all_ready = {self._ranks.rank: pulse_round.ready, **ready}
         found = self._stragglers.detect(all_ready, pulse_round.facts.seconds, now)
         if found is not None:
             rank, late = found

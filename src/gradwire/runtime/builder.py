@@ -29,11 +29,19 @@ from gradwire.runtime.device_path import DevicePath
 from gradwire.runtime.event_reporter import EventReporter
 from gradwire.runtime.governor import Governor
 from gradwire.runtime.host_path import HostPath
+from gradwire.runtime.job_ranks import JobRanks
 from gradwire.runtime.loss_scaling import LossScaling
 from gradwire.runtime.open_governor import governor_context, open_governor
 from gradwire.runtime.path import PathContext
 from gradwire.runtime.plain_path import AllReduceMean, PlainPath, ddp_all_reduce
-from gradwire.runtime.rank_agreement import CheckFacts, all_ranks, fact_checker, open_lost_rank_finder, replica_check
+from gradwire.runtime.rank_agreement import (
+    CheckFacts,
+    all_ranks,
+    check_job_facts,
+    fact_checker,
+    open_lost_rank_finder,
+    replica_check,
+)
 from gradwire.runtime.replica_verifier import ReplicaVerifier
 from gradwire.runtime.session import Session, SessionParts
 from gradwire.runtime.tree_path import TreePath
@@ -75,16 +83,22 @@ def build(
     all_reduce: AllReduceMean | None = None,
     *,
     on_cpu: bool,
+    job_ranks: JobRanks | None = None,
 ) -> BuiltSession:
     """Build a session over an existing process group. Every member of the group calls this at the same point.
 
     `all_reduce` is what `off` does: DDP's all-reduce, unless the integration's framework does it another way. `on_cpu`:
-    gradients are in host memory.
+    gradients are in host memory. `job_ranks`: where the job has more ranks than `group`; all of them call this at the
+    same point.
     """
     check_facts = fact_checker(config, group)
-    check_facts(facts_of(config))
+    if job_ranks is None:
+        check_facts(facts_of(config))
+    else:
+        check_job_facts(config, job_ranks, facts_of(config))
     rank, world_size, clock = dist.get_rank(group), group.size(), MonotonicClock()
-    bus = open_event_bus(config, rank, world_size, clock)
+    place = (rank, world_size) if job_ranks is None else (job_ranks.rank, job_ranks.size)
+    bus = open_event_bus(config, *place, clock)
     context = BuildContext(
         config=config,
         group=group,
@@ -93,7 +107,7 @@ def build(
         event_bus=bus,
         lost_ranks=LostRankFinder(),
         timer=StepTimer(),
-        feedback=ErrorFeedback(rank, world_size),
+        feedback=ErrorFeedback(rank, world_size, config.compress.residual_type),
         check_facts=check_facts,
         all_reduce=all_reduce or ddp_all_reduce(group),
         # Only DDP's buckets are sampled; for other integrations the prices of sparse levels stay the cautious ones.
@@ -101,14 +115,15 @@ def build(
         if rank == 0 and all_reduce is None and is_controller(config.level)
         else None,
         on_cpu=on_cpu,
+        job_ranks=job_ranks,
     )
-    bus.emit(attached(clock.now(), (rank, world_size), parameters, config.to_dict()))
+    bus.emit(attached(clock.now(), place, parameters, config.to_dict()))
     with ExitStack() as opened:
         opened.callback(quietly, lambda: bus.close(0))
         try:
             built = _build(context, opened)
-            open_lost_rank_finder(context.lost_ranks, config, group, bus)
-            built.session.scaling.all_found = all_ranks(config, group, context.lost_ranks)
+            open_lost_rank_finder(context.lost_ranks, config, group, bus, job_ranks)
+            built.session.scaling.all_found = all_ranks(config, group, context.lost_ranks, job_ranks)
         except GradwireError as error:
             bus.emit(Failed(clock.now(), 0, f"{type(error).__name__}: {error}"))
             raise

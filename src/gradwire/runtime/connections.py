@@ -20,6 +20,7 @@ from gradwire.errors import GradwireError
 from gradwire.exchange.select import FootprintTable, lanes_needed
 from gradwire.level import Level
 from gradwire.observe.event_bus import EventBus
+from gradwire.runtime.job_ranks import JobRanks
 from gradwire.runtime.operation_meter import OperationMeter
 from gradwire.runtime.pipeline import Pipeline
 from gradwire.runtime.plain_path import AllReduceMean
@@ -55,6 +56,8 @@ class BuildContext:
     sampler: GradientSampler | None = None
     # Whether gradients are in host memory.
     on_cpu: bool = True
+    # Where the job has more ranks than `group`.
+    job_ranks: JobRanks | None = None
 
     @property
     def rank(self) -> int:

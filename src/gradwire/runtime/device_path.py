@@ -6,8 +6,10 @@
 4. The thread that ends the last exchange completes the bucket's future on its stream, which waits for those of the
    other exchanges.
 
-Residuals are on the device. Levels without kernels, momentum correction and transports that lose values take the host
-path (host_path.py); the frames are the same, so ranks need not agree on where they encode.
+Residuals are on the device or, with `compress.residual_memory = "host"`, in host memory: then a pipeline thread copies
+those of a shard to the device before it encodes, and back. Levels without kernels, momentum correction and transports
+that lose values take the host path (host_path.py); the frames are the same, so ranks need not agree on where they
+encode.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from gradwire.compress.base import ChunkSpan
 from gradwire.compress.device_codec import DeviceCodec, device_codec, encodes_on_device, load_kernels
 from gradwire.compress.device_memory import FRAME_SLOT, DeviceMemory
 from gradwire.compress.energy import energies, sampled_span
-from gradwire.compress.error_feedback import HOST
+from gradwire.compress.error_feedback import HOST, host_zeros
 from gradwire.device.base import Device, DeviceEvent
 from gradwire.exchange.buffer_pool import BufferLease
 from gradwire.exchange.chunk import Chunk
@@ -62,6 +64,7 @@ class DevicePath:
         self._memories: dict[Device, DeviceMemory] = {}
         self._codecs: dict[tuple[Device, Level], DeviceCodec] = {}
         self._values: dict[int, Tensor] = {}
+        self._host_residuals = context.compress.residual_memory == "host"
 
     def takes(self, path: BucketPath, level: Level) -> bool:
         """Whether a bucket that would go by `path` is encoded on the device."""
@@ -73,7 +76,7 @@ class DevicePath:
     def submit(self, staged: DeviceBucket, level: Level) -> DeviceWork:
         context, bucket = self._context, staged.bucket
         memory = self._memory_of(staged.device)
-        residual = context.feedback.worker(bucket, staged.buffer.device)
+        residual = context.feedback.worker(bucket, HOST if self._host_residuals else staged.buffer.device)
         chunks = self._compressed.layout(bucket, level).chunks(bucket.numel)
         context.scaling.save(bucket)
         values = self._values_of(staged)
@@ -97,7 +100,9 @@ class DevicePath:
             ChunkSpan(bucket.step, bucket.index, start, end - start),
             work.values[start:end],
             work.residual[start:end],
-            lambda place, numel: context.feedback.owner(bucket, (place, numel), memory.mine().zeros),
+            lambda place, numel: context.feedback.owner(
+                bucket, (place, numel), host_zeros if self._host_residuals else memory.mine().zeros
+            ),
             context.rank,
             context.world_size,
             work.inner.on_encoded,
@@ -117,9 +122,13 @@ class DevicePath:
     def _summed_on_host(self, work: _Exchanged, chunk: Chunk) -> Iterator[Op]:
         """exchange/plain.py for a chunk that is too small to be worth encoding: its values go through host memory."""
         mine, host = work.memory.mine(), torch.empty(chunk.numel, dtype=torch.float32)
-        mine.stream.launch(lambda: chunk.gradient.add_(chunk.residual))
-        mine.stream.launch(chunk.residual.zero_)
+        if not self._host_residuals:
+            mine.stream.launch(lambda: chunk.gradient.add_(chunk.residual))
+            mine.stream.launch(chunk.residual.zero_)
         mine.to_host(chunk.gradient, host)
+        if self._host_residuals:
+            host.add_(chunk.residual)
+            chunk.residual.zero_()
         yield from mean(host, chunk.world_size, chunk.lease)
         work.memory.mine().to_device(host, chunk.gradient)
 
@@ -131,7 +140,10 @@ class DevicePath:
         span = sampled_span(work.staged.bucket.step, work.values.numel())
         waits, fresh = work.residual[span], work.values[span]
         on_host = torch.empty(2, waits.numel(), dtype=torch.float32)
-        mine.to_host(waits, on_host[0])
+        if self._host_residuals:
+            on_host[0].copy_(waits)
+        else:
+            mine.to_host(waits, on_host[0])
         mine.to_host(fresh, on_host[1])
         self._context.timer.energies(*energies(0, on_host[0], on_host[1]))
 
@@ -163,7 +175,7 @@ class DevicePath:
 
     def _codec(self, device: Device, level: Level, memory: DeviceMemory) -> DeviceCodec:
         if (device, level) not in self._codecs:
-            self._codecs[device, level] = device_codec(self._context.codecs.codec(level), memory)
+            self._codecs[device, level] = device_codec(self._context.codecs.codec(level), memory, self._host_residuals)
         return self._codecs[device, level]
 
     def _values_of(self, staged: DeviceBucket) -> Tensor:

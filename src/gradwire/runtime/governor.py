@@ -18,6 +18,7 @@ from gradwire.decide.fixed import Fixed
 from gradwire.events import Sink, Stepped
 from gradwire.level import Level
 from gradwire.runtime.event_reporter import Explain, unexplained
+from gradwire.runtime.job_ranks import JobRanks
 from gradwire.sense.step_timer import StepTimer
 from gradwire.transport.traffic import Traffic
 from gradwire.types import Bucket, Decision, RoundNorms, StepFacts
@@ -61,6 +62,12 @@ class GovernorContext:
     plan_version: Callable[[], int] = lambda: 0
     # What a step of the session is: a step, a round of local steps, or an exchange where it may be either.
     unit: str = "step"
+    # Where ranks with which this one exchanges no gradients are in its job, too: they decide together.
+    job_ranks: JobRanks | None = None
+
+    @property
+    def deciding(self) -> JobRanks:
+        return self.job_ranks or JobRanks.of_group(self.rank, self.world_size)
 
     def lap(self, now: float, hops: int, loss: float) -> StepFacts | None:
         """Facts of the step that ends now, with the sample of its gradient where there is a sampler."""

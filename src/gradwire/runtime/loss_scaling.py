@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from gradwire.compress.codec_cache import CodecCache, Factors
-from gradwire.compress.error_feedback import HOST, ErrorFeedback, SavedResiduals
+from gradwire.compress.error_feedback import ErrorFeedback, SavedResiduals
 from gradwire.errors import ConfigError
 from gradwire.types import Bucket, ParameterSlice
 
@@ -141,8 +141,7 @@ class LossScaling:
             return
         mean = mean.float() if kept is None else mean.float() - kept.float()
         if mean.any() and finite(mean):
-            residual = self._feedback.worker(bucket, HOST)
-            residual[part.offset : part.offset + part.numel] += mean.to(HOST)
+            self._feedback.add(bucket, part.offset, mean)
             self._resend()
 
     def rescaled(self, factor: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gradwire.config import AUTO_PERIOD, Config
@@ -23,35 +24,43 @@ from gradwire.runtime.governor import FixedGovernor, Governor, GovernorContext
 from gradwire.runtime.kernel_acks import kernel_acks
 from gradwire.runtime.pipeline import Pipeline
 from gradwire.runtime.plan_governor import PlanGovernor
-from gradwire.runtime.pulse_exchange import PULSE_LANES
+from gradwire.runtime.pulse_exchange import PULSE_LANES, broadcast_decision
 from gradwire.runtime.route_planner import RoutePlanner, WireKind
-from gradwire.runtime.startup_probe import probe_bandwidth
+from gradwire.runtime.startup_probe import probe_bandwidth, probe_shared_uplink
 from gradwire.runtime.transport_opener import transport_opener
 from gradwire.runtime.transport_switch import OpenTransport, TransportSwitch
 from gradwire.runtime.tree_opener import tree_opener, trees_allowed
 from gradwire.sites.topology import find_sites
 from gradwire.transport.bootstrap.store_exchange import StoreExchange
+from gradwire.transport.carrier import Carrier
+from gradwire.transport.lanes.base import Lane
+from gradwire.transport.lanes.open_lanes import group_of, open_lanes
 from gradwire.transport.traffic import Source, Traffic
 from gradwire.tree.setup import decided_by_plan
-from gradwire.types import Bucket, TransportKind
+from gradwire.types import Bucket, Decision, TransportKind
 
 
 def governor_context(context: BuildContext, connections: Connections) -> GovernorContext:
     reducer, transports = connections.reducer, connections.transports
     trees = reducer.source() if reducer is not None else None
     sources = [source for source in (Source(connections.meter.ledger), connections.wire, trees) if source is not None]
+    job = context.job_ranks
+    if job is not None:
+        for source in sources:
+            source.ranks = job.exchanging
     return GovernorContext(
         rank=context.rank,
         world_size=context.world_size,
         timer=context.timer,
         clock=context.clock,
         sink=context.event_bus,
-        traffic=Traffic(context.rank, context.event_bus, context.clock, sources),
+        traffic=Traffic(context.rank if job is None else job.rank, context.event_bus, context.clock, sources),
         footprint=transports.footprint,
         explain=context.lost_ranks.explained,
         sampler=context.sampler,
         plan_version=transports.plan_version,
         unit=_unit(context.config),
+        job_ranks=job,
     )
 
 
@@ -81,17 +90,12 @@ def open_governor(context: BuildContext, connections: Connections, governor: Gov
 def _open_adaptive(context: BuildContext, connections: Connections, governor: GovernorContext) -> AdaptiveGovernor:
     """A controller with lanes for its pulses, and a first level that suits this network."""
     config, carrier, transports = context.config, connections.carrier, connections.transports
-    pipeline = Pipeline(carrier.open(PULSE_LANES), lambda timing: None)
-    # With a plan these lanes carry pulses alone, so their bandwidth is not that of the trees: the steps will show that.
+    pipeline = Pipeline(_pulse_lanes(context, carrier), lambda timing: None)
     try:
-        rate = None if config.planner else probe_bandwidth(pipeline, context.world_size)
+        first = _first_decision(context, governor, pipeline, transports.current.pipeline)
     except GradwireError:
         quietly(pipeline.close)
         raise
-    whole = Bucket(index=-1, step=0, numel=context.parameters, itemsize=4, slices=(), is_last=True)
-    first = initial_level(rate, lambda level: governor.footprint(level, (whole,))[0].wire_bytes, config.cap)
-    if not is_controller(config.level):
-        first = Fixed(Level.parse(config.level), context.world_size).at(0)
     if carrier.kernel_tcp and not config.planner:
         acks = kernel_acks(context.group, config.transport.timeout)
     else:
@@ -99,6 +103,33 @@ def _open_adaptive(context: BuildContext, connections: Connections, governor: Go
     choice = _transport_choice(context, transports, governor)
     start = replace(first, transport=transports.current.kind)
     return AdaptiveGovernor(governor, _controller(config), start, pipeline, transports, acks, choice)
+
+
+def _pulse_lanes(context: BuildContext, carrier: Carrier) -> Sequence[Lane]:
+    """Between all ranks that decide together."""
+    job, timeout = context.job_ranks, context.config.transport.timeout
+    if job is None:
+        return carrier.open(PULSE_LANES)
+    return open_lanes(group_of(job.ranks, timeout), PULSE_LANES, timeout, context.clock)
+
+
+def _first_decision(
+    context: BuildContext, governor: GovernorContext, pipeline: Pipeline, exchanges: Pipeline
+) -> Decision:
+    """`pipeline` has the lanes of the pulses, `exchanges` those of the gradients."""
+    config, ranks = context.config, governor.deciding
+    # With a plan these lanes carry pulses alone, so their bandwidth is not that of the trees: the steps will show that.
+    rate = None
+    if governor.job_ranks is not None:
+        rate = probe_shared_uplink(exchanges, context.world_size, pipeline, ranks.size)
+    elif not config.planner:
+        rate = probe_bandwidth(pipeline, context.world_size)
+    whole = Bucket(index=-1, step=0, numel=context.parameters, itemsize=4, slices=(), is_last=True)
+    first = initial_level(rate, lambda level: governor.footprint(level, (whole,))[0].wire_bytes, config.cap)
+    if not is_controller(config.level):
+        first = Fixed(Level.parse(config.level), context.world_size).at(0)
+    # Shards may differ in size, and so in what they would choose.
+    return first if governor.job_ranks is None else broadcast_decision(pipeline, first, ranks.rank)
 
 
 def _transport_choice(context: BuildContext, transports: TransportSwitch, governor: GovernorContext) -> OpenChoice:

@@ -42,6 +42,18 @@ class RankReport(NamedTuple):
 OnPulses = Callable[["PulseRound", dict[int, Pulse]], Decision]
 
 
+def broadcast_decision(pipeline: Pipeline, decision: Decision, rank: int) -> Decision:
+    """Rank 0's decision, before the first round."""
+    data = bytes(DECISION_SIZE) if rank else pack_decision(decision)
+    record = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+    def ops() -> Iterator[Op]:
+        yield Broadcast(record)
+
+    pipeline.run(ops())
+    return decision if rank == 0 else unpack_decision(bytes(record.numpy()))
+
+
 class PulseRound:
     """What this rank sent, and what arrived. `on_pulses` is called on a lane's thread unless the round was cancelled;
     `pulses` waits for that call too, `decision` for the whole round. The lanes' deadlines end both waits. `needed` is

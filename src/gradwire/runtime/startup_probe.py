@@ -49,6 +49,14 @@ def probe_bandwidth(pipeline: Pipeline, world_size: int) -> float:
     return sent / max(rounds.run(0) - latency, JITTER)
 
 
+def probe_shared_uplink(pipeline: Pipeline, world_size: int, everyone: Pipeline, ranks: int) -> float:
+    """As `probe_bandwidth`, where several groups of ranks share an uplink: `everyone` are the ranks of all of them.
+    They begin together, so that each sees its share, and the least rate counts for all."""
+    rounds = _ProbeRounds(everyone, ranks)
+    rounds.run(0)
+    return min(rounds.gather(probe_bandwidth(pipeline, world_size)))
+
+
 class _ProbeRounds:
     """Records from every rank to every other over one lane."""
 
@@ -58,8 +66,12 @@ class _ProbeRounds:
 
     def run(self, size: int) -> float:
         """Send `size` bytes to the others; the seconds that the previous round took on the slowest rank."""
+        return max(self.gather(self._seconds, size))
+
+    def gather(self, value: float, size: int = 0) -> list[float]:
+        """Send `size` bytes that begin with a number to the others; everybody's numbers."""
         part = max(_RECORD.size, size // (self._world_size - 1))
-        row = _RECORD.pack(self._seconds).ljust(part, b"\0")
+        row = _RECORD.pack(value).ljust(part, b"\0")
         send = torch.frombuffer(bytearray(row * self._world_size), dtype=torch.uint8)
         receive = torch.empty_like(send)
 
@@ -72,9 +84,9 @@ class _ProbeRounds:
             raise LinkError(f"startup probe: {error}") from error
         rows = bytes(receive.numpy())
         reports: list[float] = [_RECORD.unpack_from(rows, part * rank)[0] for rank in range(self._world_size)]
-        if not all(math.isfinite(seconds) and seconds >= 0 for seconds in reports):
+        if not all(math.isfinite(reported) and reported >= 0 for reported in reports):
             raise LinkError("startup probe: a rank's record cannot be read; does every rank run the same gradwire?")
-        return max(reports)
+        return reports
 
     def _record_time(self, timing: Timing) -> None:
         self._seconds = timing.finished - timing.started

@@ -53,12 +53,17 @@ def model_name(group: str) -> str:
     return f"{group}/{_ATTACHED[group]}"
 
 
+# What a rank may set for itself: it sends the same frames.
+OWN: Final = frozenset({"encode", "residual_memory", "residual_type"})
+
+
 def facts_of(config: Config) -> dict[str, str]:
     """What must be the same on all ranks: everything that decides which operations a rank runs, and their sizes."""
     settings: dict[str, object] = {"level": config.level, "lossiest": config.lossiest}
     settings["extra_steps"] = config.extra_steps
     settings |= {"plan": config.plan, "transport": config.transport.kind}
-    settings |= {f"compress.{name}": value for name, value in msgspec.structs.asdict(config.compress).items()}
+    compress = msgspec.structs.asdict(config.compress).items()
+    settings |= {f"compress.{name}": value for name, value in compress if name not in OWN}
     settings |= {"transport.tolerance": config.transport.tolerance, "transport.encrypt": config.transport.encrypt}
     settings["observe.verify"] = config.observe.verify
     settings["sync_every"] = config.sync_every

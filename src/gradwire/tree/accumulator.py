@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gradwire.compress import kernels
 from gradwire.compress.base import ChunkSpan
+from gradwire.compress.residual import ResidualSpan
 from gradwire.compress.shared_mask import SharedMaskCodec
 from gradwire.compress.values import CODECS, ValueCodec, unreadable
 from gradwire.errors import ConfigError
@@ -117,7 +118,7 @@ class Accumulator(Protocol):
 class DenseAccumulator:
     """All elements; the sum is kept in the gradient tensor itself."""
 
-    def __init__(self, values: Values, gradient: Tensor, residual: Tensor, seed: int | None) -> None:
+    def __init__(self, values: Values, gradient: Tensor, residual: ResidualSpan, seed: int | None) -> None:
         self.body = AccumulatorBody(values, gradient.numel())
         self._codec = CODECS[values]
         self._sum, self._residual, self._seed = gradient, residual, seed
@@ -129,38 +130,44 @@ class DenseAccumulator:
         self._codec.decode(body, self._sum, 1.0, add=True)
 
     def pack(self, body: Tensor) -> None:
-        self._codec.encode(self._sum, self._residual, body, self._seed)
+        with self._residual.opened() as residual:
+            self._codec.encode(self._sum, residual, body, self._seed)
 
     def write_mean(self, body: Tensor, counts: float | Tensor) -> None:
         self._sum.div_(counts)
-        self._residual.div_(counts)
-        self._codec.encode(self._sum, self._residual, body, self._seed)
-        self._residual.mul_(counts)
+        with self._residual.opened() as residual:
+            residual.div_(counts)
+            self._codec.encode(self._sum, residual, body, self._seed)
+            residual.mul_(counts)
 
     def restore(self, body: Tensor) -> None:
         self._codec.decode(body, self._sum, 1.0, add=False)
 
     def reclaim(self, body: Tensor, cells: list[int]) -> None:
         sent = _finite(self._codec, body, self.body.count)
-        for start, end in map(self.body.cell, cells):
-            self._residual[start:end] += sent[start:end]
+        with self._residual.opened(turn=1) as residual:
+            for start, end in map(self.body.cell, cells):
+                residual[start:end] += sent[start:end]
 
 
 class SharedMaskAccumulator:
     """Values at shared indices; everything else stays in the residual."""
 
-    def __init__(self, values: Values, gradient: Tensor, residual: Tensor, mask: Tensor, seed: int | None) -> None:
+    def __init__(
+        self, values: Values, gradient: Tensor, residual: ResidualSpan, mask: Tensor, seed: int | None
+    ) -> None:
         self.body = AccumulatorBody(values, mask.numel())
         self._codec = CODECS[values]
         self._gradient, self._residual, self._mask, self._seed = gradient, residual, mask, seed
         self._sum = torch.empty(mask.numel(), dtype=torch.float32)
 
     def begin(self) -> None:
-        nonfinite = kernels.gather(self._gradient, self._residual, self._mask, self._sum, self._mask.numel())
-        if nonfinite and self._sum.isfinite().all():
-            # No shared index holds the non-finite value, but every member must see that the step is invalid.
-            self._residual[self._mask[:1].long()] += self._sum[:1]
-            self._sum[:1] = torch.nan
+        with self._residual.opened() as residual:
+            nonfinite = kernels.gather(self._gradient, residual, self._mask, self._sum, self._mask.numel())
+            if nonfinite and self._sum.isfinite().all():
+                # No shared index holds the non-finite value, but every member must see that the step is invalid.
+                residual[self._mask[:1].long()] += self._sum[:1]
+                self._sum[:1] = torch.nan
 
     def add(self, body: Tensor) -> None:
         self._codec.decode(body, self._sum, 1.0, add=True)
@@ -179,8 +186,9 @@ class SharedMaskAccumulator:
 
     def reclaim(self, body: Tensor, cells: list[int]) -> None:
         sent = _finite(self._codec, body, self.body.count)
-        for start, end in map(self.body.cell, cells):
-            kernels.scatter_add(self._mask[start:end], sent[start:end], end - start, self._residual)
+        with self._residual.opened(turn=2) as residual:
+            for start, end in map(self.body.cell, cells):
+                kernels.scatter_add(self._mask[start:end], sent[start:end], end - start, residual)
 
     def _encoded(self, body: Tensor) -> Tensor:
         error = torch.zeros_like(self._sum)
@@ -190,7 +198,8 @@ class SharedMaskAccumulator:
 
     def _add_to_residual(self, error: Tensor, counts: float | Tensor) -> None:
         error.mul_(counts)
-        kernels.scatter_add(self._mask, error, error.numel(), self._residual)
+        with self._residual.opened(turn=1) as residual:
+            kernels.scatter_add(self._mask, error, error.numel(), residual)
 
 
 def _finite(codec: ValueCodec, body: Tensor, count: int) -> Tensor:

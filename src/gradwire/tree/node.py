@@ -62,11 +62,9 @@ class TreeNode:
         if level.select == "sharedk":
             self._agree_on_mask()
         elif level.select == "randk":
-            self._start(
-                SharedMaskAccumulator(level.values, task.gradient, task.residual, self._random_mask(), task.seed)
-            )
+            self._start(SharedMaskAccumulator(level.values, task.gradient, task.kept, self._random_mask(), task.seed))
         else:
-            self._start(DenseAccumulator(level.values, task.gradient, task.residual, task.seed))
+            self._start(DenseAccumulator(level.values, task.gradient, task.kept, task.seed))
         self._transfer_ended()
 
     # ---- 1. indices ----------------------------------------------------------------------------------------------
@@ -108,7 +106,7 @@ class TreeNode:
         task = self._task
         mask = SharedMaskCodec(task.level).follow(frame, task.piece.numel)
         self._send_down(Phase.MASK, frame)
-        self._start(SharedMaskAccumulator(task.level.values, task.gradient, task.residual, mask, task.seed))
+        self._start(SharedMaskAccumulator(task.level.values, task.gradient, task.kept, mask, task.seed))
 
     # ---- 2. and 3. up --------------------------------------------------------------------------------------------
     def _start(self, accumulator: Accumulator) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gradwire.compress.base import ChunkSpan
+from gradwire.compress.residual import KEPT, ResidualSpan
 from gradwire.level import Level
 from gradwire.plan.membership.messages import Tag
 from gradwire.tree.partition import Piece
@@ -33,6 +34,10 @@ class PieceTask:
     @property
     def span(self) -> ChunkSpan:
         return ChunkSpan(self.tag.step, self.bucket, self.piece.start, self.piece.numel)
+
+    @property
+    def kept(self) -> ResidualSpan:
+        return ResidualSpan(self.residual, self.span.seed(self.rank) ^ KEPT)
 
     @property
     def seed(self) -> int | None:

@@ -15,7 +15,8 @@ Done = Callable[[BaseException | None], None]
 
 @dataclass(frozen=True, slots=True)
 class BucketRequest:
-    """One bucket to be summed: float32 gradient (overwritten) and residual, flat and on the CPU.
+    """One bucket to be summed: float32 gradient (overwritten) and residual as it is stored, flat and on the
+    CPU.
 
     `weight` is the number of contributions that are already summed in it; with 0 the member adds nothing. `own_level`:
     it is sent at `level` also where the plan decides the level of gradients.

@@ -40,6 +40,7 @@ __all__ = [
     "gather",
     "pack_indices",
     "packed_bound",
+    "round_to_bfloat",
     "scatter_add",
     "select",
     "select_exact",
@@ -68,6 +69,17 @@ def decode_half(src: Tensor, out: Tensor, weight: float = 1.0, add: bool = False
     if src.dtype not in _HALVES:
         raise ValueError(f"src: {src.dtype} is neither float16 nor bfloat16")
     _pick(_fast(out) and _flat(src)).decode_half(src, out, weight, add, threads)
+
+
+def round_to_bfloat(values: Tensor, out: Tensor, seed: int) -> None:
+    """Round float32 `values` to bfloat16 `out`, up or down at random, so that the mean over roundings is the value.
+
+    Finite values saturate; what bfloat16 can hold is unchanged.
+    """
+    _same(values=values.numel(), out=out.numel())
+    if (values.dtype, out.dtype) != (torch.float32, torch.bfloat16):
+        raise ValueError(f"values, out: {values.dtype} and {out.dtype} are not float32 and bfloat16")
+    _pick(_fast(values) and _flat(out)).round_to_bfloat(values, out, seed)
 
 
 def encode_int8(

@@ -33,6 +33,10 @@ def decode_half(src: Tensor, out: Tensor, weight: float, add: bool, threads: int
     _native.decode_half(src.dtype == torch.bfloat16, _at(src), _at(out), src.numel(), weight, add, threads)
 
 
+def round_to_bfloat(values: Tensor, out: Tensor, seed: int) -> None:
+    _native.round_to_bfloat(_at(values), _at(out), values.numel(), seed & _SEED)
+
+
 def encode_int8(g: Tensor, r: Tensor | None, q: Tensor, scales: Tensor, seed: int | None, threads: int) -> int:
     return _native.encode_int8(_at(g), _at(r), _at(q), _at(scales), g.numel(), _seed(seed), threads)
 

@@ -34,6 +34,15 @@ def decode_half(src: Tensor, out: Tensor, weight: float, add: bool, threads: int
     _write(out, _weight(weight, out) * src.float(), add)
 
 
+def round_to_bfloat(values: Tensor, out: Tensor, seed: int) -> None:
+    bits = values.view(torch.int32).long()
+    size, up = bits & 0x7FFFFFFF, noise_bits(seed, values.numel(), values.device) >> 16
+    half = (size + up >> 16).clamp(max=0x7F7F) | bits >> 16 & 0x8000
+    wild = torch.where(values.isnan(), torch.nan, values).bfloat16()
+    wild = torch.where(wild.isnan(), torch.full_like(wild, torch.nan), wild)
+    out.copy_(torch.where(values.isfinite(), half.to(torch.int16).view(torch.bfloat16), wild))
+
+
 def encode_int8(g: Tensor, r: Tensor | None, q: Tensor, scales: Tensor, seed: int | None, threads: int = 1) -> int:
     whole, count = _quantise(g, r, scales, seed, _INT8)
     q.copy_(whole.to(torch.int8))
@@ -138,7 +147,12 @@ def scatter_add(indices: Tensor, values: Tensor, count: int, out: Tensor, weight
 
 
 def noise(seed: int, n: int, device: torch.device) -> Tensor:
-    """Uniform multiples of 2^-24 in [0, 1) from (seed, element index); noise.h says how."""
+    """Uniform multiples of 2^-24 in [0, 1) from (seed, element index)."""
+    return (noise_bits(seed, n, device) >> 8).float() * 2.0**-24
+
+
+def noise_bits(seed: int, n: int, device: torch.device) -> Tensor:
+    """32 random bits from (seed, element index); noise.h says how."""
     place = torch.arange(n, dtype=torch.int64, device=device)
     run = torch.arange(-(-n // 256), dtype=torch.int64, device=device)
     key = (run + 1) * _signed(0x9E3779B97F4A7C15) + _signed(seed)
@@ -146,7 +160,7 @@ def noise(seed: int, n: int, device: torch.device) -> Tensor:
     key = (key ^ _shift(key, 27, 64)) * _signed(0x94D049BB133111EB)
     key = (key ^ _shift(key, 31, 64)).repeat_interleave(256)[:n]
     x = _low((place % 256) * 0x9E3779B9 + _low(key))
-    return ((_mix(x) ^ _shift(key, 32, 64)) >> 8).float() * 2.0**-24
+    return _mix(x) ^ _shift(key, 32, 64)
 
 
 def _mix(x: Tensor) -> Tensor:

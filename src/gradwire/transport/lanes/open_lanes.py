@@ -37,6 +37,15 @@ def duplicate_group(group: dist.ProcessGroup, timeout: float) -> dist.ProcessGro
     return _new_group(dist.get_backend(group), ranks, timeout, local=len(ranks) != dist.get_world_size())
 
 
+def group_of(ranks: Sequence[int], timeout: float) -> dist.ProcessGroup:
+    """A group of these ranks of the job, for host memory; every one of them calls this at the same point."""
+    world = dist.group.WORLD
+    assert world is not None, "a job has begun"
+    if len(ranks) == dist.get_world_size():
+        return world
+    return _new_group(host_backend(world), sorted(ranks), timeout, local=True)
+
+
 def destroy_group(group: dist.ProcessGroup) -> None:
     """Close a group that was made by `duplicate_group`; nothing where all groups of the job are destroyed already."""
     with contextlib.suppress(ValueError, AssertionError):

@@ -10,7 +10,7 @@ Bytes of memory per element: 1 reads 8 (gradient and residual), 3 reads 8 and wr
 import triton
 import triton.language as tl
 
-from gradwire.compress.kernels.triton.numbers import INFINITY, compensated, key_of
+from gradwire.compress.kernels.triton.numbers import INFINITY, compensated, keep, key_of
 from gradwire.compress.kernels.triton.state import COUNT, EQUAL, LIMIT, NONFINITE, SENT_NONFINITE
 
 WIDTH = tl.constexpr(1024)  # blocks that one round of `place_blocks` takes
@@ -49,9 +49,9 @@ def place_blocks(above, equal, state, blocks, capacity):
     tl.store(state + COUNT, tl.minimum(begin, capacity).to(tl.int32))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["kept"])
 def move_selected(
-    g, r, above, equal, indices, values, state, n, capacity, FEEDBACK: tl.constexpr, BLOCK: tl.constexpr
+    g, r, above, equal, indices, values, state, n, capacity, kept, FEEDBACK: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
@@ -66,6 +66,6 @@ def move_selected(
     tl.store(values + place, a, mask=taken)
     wild = key >= INFINITY
     if FEEDBACK:
-        tl.store(r + at, tl.where(taken, 0.0, a).to(r.dtype.element_ty), mask=inside & ~wild)
+        keep(r, at, tl.where(taken, 0.0, a), inside & ~wild, kept)
     sent = tl.sum((taken & wild).to(tl.int32))
     tl.atomic_add(state + SENT_NONFINITE, sent, mask=sent > 0, sem="relaxed")

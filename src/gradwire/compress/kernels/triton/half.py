@@ -1,16 +1,16 @@
 """Half: fp16 and bf16 with error feedback in one pass, as in native/kernels/half.h.
 
-Bytes of memory per element: gradient 4, residual 4 + 4, half 2.
+Bytes of memory per element: gradient 4, residual 4 + 4 (2 + 2 as bfloat16), half 2.
 """
 
 import triton
 import triton.language as tl
 
-from gradwire.compress.kernels.triton.numbers import INFINITY, compensated, from_half, magnitude, to_half
+from gradwire.compress.kernels.triton.numbers import INFINITY, compensated, from_half, keep, magnitude, to_half
 
 
-@triton.jit
-def halve(g, r, out, nonfinite, n, FEEDBACK: tl.constexpr, BFLOAT: tl.constexpr, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["kept"])
+def halve(g, r, out, nonfinite, n, kept, FEEDBACK: tl.constexpr, BFLOAT: tl.constexpr, BLOCK: tl.constexpr):
     """Round a to `out` (16-bit words); r = a - out, except where a is not finite, which is counted."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
@@ -20,6 +20,6 @@ def halve(g, r, out, nonfinite, n, FEEDBACK: tl.constexpr, BFLOAT: tl.constexpr,
     wild = magnitude(a) >= INFINITY
     if FEEDBACK:
         rest = a - from_half(half, BFLOAT)
-        tl.store(r + at, rest.to(r.dtype.element_ty), mask=inside & ~wild)
+        keep(r, at, rest, inside & ~wild, kept)
     wrong = tl.sum((wild & inside).to(tl.int32))
     tl.atomic_add(nonfinite, wrong, mask=wrong > 0, sem="relaxed")

@@ -35,22 +35,31 @@ def run(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
             kernel[(programs,)](*arguments, **constants, **({} if INTERPRETED else OPTIONS))
 
 
+def residual_of(g: Tensor, r: Tensor | None) -> Tensor:
+    """What kernels take for a residual: bfloat16 as its bits; anything where there is none."""
+    if r is None:
+        return g
+    return r.view(torch.int16) if r.dtype == torch.bfloat16 else r
+
+
 def encode_quantised(
-    g: Tensor, r: Tensor | None, q: Tensor, scales: Tensor, nonfinite: Tensor, seed: int | None, bits: int
-) -> None:
-    """As `kernels.encode_int8` and its kind; `q` are bytes, `nonfinite` (int32) is added to."""
+    g: Tensor, r: Tensor | None, q: Tensor, scales: Tensor, nonfinite: Tensor, seed: int | None, bits: int,
+    kept: int = 0,
+) -> None:  # fmt: skip
+    """As `kernels.encode_int8` and its kind; `q` are bytes, `nonfinite` (int32) is added to. A residual in bfloat16 is
+    rounded with the seed `kept`."""
     block = BLOCKS[bits]
     rows = ELEMENTS // block
     run(
-        quantise, -(-scales.numel() // rows), g, g if r is None else r, q, scales, nonfinite, g.numel(), seed or 0,
+        quantise, -(-scales.numel() // rows), g, residual_of(g, r), q, scales, nonfinite, g.numel(), seed or 0, kept,
         FEEDBACK=r is not None, STOCHASTIC=seed is not None, BITS=bits, BLOCK=block, ROWS=rows,
     )  # fmt: skip
 
 
-def encode_half(g: Tensor, r: Tensor | None, out: Tensor, nonfinite: Tensor) -> None:
-    """As `kernels.encode_half`."""
+def encode_half(g: Tensor, r: Tensor | None, out: Tensor, nonfinite: Tensor, kept: int = 0) -> None:
+    """As `kernels.encode_half`; `kept` as above."""
     run(
-        halve, -(-g.numel() // ELEMENTS), g, g if r is None else r, out.view(torch.int16), nonfinite, g.numel(),
+        halve, -(-g.numel() // ELEMENTS), g, residual_of(g, r), out.view(torch.int16), nonfinite, g.numel(), kept,
         FEEDBACK=r is not None, BFLOAT=out.dtype == torch.bfloat16, BLOCK=ELEMENTS,
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ from gradwire.compress.kernels.base import SparseForm
 from gradwire.compress.kernels.triton.compact import count_selected, move_selected, place_blocks
 from gradwire.compress.kernels.triton.indices import lay_out, measure, write
 from gradwire.compress.kernels.triton.largest import BINS, SHIFTS, count_keys, narrow
-from gradwire.compress.kernels.triton.launch import BLOCKS, ELEMENTS, run
+from gradwire.compress.kernels.triton.launch import BLOCKS, ELEMENTS, residual_of, run
 from gradwire.compress.kernels.triton.sparse import (
     add_sparse_floats,
     add_sparse_quantised,
@@ -37,22 +37,23 @@ def scratch_bytes(n: int, capacity: int) -> int:
 
 
 def encode_sparse(
-    g: Tensor, r: Tensor | None, frame: Tensor, form: SparseForm, scratch: Tensor, seed: int | None
+    g: Tensor, r: Tensor | None, frame: Tensor, form: SparseForm, scratch: Tensor, seed: int | None, kept: int = 0
 ) -> None:
     """1. the limit that the wanted elements reach, 2. their pairs, 3. indices and header, 4. values. The header's last
-    word but one has the number of elements that are not finite."""
+    word but one has the number of elements that are not finite. A residual in bfloat16 is rounded with the seed
+    `kept`."""
     n = g.numel()
     histogram, state, above, equal, lengths, indices, values = _parts(n, form.capacity, scratch)
     frame.zero_()
     histogram.zero_()
     state.zero_()
-    feedback, residual = r is not None, g if r is None else r
+    feedback, residual = r is not None, residual_of(g, r)
     _find_limit(g, r, form, histogram, state)  # 1
     blocks = -(-n // ELEMENTS)  # 2
     run(count_selected, blocks, g, residual, above, equal, state, n, FEEDBACK=feedback, BLOCK=ELEMENTS)
     run(place_blocks, 1, above, equal, state, blocks, form.capacity)
     run(
-        move_selected, blocks, g, residual, above, equal, indices, values, state, n, form.capacity,
+        move_selected, blocks, g, residual, above, equal, indices, values, state, n, form.capacity, kept,
         FEEDBACK=feedback, BLOCK=ELEMENTS,
     )  # fmt: skip
     groups, words, bits = -(-form.capacity // PAIRS), frame.view(torch.int32), _BITS.get(form.values, 0)  # 3
@@ -65,12 +66,12 @@ def encode_sparse(
     if bits:  # 4
         rows = ELEMENTS // BLOCKS[bits]
         run(
-            write_quantised, -(-form.capacity // ELEMENTS), indices, values, residual, frame, state, seed or 0,
+            write_quantised, -(-form.capacity // ELEMENTS), indices, values, residual, frame, state, seed or 0, kept,
             FEEDBACK=feedback, STOCHASTIC=seed is not None, BITS=bits, BLOCK=BLOCKS[bits], ROWS=rows,
         )  # fmt: skip
     else:
         run(
-            write_floats, groups, indices, values, residual, frame, state,
+            write_floats, groups, indices, values, residual, frame, state, kept,
             FEEDBACK=feedback, KIND=_KINDS[form.values], BLOCK=PAIRS,
         )  # fmt: skip
 
@@ -101,7 +102,7 @@ def _find_limit(g: Tensor, r: Tensor | None, form: SparseForm, histogram: Tensor
     for shift in SHIFTS:
         run(
             count_keys, -(-blocks // max(each, 1)),
-            g, g if r is None else r, histogram, state, read, strata, step, each,
+            g, residual_of(g, r), histogram, state, read, strata, step, each,
             FEEDBACK=r is not None, SAMPLED=strata > 0, SHIFT=shift, FIRST=shift == SHIFTS[0], BLOCK=ELEMENTS,
         )  # fmt: skip
         run(

@@ -22,8 +22,31 @@ def compensated(g, r, at, inside, FEEDBACK: tl.constexpr):
     """What is to be sent: the gradient plus the residual of earlier steps; zero outside."""
     a = tl.load(g + at, mask=inside, other=0.0).to(tl.float32)
     if FEEDBACK:
-        a = a + tl.load(r + at, mask=inside, other=0.0).to(tl.float32)
+        a = a + residual_at(r, at, inside)
     return a
+
+
+@triton.jit
+def residual_at(r, at, inside):
+    """float32, or the bits of bfloat16."""
+    stored = tl.load(r + at, mask=inside, other=0)
+    value = stored  # one return: triton compares the types of all
+    if r.dtype.element_ty == tl.int16:
+        value = from_half(stored.to(tl.int32) & 0xFFFF, True)
+    return value
+
+
+@triton.jit
+def keep(r, at, rest, mask, seed):
+    """Store a residual; as bfloat16 it is rounded up or down at random, as in native/kernels/bfloat.h."""
+    if r.dtype.element_ty == tl.int16:
+        add, flip = noise_keys(seed, at >> 8)
+        up = (noise_bits(add, flip, at & 255) >> 16).to(tl.int32)
+        bits = rest.to(tl.int32, bitcast=True)
+        half = tl.minimum(((bits & MAGNITUDE) + up) >> 16, 0x7F7F) | ((bits >> 16) & 0x8000)
+        tl.store(r + at, half.to(tl.int16), mask=mask)
+    else:
+        tl.store(r + at, rest, mask=mask)
 
 
 @triton.jit
@@ -37,13 +60,17 @@ def noise_keys(seed, run):
 
 
 @triton.jit
-def noise(add, flip, lane):
-    """Uniform on the multiples of 2^-24 in [0, 1)."""
+def noise_bits(add, flip, lane):
     x = lane.to(tl.uint32) * 0x9E3779B9 + add
     x = (x ^ (x >> 16)) * 0x7FEB352D
     x = (x ^ (x >> 15)) * 0x846CA68B
-    x = (x ^ (x >> 16)) ^ flip
-    return (x >> 8).to(tl.int32).to(tl.float32) * 5.9604644775390625e-08
+    return (x ^ (x >> 16)) ^ flip
+
+
+@triton.jit
+def noise(add, flip, lane):
+    """Uniform on the multiples of 2^-24 in [0, 1)."""
+    return (noise_bits(add, flip, lane) >> 8).to(tl.int32).to(tl.float32) * 5.9604644775390625e-08
 
 
 @triton.jit

@@ -1,6 +1,6 @@
 """Quantise: int8, int4 and int2 with one scale per block and error feedback in one pass, as in native/kernels/quant.h.
 
-Bytes of memory per element: gradient 4, residual 4 + 4, whole number BITS / 8, scale 4 / BLOCK.
+Bytes of memory per element: gradient 4, residual 4 + 4 (2 + 2 as bfloat16), whole number BITS / 8, scale 4 / BLOCK.
 """
 
 import triton
@@ -11,15 +11,16 @@ from gradwire.compress.kernels.triton.numbers import (
     NAN,
     block_scale,
     compensated,
+    keep,
     magnitude,
     packed,
     whole_numbers,
 )
 
 
-@triton.jit(do_not_specialize=["seed"])
+@triton.jit(do_not_specialize=["seed", "kept"])
 def quantise(
-    g, r, q, scales, nonfinite, n, seed,
+    g, r, q, scales, nonfinite, n, seed, kept,
     FEEDBACK: tl.constexpr, STOCHASTIC: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Each program encodes ROWS blocks: whole numbers to the bytes q, one scale each; r = a - whole * scale.
@@ -35,7 +36,7 @@ def quantise(
     whole = whole_numbers(a, scale, seed, rows, lanes, STOCHASTIC, BITS, BLOCK)
     if FEEDBACK:
         rest = a - whole * scale[:, None]
-        tl.store(r + at, rest.to(r.dtype.element_ty), mask=inside & (~bad)[:, None])
+        keep(r, at, rest, inside & (~bad)[:, None], kept)
     wrong = tl.sum(((magnitude(a) >= INFINITY) & inside).to(tl.int32))
     tl.atomic_add(nonfinite, wrong, mask=wrong > 0, sem="relaxed")
     nan = tl.full(scale.shape, NAN, tl.int32).to(tl.float32, bitcast=True)

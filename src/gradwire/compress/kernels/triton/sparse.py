@@ -13,8 +13,10 @@ from gradwire.compress.kernels.triton.numbers import (
     NAN,
     block_scale,
     from_half,
+    keep,
     magnitude,
     packed,
+    residual_at,
     to_half,
     unpacked,
     whole_numbers,
@@ -33,15 +35,14 @@ def to_send(values, at, inside, state):
 
 
 @triton.jit
-def keep_error(r, indices, at, error, mask):
+def keep_error(r, indices, at, error, mask, kept):
     place = tl.load(indices + at, mask=mask, other=0)
-    old = tl.load(r + place, mask=mask, other=0.0).to(tl.float32)
-    tl.store(r + place, (old + error).to(r.dtype.element_ty), mask=mask)
+    keep(r, place, residual_at(r, place, mask) + error, mask, kept)
 
 
-@triton.jit(do_not_specialize=["seed"])
+@triton.jit(do_not_specialize=["seed", "kept"])
 def write_quantised(
-    indices, values, r, frame, state, seed,
+    indices, values, r, frame, state, seed, kept,
     FEEDBACK: tl.constexpr, STOCHASTIC: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """`frame` are bytes."""
@@ -55,7 +56,7 @@ def write_quantised(
     whole = whole_numbers(sent, scale, seed, rows, lanes, STOCHASTIC, BITS, BLOCK)
     if FEEDBACK:
         error = tl.where(bad[:, None], value, value - whole * scale[:, None])
-        keep_error(r, indices, at, error, inside & (magnitude(value) < INFINITY))
+        keep_error(r, indices, at, error, inside & (magnitude(value) < INFINITY), kept)
     blocks = (count + BLOCK - 1) // BLOCK
     body = frame + tl.load(state + VALUES)
     nan = tl.full(scale.shape, NAN, tl.int32).to(tl.float32, bitcast=True)
@@ -67,8 +68,10 @@ def write_quantised(
     tl.store(body + 4 * blocks + place, data, mask=place < (count + each - 1) // each)
 
 
-@triton.jit
-def write_floats(indices, values, r, frame, state, FEEDBACK: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["kept"])
+def write_floats(
+    indices, values, r, frame, state, kept, FEEDBACK: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr
+):
     """KIND 0: float32, 1: fp16, 2: bf16. `frame` are bytes."""
     count = tl.load(state + COUNT)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -86,7 +89,7 @@ def write_floats(indices, values, r, frame, state, FEEDBACK: tl.constexpr, KIND:
         carried = from_half(half, KIND == 2)
     if FEEDBACK:
         error = tl.where(magnitude(carried) >= INFINITY, value, value - carried)
-        keep_error(r, indices, at, error, inside & (magnitude(value) < INFINITY))
+        keep_error(r, indices, at, error, inside & (magnitude(value) < INFINITY), kept)
 
 
 @triton.jit
