@@ -140,14 +140,26 @@ def test_steps_from_before_a_change_are_no_comparison() -> None:
 
 
 def test_a_trial_that_a_change_disturbs_says_nothing_and_is_repeated_soon() -> None:
-    world = World({"group": 0.25, "tcp": 0.2, "ltp": 0.2})
+    world = World({"group": 0.25, "tcp": 0.24, "ltp": 0.24})
     while world.used.count("tcp") < OPENING + 5:
         world.run(1)
     world.seconds = {kind: 2 * seconds for kind, seconds in world.seconds.items()}
     world.run(10)
     assert "the network changed while tcp was measured" in world.reasons
+    world.seconds["tcp"] = 0.4
     world.run(AGAIN + 30)
     assert world.chooser.use != "group"
+
+
+@pytest.mark.parametrize("changed", [0.5, 2.0])
+def test_a_trial_that_was_clearly_shorter_until_the_network_changed_is_kept(changed: float) -> None:
+    world = World({"group": 0.25, "tcp": 0.2, "ltp": 0.2})
+    while world.used.count("tcp") < OPENING + 5:
+        world.run(1)
+    world.seconds = {kind: changed * seconds for kind, seconds in world.seconds.items()}
+    world.run(6)
+    assert world.chooser.use == "tcp"
+    assert not any("the network changed" in reason for reason in world.reasons)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from gradwire.plan.membership.replan import predicted_seconds
 from gradwire.plan.model.matrix_io import netstorm9
 from gradwire.plan.model.routes import Routes
 from gradwire.plan.planners.registry import make_plan
-from gradwire.plan.route_choice import HOPED, WORTH, RouteChoice, choose_routes
+from gradwire.plan.route_choice import RISKED, WORTH, RouteChoice, choose_routes
 from gradwire.plan.tree_forecast import LevelJob
 from gradwire.types import LinkFacts
 
@@ -169,10 +169,11 @@ def test_trees_over_links_that_were_never_filled_are_tried_where_they_may_be_far
     choice = choose_routes(one_slow_way(0.3), jobs, ALONE[:4])
     assert choice.plan is not None, choice.reason
     assert "if links carry more than was seen" in choice.reason
-    assert choice.planned < HOPED * choice.flat
+    assert choice.planned < WORTH * choice.flat
     network = one_slow_way(0.3)
+    assert predicted_seconds(network.cautious(), choice.plan, SMALL) <= RISKED * choice.flat
     real = Matrix.of(np.where(np.isfinite(network.rate), 1 * MBIT, 20 * MBIT), 0.04)
-    assert predicted_seconds(real, choice.plan, SMALL) < HOPED * choice.flat
+    assert predicted_seconds(real, choice.plan, SMALL) < WORTH * choice.flat
     worse = choose_routes(one_slow_way(0.12), jobs, ALONE[:4])
     assert worse.plan is None, "clearly slower if the bounds are all there is"
 

@@ -2,7 +2,8 @@
 
 The candidate is kept if its steps are clearly shorter. Where it uses another level than the steps before, because it
 cannot carry that one or another one suits it better, both are compared by what they take to the same loss: `before` is
-what the steps before would be worth at the candidate's price. A trial in which the network changes says nothing.
+what the steps before would be worth at the candidate's price. If the network changes during a trial, its steps until
+then are what counts: they keep the candidate if each was clearly shorter, and else say nothing.
 """
 
 from __future__ import annotations
@@ -51,9 +52,10 @@ class Trial:
             self.skipped += 1
             return None
         self.seconds.append(seconds)
-        self.disturbed = shifted(self.seconds)
-        if self.disturbed:
-            return False
+        if shifted(self.seconds):
+            shorter = max(self.seconds[:-LATEST]) < (1 - KEEPS) * self.before
+            self.disturbed = not shorter
+            return shorter
         if len(self.seconds) < ENOUGH:
             return None
         middle, error = median(self.seconds)

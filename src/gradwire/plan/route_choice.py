@@ -15,8 +15,9 @@ seconds of each level as a flat exchange and along trees, the best plan, and the
        cannot sum every level, and where indices are agreed on first a sum travels twice, so the best levels differ.
     6. Of links that were never filled only lower bounds are known. Another plan is made as if they carried far more,
        and of the two the one is taken that is least wrong in either case, if it is worth trying where they do not.
-       Where trees are not clearly better or worse than the flat exchange if links carry no more than was seen, they
-       are tried nevertheless if they are far better otherwise: steps along them fill those links.
+       Where trees are not clearly better than the flat exchange if links carry no more than was seen, but not far
+       worse either, they are tried nevertheless if they are clearly better otherwise: steps along them fill those
+       links.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ WORTH: Final = 0.9
 # Links are unequal if the slowest takes this many times as long as the median one. Rates of equal links that share a
 # switch were measured up to 1.5 apart.
 UNEQUAL: Final = 2.0
-# Where unfilled links decide, trees must take at most this share of the time if those carry far more than was seen.
-HOPED: Final = 0.7
+# Where unfilled links decide, trees may take so many times of it if those carry no more than was seen: a trial takes
+# eleven steps, the next one comes after 500, and trials for nothing may take a hundredth of a job.
+RISKED: Final = 1.45
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +82,11 @@ def choose_routes(network: MeasuredNetwork, jobs: Sequence[LevelJob], sites: Seq
     trees = seen = TreeForecast.of(cautious, jobs, sites)  # 3
     compared = f"{Seconds(seen.seconds)} along trees ({seen.planner}), {Seconds(now)} as a flat exchange"
     plan, why = seen.plan(cautious), _slowest(network)
-    most = WORTH * now if seen.seconds <= WORTH * now else now / WORTH
+    most = WORTH * now if seen.seconds <= WORTH * now else RISKED * now
     if seen.seconds <= most and network.known < network.size * (network.size - 1):  # 6
         hoped = TreeForecast.of(network.hopeful(), jobs, sites)
         robust = _robust(network, plan, hoped.plan(network.hopeful()), seen.job, most / seen.seconds)
-        if most > now and robust is not plan and hoped.seconds <= HOPED * now:
+        if most > now and robust is not plan and hoped.seconds <= WORTH * now:
             trees, why = hoped, f"{Seconds(hoped.seconds)} if links carry more than was seen"
         plan = robust
     levels = tuple(LevelSeconds(*one) for one in zip(flat, trees.network, trees.work, strict=True))

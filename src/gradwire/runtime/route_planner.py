@@ -38,7 +38,8 @@ WireKind = Literal["tcp", "ltp"]
 # Seconds until the next plan is made after one that was not clearly better; doubled each time, up to LONGEST.
 PAUSE: Final = 15.0
 LONGEST: Final = 600.0
-# Steps at one level before the first plan: links must have been filled.
+# Steps over one transport before the first plan: links must have been filled. What was seen of them stays valid when
+# the level changes.
 SETTLED: Final = 7
 JOIN: Final = 10.0
 
@@ -82,11 +83,10 @@ class RoutePlanner:
         self._reports: dict[tuple[int, int], LinkFacts] = {}
         self._thread: threading.Thread | None = None
         self._forecast: _Forecast | None = None
-        self._level: Level | None = None
         self._steps = 0
         # Network changes that each transport's estimates have counted.
         self._changes: dict[TransportKind, int] = {}
-        self._over: TransportKind = "group"
+        self._over: TransportKind | None = None
         self._begun, self._next, self._pause = -PAUSE, 0.0, PAUSE
         self.proposal: RouteProposal | None = None
         # The last plan was made before it was known what every level costs.
@@ -113,11 +113,11 @@ class RoutePlanner:
         if level is None or step.carried_by == "trees":
             return None
         changed = self._changes.setdefault(step.carried_by, step.view.changes) != step.view.changes
-        same = level == self._level and step.carried_by == self._over
+        same = step.carried_by == self._over
         self._steps = self._steps + 1 if same and not changed else 0
         if changed:
             self._begun, self._next, self._pause, self._forecast = -PAUSE, 0.0, PAUSE, None
-        self._level, self._over = level, step.carried_by
+        self._over = step.carried_by
         self._changes[step.carried_by] = step.view.changes
         known = self._forecast.at(level, step.carried_by) if self._forecast is not None else None
         # A level that the last forecast does not have must not wait for the next one for minutes.
