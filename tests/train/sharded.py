@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -276,6 +277,25 @@ def mistakes(rank: int, world: int) -> list[str]:
             answers.append(str(error))
     handle.close()
     return answers
+
+
+def automatic(rank: int, world: int) -> dict[str, Any]:
+    """With plan = "auto", which is the default, and an adaptive level: what may carry the steps, and threads."""
+    mesh = mesh_of(world, world)
+    net = wrap(small_net(), mesh)
+    handle = gradwire.attach_fsdp(net, {"level": "auto", "plan": "auto"})
+    optimizer, agreed = torch.optim.SGD(net.parameters(), lr=0.1), True
+    for step in range(12):
+        inputs, labels = batch(rank, step)
+        optimizer.zero_grad()
+        F.cross_entropy(net(inputs), labels).backward()
+        optimizer.step()
+        agreed = agreed and same_on_replicas(shards(net), mesh)
+    parts = handle._built.session._parts
+    carried_by, threads = parts.compressed._context.transports, [one.name for one in threading.enumerate()]
+    found = {"agreed": agreed, "opener": carried_by.opener, "kind": carried_by.current.kind, "retry": parts.retry}
+    handle.close()
+    return {**found, "trees": [name for name in threads if "tree" in name or "routes" in name]}
 
 
 def unused(rank: int, world: int, zeroed: bool) -> str:

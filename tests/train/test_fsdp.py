@@ -37,6 +37,11 @@ def test_replicas_are_identical_after_every_step_and_less_is_sent(ranks: Ranks, 
         assert summary.wire_bytes < summary.plain_bytes
 
 
+def test_with_plan_auto_replicas_stay_on_the_process_group(ranks: Ranks) -> None:
+    for found in ranks.run(3, sharded.automatic):
+        assert found == {"agreed": True, "opener": None, "kind": "group", "retry": None, "trees": []}
+
+
 @pytest.mark.parametrize("world", [2, 4])
 def test_int8_stays_close_to_plain_hsdp(ranks: Ranks, world: int) -> None:
     plain = ranks.run(world, sharded.train, None)
