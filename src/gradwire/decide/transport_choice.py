@@ -29,7 +29,7 @@ from typing import Final
 from gradwire.decide.loss_limit import limited_by_loss
 from gradwire.decide.summable_controller import summable
 from gradwire.decide.transport_step import Candidate, TransportChoice, TransportStep
-from gradwire.decide.transport_trial import ENOUGH, LATEST, Trial, median, shifted
+from gradwire.decide.transport_trial import ENOUGH, KEEPS, LATEST, Trial, median, shifted
 from gradwire.decide.way_forecast import (
     BestWays,
     WayForecast,
@@ -178,7 +178,9 @@ class TransportChooser:
         if trees is None:
             return None
         flat = flat_ways(options)
-        return None if step.provisional and relative_gain(flat, trees) < LARGE else (flat, trees)
+        # Predictions of one step and the next differ: trees that ranks have opened are tried for a little less.
+        least = LARGE - KEEPS if self._prepare == "trees" else LARGE
+        return None if step.provisional and relative_gain(flat, trees) < least else (flat, trees)
 
     def _better_flat(self, step: TransportStep, typical: float) -> Candidate | None:  # 6
         """A flat transport that was predicted to take less to the same loss than trees do, when levels are settled."""
