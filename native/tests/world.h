@@ -36,6 +36,7 @@ struct Pipe {
   Random random;
   Time free_at = 0;
   std::uint64_t dropped = 0, carried = 0, bytes = 0;
+  double waited = 0;  // seconds in the queue, over all packets that entered it
 };
 
 struct Host {
@@ -178,6 +179,7 @@ class World {
     pipe.free_at = std::max(pipe.free_at, now);
     double backlog = static_cast<double>(pipe.free_at - now) / kSecond * spec.rate;
     if (backlog + wire > spec.queue) return void(++pipe.dropped);
+    pipe.waited += backlog / spec.rate;
     pipe.free_at += static_cast<Time>(wire / spec.rate * kSecond);
     if (pipe.random.uniform() < spec.loss) return void(++pipe.dropped);
     ++pipe.carried;
