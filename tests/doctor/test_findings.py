@@ -7,7 +7,7 @@ from itertools import permutations
 import msgspec
 
 from gradwire.doctor.findings import find
-from gradwire.doctor.types import FlowResult, HostFacts, Interface, Reach
+from gradwire.doctor.types import FlowResult, HostFacts, Interface, NatFacts, Reach
 
 RATE = 12e6
 
@@ -127,3 +127,23 @@ def test_a_restart_after_idle_is_found_where_it_costs_time() -> None:
     assert codes(hosts, far, fast) == [], "the setting is off"
     bbr = [msgspec.structs.replace(one, congestion="bbr") for one in asleep]
     assert codes(bbr, far, fast) == [], "BBR keeps its window"
+
+
+def test_a_rank_behind_a_nat_is_not_taken_for_one_behind_a_firewall() -> None:
+    hosts, reaches, flows = healthy()
+    reaches = [msgspec.structs.replace(one, problem="no reply" if one.target == 1 else "") for one in reaches]
+    assert codes(hosts, reaches, flows) == ["firewall"]
+    nats = [NatFacts(0, "none"), NatFacts(1, "symmetric", "198.51.100.7"), NatFacts(2, "not known")]
+    (finding,) = find(hosts, reaches, flows, nats)
+    assert (finding.code, finding.severity) == ("behind-nat", "error")
+    assert (
+        "rank 1 (node1) is behind a symmetric NAT: others see 198.51.100.7 instead of its address 10.0.0.2"
+        in finding.text
+    )
+    assert "GRADWIRE_ADVERTISE=198.51.100.7" in finding.fix
+
+
+def test_a_nat_through_which_all_are_reached_is_only_named() -> None:
+    hosts, reaches, flows = healthy()
+    (finding,) = find(hosts, reaches, flows, [NatFacts(2, "full-cone", "198.51.100.7")])
+    assert (finding.code, finding.severity) == ("behind-nat", "info")

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from gradwire.lab import Lab, NoPrivilegesError
-from gradwire.network import Network, preset
+from gradwire.network import Nat, Network, preset
+from gradwire.network.nat import NAT_KINDS, NatKind
 from gradwire.units import Rate, Seconds
 from tests.trials import Trial, decide
 
@@ -91,3 +92,14 @@ def test_it_finds_a_black_hole_for_large_packets() -> None:
     assert "rank 0 (h0)" in holes[0]["text"]
     (reach,) = [reach for reach in report["reaches"] if reach["target"] == 1]
     assert 1290 <= reach["mtu"] <= 1300
+
+
+@pytest.mark.parametrize("kind", NAT_KINDS)
+def test_it_says_which_kind_of_nat_a_rank_is_behind(kind: NatKind) -> None:
+    network = preset("lan100", 2)
+    hidden = replace(network.hosts[1], nat=Nat(kind))
+    _, report = examine(replace(network, hosts=(network.hosts[0], hidden)), QUICK)
+    assert [nat["kind"] for nat in report["nats"]] == ["not known", kind]
+    (finding,) = (one for one in report["findings"] if one["severity"] == "error")
+    assert finding["code"] == "behind-nat"
+    assert f"rank 1 (h1) is behind a {kind} NAT" in finding["text"]

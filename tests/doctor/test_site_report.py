@@ -24,7 +24,7 @@ def two_sites(names: tuple[str, ...] = ("", "", "", "")) -> Measurements:
 
 
 def concluded(measurements: Measurements) -> DoctorReport:
-    return conclude(Measured(*measurements, {}, partial=False), parse_model("resnet18", None))
+    return conclude(Measured(*measurements, {}, partial=False, nats=[]), parse_model("resnet18", None))
 
 
 def printed(report: DoctorReport) -> str:

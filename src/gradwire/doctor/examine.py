@@ -10,13 +10,14 @@ from gradwire.doctor import probe
 from gradwire.doctor.encoding_cost import encoding_costs
 from gradwire.doctor.findings import find
 from gradwire.doctor.host_facts import host_facts
+from gradwire.doctor.nat_probe import Reflector, examine_nat
 from gradwire.doctor.predict import LADDER, NetworkPath, Workload, predict, recommend
 from gradwire.doctor.probe_protocol import TOKEN_BYTES
 from gradwire.doctor.responder import Responder
 from gradwire.doctor.route_advice import advise_routes
 from gradwire.doctor.schedule import Pair, target_of, transfers
 from gradwire.doctor.site_report import report_sites
-from gradwire.doctor.types import DoctorReport, FlowResult, HostFacts, Reach
+from gradwire.doctor.types import DoctorReport, FlowResult, HostFacts, NatFacts, Reach
 from gradwire.transport.bootstrap.store_exchange import StoreExchange
 from gradwire.units import Rate, Seconds
 
@@ -39,39 +40,43 @@ class Measured:
     flows: list[FlowResult]
     costs: dict[str, float]
     partial: bool
+    nats: list[NatFacts]
 
 
 def examine(exchange: StoreExchange, work: Workload, plan: ExaminationPlan) -> DoctorReport:
     """1. share a token, 2. gather facts, 3. probe every peer, 4. transfer in rounds, 5. conclude on every rank."""
     token = _token(exchange)  # 1
-    responder = Responder(exchange.rank, token)
+    responder, reflector = Responder(exchange.rank, token), Reflector(token)
     try:
         master = os.environ["MASTER_ADDR"]
-        mine = host_facts(exchange.rank, master, responder.tcp_port, responder.udp_port)
+        mine = host_facts(exchange.rank, master, responder.tcp_port, responder.udp_port, reflector.ports)
         hosts = exchange.gather("facts", mine, HostFacts)  # 2
         reaches = _probe_peers(exchange, mine, hosts, token)  # 3
+        peers = [host for host in hosts if host.rank != mine.rank]
+        nats = exchange.gather("nats", examine_nat(mine, peers, token), NatFacts)
         rounds = transfers(exchange.world_size, most=round(plan.budget / (plan.seconds + 0.5)))
         partial = len(rounds) < len(transfers(exchange.world_size))
         flows = _transfer(exchange, hosts, token, rounds, plan)  # 4
     finally:
+        reflector.close()
         responder.close()
     if exchange.rank == 0:
         exchange.publish("costs", encoding_costs(LADDER))
-    measured = Measured(hosts, reaches, flows, exchange.read("costs", 0, dict[str, float]), partial)
+    measured = Measured(hosts, reaches, flows, exchange.read("costs", 0, dict[str, float]), partial, nats)
     return conclude(measured, work)  # 5
 
 
 def conclude(measured: Measured, work: Workload) -> DoctorReport:
     """The report of these measurements. Pure."""
     hosts, reaches, flows = measured.hosts, measured.reaches, measured.flows
-    findings = find(hosts, reaches, flows)
+    findings = find(hosts, reaches, flows, measured.nats)
     path = slowest(reaches, flows)
     predictions = predict(work, path, len(hosts), measured.costs) if path else []
     sites = report_sites(hosts, reaches, flows)
     return DoctorReport(
         hosts, reaches, flows, findings, work.model, work.parameters, float(work.compute), predictions,
         recommend(predictions, findings, work, path), measured.partial, sites,
-        advise_routes(len(hosts), work, reaches, flows, sites) if path else None,
+        advise_routes(len(hosts), work, reaches, flows, sites) if path else None, measured.nats,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from gradwire.doctor.site_report import find_site_mistakes
-from gradwire.doctor.types import Finding, FlowResult, HostFacts, Reach, Severity
+from gradwire.doctor.types import Finding, FlowResult, HostFacts, NatFacts, NatGuess, Reach, Severity
 from gradwire.sense.slow_start import slow_start_seconds
 from gradwire.units import Rate, Seconds
 
@@ -22,11 +22,14 @@ RESTART: Final = 0.05
 ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "info": 2}
 
 
-def find(hosts: Sequence[HostFacts], reaches: Sequence[Reach], flows: Sequence[FlowResult]) -> list[Finding]:
+def find(
+    hosts: Sequence[HostFacts], reaches: Sequence[Reach], flows: Sequence[FlowResult], nats: Sequence[NatFacts] = ()
+) -> list[Finding]:
     """All findings, most severe first."""
     found = [
         *_interfaces(hosts, reaches),
-        *_firewall(hosts, reaches),
+        *_nats(hosts, reaches, nats),
+        *_firewall(hosts, reaches, {nat.rank for nat in nats if nat.hidden}),
         *_black_holes(hosts, reaches),
         *_versions(hosts),
         *_loss(hosts, reaches),
@@ -71,11 +74,39 @@ def _interfaces(hosts: Sequence[HostFacts], reaches: Sequence[Reach]) -> list[Fi
     return found
 
 
-def _firewall(hosts: Sequence[HostFacts], reaches: Sequence[Reach]) -> list[Finding]:
-    """All ranks have reached the store, so a closed port means a packet filter."""
+# What each kind does to a peer that the host has not sent to.
+_NAT_DOES: Final[dict[NatGuess, str]] = {
+    "full-cone": "everybody may send to the public port that it has used once",
+    "port-restricted": "only those that it has sent to may answer",
+    "symmetric": "it has another public port for each peer, which only that peer may answer",
+}
+
+
+def _nats(hosts: Sequence[HostFacts], reaches: Sequence[Reach], nats: Sequence[NatFacts]) -> list[Finding]:
+    """A NAT is an error where others must open a connection through it and cannot."""
+    found = []
+    for nat in nats:
+        if not nat.hidden:
+            continue
+        blocked = any(reach.target == nat.rank and reach.problem for reach in reaches)
+        text = (
+            f"{_name(hosts, nat.rank)} is behind a {nat.kind} NAT: others see {nat.address} instead of its address "
+            f"{hosts[nat.rank].route_address}, and {_NAT_DOES[nat.kind]}"
+        )
+        fix = (
+            f"forward TCP and UDP ports 29600-29609 to {hosts[nat.rank].host} on its router, export "
+            f"GRADWIRE_PORTS=29600-29609 and GRADWIRE_ADVERTISE={nat.address} there, and use gradwire's backend; "
+            "LTP needs nothing where no other rank is behind a NAT (docs/howto/two-offices.md)"
+        )
+        found.append(Finding("error" if blocked else "info", "behind-nat", text, fix))
+    return found
+
+
+def _firewall(hosts: Sequence[HostFacts], reaches: Sequence[Reach], hidden: set[int]) -> list[Finding]:
+    """All ranks have reached the store, so a closed port means a packet filter, unless the rank is behind a NAT."""
     blocked: dict[int, list[Reach]] = defaultdict(list)
     for reach in reaches:
-        if reach.problem:
+        if reach.problem and reach.target not in hidden:
             blocked[reach.target].append(reach)
     found = []
     for target, those in sorted(blocked.items()):

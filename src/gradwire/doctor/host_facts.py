@@ -70,7 +70,7 @@ def slow_start_after_idle() -> bool:
     return path.is_file() and path.read_text().strip() != "0"
 
 
-def host_facts(rank: int, master: str, tcp_port: int, udp_port: int) -> HostFacts:
+def host_facts(rank: int, master: str, tcp_port: int, udp_port: int, reflector_ports: list[int]) -> HostFacts:
     known = interfaces()
     setting = os.environ.get("GLOO_SOCKET_IFNAME", "")
     return HostFacts(
@@ -87,4 +87,5 @@ def host_facts(rank: int, master: str, tcp_port: int, udp_port: int) -> HostFact
         udp_port=udp_port,
         restarts=slow_start_after_idle(),
         site=os.environ.get(SITE, ""),
+        reflector_ports=reflector_ports,
     )

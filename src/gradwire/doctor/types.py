@@ -7,6 +7,9 @@ from typing import Literal
 import msgspec
 
 Severity = Literal["error", "warning", "info"]
+# What the NAT in front of a host does to UDP, as gradwire.network.nat names it. "none": peers see the host's own
+# address; "not known": no peer answered.
+NatGuess = Literal["none", "full-cone", "port-restricted", "symmetric", "not known"]
 # How sums would be formed: between all ranks, along trees, or inside sites first and then along trees.
 Way = Literal["flat", "trees", "sites first", "not known"]
 
@@ -24,7 +27,7 @@ class HostFacts(msgspec.Struct, frozen=True):
 
     `route_address` is the local address of packets to MASTER_ADDR; `gloo_address` the one that gloo publishes (None if
     its interface does not exist); `gloo_setting` is GLOO_SOCKET_IFNAME; `restarts` is the kernel's setting
-    net.ipv4.tcp_slow_start_after_idle; `site` is GRADWIRE_SITE.
+    net.ipv4.tcp_slow_start_after_idle; `site` is GRADWIRE_SITE; `reflector_ports` say where a packet came from.
     """
 
     rank: int
@@ -40,6 +43,7 @@ class HostFacts(msgspec.Struct, frozen=True):
     udp_port: int
     restarts: bool = False
     site: str = ""
+    reflector_ports: list[int] = []
 
     @property
     def route_interface(self) -> Interface | None:
@@ -72,6 +76,18 @@ class FlowResult(msgspec.Struct, frozen=True):
     problem: str = ""
     rate: float | None = None
     retransmitted: float = 0.0
+
+
+class NatFacts(msgspec.Struct, frozen=True):
+    """The NAT in front of a rank: its kind, and the public address that others see ("" without one)."""
+
+    rank: int
+    kind: NatGuess
+    address: str = ""
+
+    @property
+    def hidden(self) -> bool:
+        return self.kind not in ("none", "not known")
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -140,6 +156,7 @@ class DoctorReport(msgspec.Struct, frozen=True):
     partial: bool = False
     sites: list[SiteFacts] = []
     routes: RouteAdvice | None = None
+    nats: list[NatFacts] = []
 
 
 class GpuCheck(msgspec.Struct, frozen=True):
