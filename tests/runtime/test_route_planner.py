@@ -10,7 +10,7 @@ import pytest
 from gradwire.decide.base import Job
 from gradwire.exchange.select import FootprintTable
 from gradwire.level import Level
-from gradwire.runtime.route_planner import PAUSE, SETTLED, RoutePlanner
+from gradwire.runtime.route_planner import LONGEST, PAUSE, SETTLED, RoutePlanner, _Forecast
 from gradwire.runtime.transport_decider import CarriedStep
 from gradwire.sites.topology import SiteTopology
 from gradwire.types import Bucket, LevelOption, LinkFacts, LinkView, RouteForecast, StepFacts, TransportKind, View
@@ -166,3 +166,18 @@ def test_reports_about_no_other_rank_are_ignored(peer: int) -> None:
     routes = RoutePlanner(WORLD)
     routes.learn(0, LinkFacts(peer, 0.1, 1.0, 1.0, 1.0))
     assert routes._reports == {}
+
+
+def test_a_comparison_with_a_level_that_may_not_be_used_any_more_is_made_again_at_once() -> None:
+    routes, short = planner(), Level.parse("lowrank:32+int4")
+    allowed = replace(carried(0), options=(LevelOption(LEVEL, 1.0, 0.9), LevelOption(short, 0.1, 0.05)))
+    routes._forecast = _Forecast("group", {LEVEL: 3.0, short: 0.1}, None, "low rank is shorter than trees")
+    routes._begun, routes._next = 0.0, LONGEST
+    assert run(routes, range(1, SETTLED + 3), allowed)[-1] == RouteForecast(3.0, None, "low rank is shorter than trees")
+    forbidden = replace(allowed, options=allowed.options[:1] if allowed.options else ())
+    forecast = run(routes, range(SETTLED + 3, SETTLED + 5), forbidden)[-1]
+    assert forecast is not None
+    assert forecast.trees is not None
+    made = routes._forecast
+    run(routes, range(SETTLED + 5, SETTLED + 9), forbidden)
+    assert routes._forecast is made, "and not at every step"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -29,7 +30,7 @@ from gradwire.sites.topology import SiteTopology
 from gradwire.tree.accumulator import frame_bytes, mask_bytes
 from gradwire.tree.frame_cost import frame_seconds
 from gradwire.tree.partition import chunk_for
-from gradwire.types import LinkFacts, Plan, RouteForecast, StepFacts, TransportKind, all_reduce_bytes
+from gradwire.types import LevelOption, LinkFacts, Plan, RouteForecast, StepFacts, TransportKind, all_reduce_bytes
 
 log = logging.getLogger("gradwire")
 
@@ -64,6 +65,12 @@ class _Forecast:
     trees: dict[Level, float] | None
     reason: str
     work: dict[Level, float] = field(default_factory=dict)
+
+    def obsolete(self, level: Level, options: Sequence[LevelOption]) -> bool:
+        """Trees were compared with a flat exchange at a level that is not used and may not be used any more."""
+        best = min(self.flat, key=lambda one: self.flat[one])
+        known = {level, *(one.level for one in options)}
+        return self.trees is None and self.flat[best] > 0 and bool(options) and best not in known
 
     def at(self, level: Level, over: TransportKind) -> RouteForecast | None:
         # The process group sums an uncompressed gradient by a ring, another transport by shards.
@@ -125,6 +132,7 @@ class RoutePlanner:
         # What TCP gets of a lossy link is not what LTP gets: another transport shows other links.
         due = due or (self._forecast is not None and self._forecast.over != step.carried_by)
         due = due or (self._provisional and _all_known(step))
+        due = due or (self._forecast is not None and self._forecast.obsolete(level, step.options or ()))
         if self._steps >= SETTLED and due and not self._planning:
             self._begin(step, level)
         return known
