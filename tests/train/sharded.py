@@ -293,7 +293,7 @@ def automatic(rank: int, world: int) -> dict[str, Any]:
         agreed = agreed and same_on_replicas(shards(net), mesh)
     parts = handle._built.session._parts
     carried_by, threads = parts.compressed._context.transports, [one.name for one in threading.enumerate()]
-    found = {"agreed": agreed, "opener": carried_by.opener, "kind": carried_by.current.kind, "retry": parts.retry}
+    found = {"agreed": agreed, "opener": carried_by.opener, "kind": carried_by.current.kind}
     handle.close()
     return {**found, "trees": [name for name in threads if "tree" in name or "routes" in name]}
 

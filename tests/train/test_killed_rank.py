@@ -82,7 +82,8 @@ def test_the_shards_of_a_site_name_the_ranks_of_another_site_that_was_killed(tmp
             process.join()
     for rank in (0, 1):
         error = (tmp_path / str(rank)).read_text()
-        assert f"{rank + 2} on machine{rank + 2}" in error.partition(" gone")[0], error
+        # The two die one after the other: which of them are gone already when a rank looks is up to the machine.
+        assert any(f"{one} on machine{one}" in error.partition(" gone")[0] for one in (2, 3)), error
 
 
 @pytest.mark.timeout(150)
