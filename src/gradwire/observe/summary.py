@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from gradwire.events import (
     Advised,
@@ -31,6 +33,9 @@ from gradwire.observe.step_split import SplitSum, StepSplit
 from gradwire.observe.verdict import Verdict, judge
 from gradwire.types import all_reduce_bytes
 from gradwire.units import Bytes, Rate, Seconds
+
+# Levels that a summary names: a warm-up alone may have used a hundred.
+NAMED: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,7 @@ class Summary:
             f"  sent {Bytes(self.wire_bytes // steps)} a step, plain DDP {Bytes(self.plain_bytes // steps)}"
             f" ({self.saved:.1f}x less)",
             f"  mean time from bucket ready to reduced: {Seconds(self.sync_seconds / buckets)}",
-            "  levels: " + ", ".join(f"{level} x{count}" for level, count in sorted(self.levels.items())),
+            f"  levels: {_most_used(self.levels)}",
         ]
         lines += [f"  local steps: {self.rounds.headline}"] if self.rounds.count else []
         lines += [f"  bucket {bucket}: {reason}" for bucket, reason in sorted(self.reasons.items())]
@@ -245,3 +250,11 @@ class SummarySink:
         """After all of the weights were synchronised: gradients, which came before, are in other buckets."""
         if event.fragment is None and event.step == self._last_step:
             self._reasons = {bucket: reason for bucket, reason in self._reasons.items() if bucket in self._buckets}
+
+
+def _most_used(levels: Mapping[str, int]) -> str:
+    """The levels of buckets with their counts, most used first."""
+    ranked = sorted(levels.items(), key=lambda one: (-one[1], one[0]))
+    named, others = ranked[:NAMED], ranked[NAMED:]
+    text = ", ".join(f"{level} x{count}" for level, count in named)
+    return f"{text}, {len(others)} more x{sum(count for _, count in others)}" if others else text
