@@ -28,8 +28,9 @@ from gradwire.level import Level
 # Prices by rank for optimizers with second moments and for others; ranks in between are interpolated in their
 # logarithm. The format of the factors hardly counts.
 BY_RANK: Final = {4: (1.5, 1.2), 8: (1.3, 1.1), 16: (1.1, 1.05), 32: (1.04, 1.03)}
-# An upper envelope of docs/results/lossiness.md, alike for optimizers with and without second moments: from 1.04 at a
-# waiting energy of 0.6 to 1.8 at 5.5 (GPTs). Where the residual is mostly noise of batches a job needs fewer steps.
+# Alike for optimizers with and without second moments. Where the residual is mostly noise of batches a job needs fewer
+# steps. Below rank 16 a GPT needs more: 1.3 and 1.7 times the steps at waiting energies of 2.2 and 3.4, priced at 1.21
+# and 1.38 (docs/results/lossiness.md). `auto` does not go there unless a trade is allowed.
 LINEAR: Final = 0.06
 SQUARE: Final = 0.015
 # Steps at one rank until its residual is full where the price is near 1 (it holds a few steps' gradients), and steps

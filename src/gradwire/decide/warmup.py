@@ -17,7 +17,7 @@ DENSE_STEPS: Final = 20
 WARM_STEPS: Final = 100
 FIRST_SHARE: Final = 0.25
 LEAST_SHARE: Final = 0.001
-# Low rank of this rank or more keeps nearly all of a gradient: without any warm-up it needs as few steps as int4
+# Low rank of this rank or more keeps nearly all of a gradient: without any warm-up it needs about as few steps as int4
 # (docs/results/lossiness.md).
 MILD_RANK: Final = 32
 # In place of a sparse or low-rank level during the dense steps: its bytes are the least that are nearly exact.
