@@ -12,8 +12,8 @@ it cost nothing where int2 cost 8 %, on a GPT with AdamW both cost 16 % (docs/re
 no rung: it sends three quarters of int4's bytes, but cost that GPT 10 % more steps and int4 3 %.
 
 Low rank with factors in 4 bits has three rungs, because the rank that costs nearly as few steps as int4 depends on
-the job: for a GPT with two workers it is 32, which sends a sixth to a twentieth of int4's bytes where matrices are wide, with
-eight workers it is 64, and for an MLP 16. `auto` begins with 32 and goes on by what that leaves waiting
+the job: for a GPT with two workers it is 32, which sends a sixth to a twentieth of int4's bytes where matrices are
+wide, with eight workers it is 64, and for an MLP 16. `auto` begins with 32 and goes on by what that leaves waiting
 (decide/lowrank_price.py). Rank 8 is priced above what is permitted for that MLP, too, and has no rung.
 
 What lossiness costs in steps is not a property of a level but of a level and a job: decide/price.py.
